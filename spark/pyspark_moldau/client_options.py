@@ -30,12 +30,14 @@ PARTITION_FETCH_BYTES: Final = 4 * 1024 * 1024
 PARTITION_FETCH_BYTES_MAX: Final = 256 * 1024 * 1024
 SOCKET_BUFFER_BYTES_MAX: Final = 256 * 1024 * 1024
 
+API_TIMEOUT: Final = "default.api.timeout.ms"
+
 OBEYED: Final = (
     "bootstrap.servers",
     "check.crcs",
     "client.id",
     "client.rack",
-    "default.api.timeout.ms",
+    API_TIMEOUT,
     "fetch.max.bytes",
     "fetch.max.wait.ms",
     "fetch.min.bytes",
@@ -164,6 +166,7 @@ class ClientOptions:
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
     connect_timeout_ms: int = 10_000
     api_timeout_ms: int = DEFAULT_API_TIMEOUT_MS
+    reach_timeout_ms: int | None = None  # how long a query waits for its first answer; None leaves it to the caller
     partition_fetch_bytes: int = PARTITION_FETCH_BYTES
     fetch_bytes: int = PARTITION_FETCH_BYTES_MAX
     fetch_bytes_min: int = 1
@@ -188,7 +191,7 @@ def parse_client(given: Mapping[str, str]) -> ClientOptions:
     config = _config(keys)
     fetch_bytes = _limited(config, "max.partition.fetch.bytes", PARTITION_FETCH_BYTES)
     poll_ms = given.get("kafkaconsumer.polltimeoutms")
-    api_timeout_ms = config.get_int("default.api.timeout.ms")
+    api_timeout_ms = positive(poll_ms, "kafkaConsumer.pollTimeoutMs") if poll_ms else config.get_int(API_TIMEOUT)
     return ClientOptions(
         bootstrap=bootstrap,
         client_id=keys.get("client.id") or "pyspark-moldau",
@@ -196,7 +199,8 @@ def parse_client(given: Mapping[str, str]) -> ClientOptions:
         read_committed=config.get_str("isolation.level") == "read_committed",
         request_timeout_ms=config.get_int("request.timeout.ms"),
         connect_timeout_ms=config.get_int("socket.connection.setup.timeout.ms"),
-        api_timeout_ms=positive(poll_ms, "kafkaConsumer.pollTimeoutMs") if poll_ms else api_timeout_ms,
+        api_timeout_ms=api_timeout_ms,
+        reach_timeout_ms=api_timeout_ms if poll_ms or config.is_set(API_TIMEOUT) else None,
         partition_fetch_bytes=fetch_bytes,
         fetch_bytes=_limited(config, "fetch.max.bytes", PARTITION_FETCH_BYTES_MAX),
         fetch_bytes_min=config.get_int("fetch.min.bytes"),
@@ -282,6 +286,10 @@ def _bootstrap(servers: str) -> tuple[tuple[str, int], ...]:
         host, colon, port = address.rpartition(":")
         if not colon or not host or not re.fullmatch(r"\d{1,5}", port) or not 0 < int(port) < 65536:
             raise OptionError(f"kafka.bootstrap.servers: expected host:port, got {address!r}")
+        try:
+            host.encode("idna")
+        except UnicodeError as error:
+            raise OptionError(f"kafka.bootstrap.servers: {host!r} in {address!r} is no name of a host") from error
         addresses.append((host.strip("[]"), int(port)))
     if not addresses:
         raise OptionError("kafka.bootstrap.servers must be given, as host:port,...")

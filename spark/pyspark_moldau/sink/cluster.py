@@ -46,9 +46,9 @@ from pyspark_moldau.sink.core.protocol import (
     WriteDecision,
     WriteRows,
 )
-from pyspark_moldau.sink.explanations import MARKER_TOPIC, denied, explained, unreachable
-from pyspark_moldau.sink.reach import REACH_MS
+from pyspark_moldau.sink.explanations import MARKER_TOPIC, MAX_BLOCK, denied, explained, unreachable
 from pyspark_moldau.sink.rows import split_topics, to_columns
+from pyspark_moldau.wire.reach import REACH_MS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -155,7 +155,7 @@ async def _reach(admin: Admin, options: SinkOptions) -> None:
     Raises:
         SinkError: none answers in time.
     """
-    limit_ms = max(int(options.producer.get("max.block.ms", REACH_MS)), 1)
+    limit_ms = max(int(options.producer.get(MAX_BLOCK, REACH_MS)), 1)
     try:
         await admin.within(limit_ms).describe_cluster()
     except KafkaError as error:

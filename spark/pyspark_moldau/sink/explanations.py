@@ -8,12 +8,15 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from pyspark_moldau.client_options import PREFIX
 from pyspark_moldau.errors import SinkError
 from pyspark_moldau.wire.authentication import refusal
+from pyspark_moldau.wire.reach import unanswered
 
 if TYPE_CHECKING:
     from pyspark_moldau.sink.core.sink_options import SinkOptions
 
 MARKER_TOPIC: Final = "__consumer_offsets"
 """The topic whose partition the offsets of decisions and markers name."""
+
+MAX_BLOCK: Final = "max.block.ms"
 
 _NOT_LOGGED_IN = (
     ErrorCode.SASL_AUTHENTICATION_FAILED,
@@ -42,11 +45,8 @@ _MISSING_RIGHTS = {
 
 def unreachable(options: SinkOptions, limit_ms: int, causes: str) -> SinkError:
     """Returns the error of addresses at which no broker answers; ``causes`` says why, by address."""
-    servers = options.producer["bootstrap.servers"]
-    return SinkError(
-        f"{PREFIX}bootstrap.servers: no broker at {servers} answered within {limit_ms / 1000:g} s ({causes}); correct "
-        f"the address, or start the brokers; {PREFIX}max.block.ms sets how long to wait"
-    )
+    problem = f"no broker at {options.producer['bootstrap.servers']} answered"
+    return SinkError(unanswered(problem, limit_ms, causes, "correct the address", MAX_BLOCK))
 
 
 def explained(error: KafkaError | ValueError, topic: str, options: SinkOptions) -> SinkError:

@@ -31,6 +31,7 @@ from pyspark_moldau.source.core.options import (
 )
 from pyspark_moldau.source.planning import Connect, InputRanges, connect_cluster, plan, read_chunks, resolve
 from pyspark_moldau.source.stream import MoldauStreamReader, RefusedStreamReader
+from pyspark_moldau.wire.reach import REACH_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -63,6 +64,7 @@ class MoldauBatchReader(DataSourceReader):
         """Returns the tasks of the query, from the starting to the ending offsets."""
         options = self._options
         reader = self._connect(options.client)
+        reader.reach(REACH_MS)
         partitions = reader.partitions(options.subscription)
         start = resolve(reader, partitions, options.starting, options.starting.option("starting"))
         end = resolve(reader, partitions, options.ending, options.ending.option("ending"))

@@ -43,6 +43,7 @@ from pyspark_moldau.wire.cluster import (
     topic_uuid,
 )
 from pyspark_moldau.wire.decoding import Chunk, decode
+from pyspark_moldau.wire.reach import reached
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -72,6 +73,15 @@ class ShortLogError(ConnectionError):
 
 class LogReader(Protocol):
     """The interface of a log reader that the source uses."""
+
+    def reach(self, limit_ms: int) -> None:
+        """Waits until a broker answers, for ``limit_ms`` or as long as the options of the query say.
+
+        Raises:
+            ReadTimeoutError: none does in time; the text names each address with its cause.
+            OptionError: the keys of TLS or SASL are wrong, or the broker refused the login.
+        """
+        ...
 
     def partitions(self, subscription: Subscription, *, missing_ok: bool = False) -> list[Partition]:
         """Returns all partitions that the subscription matches now, sorted.
@@ -125,6 +135,10 @@ class ClusterReader:
     def close(self) -> None:
         """Closes the connections that no request is using; the reader opens others when it is used again."""
         self._cluster.forget()
+
+    def reach(self, limit_ms: int) -> None:
+        """See ``LogReader``."""
+        reached(self._client, self._client.reach_timeout_ms or limit_ms).forget()
 
     def partitions(self, subscription: Subscription, *, missing_ok: bool = False) -> list[Partition]:
         """See ``LogReader``."""

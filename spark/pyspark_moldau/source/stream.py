@@ -43,6 +43,7 @@ from pyspark_moldau.source.planning import (
     report_loss,
     resolve,
 )
+from pyspark_moldau.wire.reach import FIRST_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -63,6 +64,7 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._connect = connect
         self._target: Offsets | None = None
+        self._is_target_due = False
         self._last_batch_s: float | None = None
         self._group: GroupOffsets | None = None
         self._initial: Checkpoint | None = None
@@ -72,9 +74,12 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Checkpoint:
         """Returns the offsets at which a query without a checkpoint starts.
 
-        Spark asks before it plans the first micro-batch and again when it runs it; the answer stays the same.
+        Spark asks before it plans the first micro-batch and again when it runs it; the answer stays the same. A wrong
+        address is as likely as an outage of the cluster then, so the query ends soon if no broker answers.
         """
         if self._initial is None:
+            self._connect(self._options.client).reach(FIRST_MS)
+            self._fix_target()
             self._initial = self._first_offsets()
         return self._initial
 
@@ -106,13 +111,18 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @message_first
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fixes the end of the query at the present end of the log."""
-        self._target = self._ends({}, {})[0]
+        """Ends the query at the end that the log has at the next call.
+
+        Spark calls this first, for new queries as for others. The next call tells them apart, and with them how long
+        the query waits for the cluster.
+        """
+        self._is_target_due = True
 
     @message_first
     def latestOffset(self, start: Checkpoint, limit: ReadLimit) -> Checkpoint:
         """Returns the end offsets of the next micro-batch."""
         options = self._options
+        self._fix_target()
         begin = from_checkpoint(start)
         self._publish(begin)
         ends, topic_ids = self._ends(begin, topic_ids_of(start))
@@ -169,6 +179,7 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @message_first
     def partitions(self, start: Checkpoint, end: Checkpoint) -> Sequence[InputPartition]:
         """Returns the tasks of a micro-batch; its end knows the start of the first one, also after a restart."""
+        self._fix_target()
         noted = start_of(end)
         return plan(
             self._connect(self._options.client),
@@ -204,6 +215,11 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
             self._group = GroupOffsets(self._options.client, group)
         self._group.publish(offsets)
+
+    def _fix_target(self) -> None:
+        if self._is_target_due:
+            self._target = self._ends({}, {})[0]
+            self._is_target_due = False
 
     def _waits_for_more(self, begin: Mapping[tuple[str, int], int], ends: Offsets) -> bool:
         """Returns whether ``minOffsetsPerTrigger`` are not there yet and ``maxTriggerDelay`` is not over."""

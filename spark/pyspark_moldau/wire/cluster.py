@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import logging
+import socket
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import UUID
 
@@ -54,6 +56,14 @@ Address = tuple[str, int]
 
 class UnknownTopicError(OptionError):
     """A named topic does not exist."""
+
+
+class NoAnswerError(ConnectionError):
+    """No broker answers at any of several addresses; ``causes`` says why, by address."""
+
+    def __init__(self, causes: Sequence[str]) -> None:
+        self.causes = "; ".join(causes)
+        super().__init__(f"no broker answers ({self.causes})")
 
 
 def id_text(topic_id: UUID) -> str:
@@ -112,7 +122,7 @@ class Cluster:
 
     def topic_errors(self, topics: Sequence[str]) -> dict[str, ErrorCode]:
         """Returns the error of each topic that has one; a topic is missing only if no broker knows it."""
-        found = {name: ErrorCode(entry.error_code) for name, entry in self._described(topics, {}).items()}
+        found = {name: ErrorCode.of(entry.error_code) for name, entry in self._described(topics, {}).items()}
         return {name: code for name, code in found.items() if code != ErrorCode.NONE}
 
     def _described(
@@ -155,12 +165,22 @@ class Cluster:
         return self.brokers[leader]
 
     def take_connection(self, address: Address) -> BrokerConnection:
-        """Returns a connection that the caller owns until ``give_back``, or closes."""
+        """Returns a connection that the caller owns until ``give_back``, or closes.
+
+        Raises:
+            ConnectionError: the connection failed; the text names the address and the cause.
+            OptionError: the keys of TLS or SASL are wrong, or the broker refused the login.
+        """
         kept = self._connections.pop(address, None)
         if kept is not None and kept.is_outdated:
             kept.close()
             kept = None
-        return kept or BrokerConnection(*address, self._client)
+        if kept is not None:
+            return kept
+        try:
+            return BrokerConnection(*address, self._client)
+        except OSError as error:
+            raise ConnectionError(_at(address, error)) from error
 
     def give_back(self, address: Address, connection: BrokerConnection) -> None:
         """Keeps a connection without outstanding requests for the next use."""
@@ -170,11 +190,19 @@ class Cluster:
             self._connections[address] = connection
 
     def ask(self, address: Address, request: Request, version: int, response_class: type[R]) -> R:
-        """Sends a request to one broker, and returns its response."""
+        """Sends a request to one broker, and returns its response.
+
+        Raises:
+            ConnectionError: there is no answer; the text names the address and the cause.
+            OptionError: the keys of TLS or SASL are wrong, or the broker refused the login.
+        """
         connection = self.take_connection(address)
         try:
             connection.send(request, version)
             answer = connection.receive(response_class, version)
+        except OSError as error:
+            connection.close()
+            raise ConnectionError(_at(address, error)) from error
         except BaseException:
             connection.close()
             raise
@@ -182,16 +210,19 @@ class Cluster:
         return answer
 
     def ask_any(self, request: Request, version: int, response_class: type[R]) -> R:
-        """Asks the brokers known from metadata, then the bootstrap addresses, until one answers."""
-        addresses = list(dict.fromkeys([*self.brokers.values(), *self._client.bootstrap]))
-        failure: OSError | None = None
-        for address in addresses:
+        """Asks the brokers known from metadata, then the bootstrap addresses, until one answers.
+
+        Raises:
+            NoAnswerError: none does.
+            OptionError: the keys of TLS or SASL are wrong, or a broker refused the login.
+        """
+        causes = []
+        for address in dict.fromkeys([*self.brokers.values(), *self._client.bootstrap]):
             try:
                 return self.ask(address, request, version, response_class)
             except OSError as error:
-                failure = error
-        names = ", ".join(f"{host}:{port}" for host, port in addresses)
-        raise ConnectionError(f"no broker answers at {names} (kafka.bootstrap.servers): {failure}") from failure
+                causes.append(str(error))
+        raise NoAnswerError(causes)
 
     def forget(self) -> None:
         """Drops connections and leaders, which may be outdated after a failure."""
@@ -200,9 +231,15 @@ class Cluster:
         self._connections.clear()
         self.leaders.clear()
 
-    def retry(self, what: str, attempt: Callable[[], T]) -> T:
-        """Repeats an attempt until it succeeds or the time for it is over."""
-        waits = RetryTimer(what, self._client)
+    def retry(self, what: str, attempt: Callable[[], T], *, timeout_ms: int | None = None) -> T:
+        """Repeats an attempt until it succeeds or the time for it is over: ``timeout_ms``, or that of the client.
+
+        Raises:
+            KafkaError: an error that no repetition mends.
+            ReadTimeoutError: the time is over; its cause is the last error.
+        """
+        client = self._client if timeout_ms is None else replace(self._client, api_timeout_ms=timeout_ms)
+        waits = RetryTimer(what, client)
         while True:
             try:
                 return attempt()
@@ -248,6 +285,19 @@ class RetryTimer:
         self._backoff_s = min(self._backoff_s * 2, self._last_s)
 
 
+def _at(address: Address, error: OSError) -> str:
+    """Returns the text of an error of one address: why it does not answer, and what to check there."""
+    if isinstance(error, socket.gaierror):
+        cause = f"the host name is not known here ({error.strerror or error})"
+    elif isinstance(error, ConnectionRefusedError):
+        cause = "Connection refused: nothing listens at this port"
+    elif isinstance(error, TimeoutError):
+        cause = "no answer in time: is another service, or a firewall, at this address?"
+    else:
+        cause = error.strerror or str(error)
+    return f"{address[0]}:{address[1]}: {cause}"
+
+
 def raise_for(code: int, what: str = "") -> None:
     """Turns an error code of a response into an exception.
 
@@ -255,4 +305,4 @@ def raise_for(code: int, what: str = "") -> None:
         KafkaError: The code is not NONE.
     """
     if code != ErrorCode.NONE:
-        raise KafkaError(ErrorCode(code), what) if what else KafkaError(ErrorCode(code))
+        raise KafkaError(ErrorCode.of(code), what) if what else KafkaError(ErrorCode.of(code))

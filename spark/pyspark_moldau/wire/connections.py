@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 FRAME_BYTES_MAX: Final = 512 * 1024 * 1024
 TLS_ALERT: Final = b"\x15\x03"
 """How a TLS server answers what is no handshake; as a size it would be more than ``FRAME_BYTES_MAX``."""
-NO_LOGIN: Final = f"; if its listener uses SASL, set {PREFIX}security.protocol to SASL_SSL or SASL_PLAINTEXT"
+_OTHERWISE: Final = {
+    (False, False): ("TLS or SASL", "SSL, SASL_SSL or SASL_PLAINTEXT"),
+    (True, False): ("SASL", "SASL_SSL"),
+    (False, True): ("TLS", "SASL_SSL"),
+}
+"""By whether the client speaks TLS, and SASL: which listeners hang up without an answer, and what to set then."""
 
 R = TypeVar("R", bound=Response)
 
@@ -74,7 +79,8 @@ class BrokerConnection:
         self._until_s = math.inf
         context, login = tls_context(client), login_of(client)
         self._tls_remedy = "SSL" if login is None else "SASL_SSL"
-        self._speaks_sasl = login is not None
+        kinds, protocols = _OTHERWISE.get((context is not None, login is not None), ("", ""))
+        self._hint = f"; if its listener uses {kinds}, set {PREFIX}security.protocol to {protocols}" if kinds else ""
         self._socket = socket.create_connection((host, port), timeout=client.connect_timeout_ms / 1000)
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -126,7 +132,7 @@ class BrokerConnection:
             raise ConnectionError(f"this listener speaks TLS: set {PREFIX}security.protocol to {self._tls_remedy}")
         size = int.from_bytes(head, "big", signed=True)
         if not 4 <= size <= FRAME_BYTES_MAX:
-            raise ConnectionError(f"a response has {size} bytes; the limit is {FRAME_BYTES_MAX}")
+            raise ConnectionError(f"the answer is none of Kafka's protocol ({size} bytes): is this another service?")
         frame = self._read_exactly(size)
         self._has_answered = True
         return frame
@@ -142,7 +148,7 @@ class BrokerConnection:
                 _check_alert(error, self._peer)
                 raise
             if received == 0:
-                hint = "" if self._has_answered or self._speaks_sasl else NO_LOGIN
+                hint = "" if self._has_answered else self._hint
                 raise ConnectionResetError(f"the broker closed the connection{hint}")
             filled += received
         return view
@@ -157,6 +163,7 @@ def _secured(context: ssl.SSLContext, plain: socket.socket, host: str, port: int
     """
     import ssl
 
+    no_tls = f"this listener does not speak TLS: set {PREFIX}security.protocol to {otherwise}, or use its TLS listener"
     try:
         return context.wrap_socket(plain, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
@@ -167,11 +174,10 @@ def _secured(context: ssl.SSLContext, plain: socket.socket, host: str, port: int
     except ssl.SSLError as error:
         _check_alert(error, f"{host}:{port}")
         if error.reason in ("WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING"):
-            raise ConnectionError(
-                f"{host}:{port} does not speak TLS: set {PREFIX}security.protocol to {otherwise}, "
-                "or use its TLS listener"
-            ) from error
+            raise ConnectionError(no_tls) from error
         raise
+    except (ConnectionResetError, BrokenPipeError) as error:
+        raise ConnectionError(no_tls) from error
 
 
 def _check_alert(error: OSError, peer: str) -> None:

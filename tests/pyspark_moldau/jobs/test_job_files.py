@@ -244,7 +244,7 @@ def test_a_first_run_soon_reports_a_wrong_address(folder, nowhere, monkeypatch):
     """A later run waits for an outage to end."""
     monkeypatch.setattr(job_config, "FIRST_MS", 100)
     file = write(folder, LOAD.replace("127.0.0.1:9092", nowhere))
-    with pytest.raises(ReadTimeoutError, match=rf"for 0\.1 s: no broker answers at {nowhere}"):
+    with pytest.raises(ReadTimeoutError, match=rf"no broker at {nowhere} answered within 0\.1 s"):
         run_load(load_job(file), "no session")
     commit = folder / "state" / "main" / "commits" / "0"
     commit.parent.mkdir(parents=True)
@@ -252,7 +252,7 @@ def test_a_first_run_soon_reports_a_wrong_address(folder, nowhere, monkeypatch):
     monkeypatch.setattr(job_config, "FIRST_MS", 50_000)
     servers = f'"bootstrap.servers" = "{nowhere}"'
     given = file.read_text().replace(servers, f'{servers}\n"default.api.timeout.ms" = 200')
-    with pytest.raises(ReadTimeoutError, match=r"for 0\.2 s"):
+    with pytest.raises(ReadTimeoutError, match=r"within 0\.2 s"):
         run_load(load_job(write(folder, given)), "no session")
 
 

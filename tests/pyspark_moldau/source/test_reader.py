@@ -4,9 +4,6 @@ Method: its decoder on real batches (plain, transactional, aborted, control, bot
 broker.
 """
 
-import contextlib
-import socket
-import threading
 import types
 
 import pytest
@@ -29,6 +26,7 @@ from pyspark_moldau.source.reader import ClusterReader
 from pyspark_moldau.wire import cluster
 from pyspark_moldau.wire.cluster import RetryTimer
 from pyspark_moldau.wire.decoding import decode
+from support.spark.misbehaving_broker import MisbehavingBroker
 
 
 def batch(first, count, *, producer=None, log_append_ms=None):
@@ -108,34 +106,6 @@ def test_a_flipped_bit_is_an_error_not_a_record():
     log[-1] ^= 1
     with pytest.raises(CorruptRecordError):
         decoded(bytes(log), 0, 3)
-
-
-class MisbehavingBroker(threading.Thread):
-    """Answers every connection with ``answer`` and closes it."""
-
-    def __init__(self, answer):
-        super().__init__(daemon=True)
-        self._answer = answer
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.port = self._server.getsockname()[1]
-        self.met = 0
-        self.start()
-
-    def run(self):
-        while True:
-            try:
-                peer, _ = self._server.accept()
-            except OSError:
-                return
-            with peer, contextlib.suppress(ConnectionError):  # who has waited long enough hangs up
-                self.met += 1
-                peer.recv(1000)
-                peer.sendall(self._answer)
-
-    def close(self):
-        self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
-        self.join(120)
 
 
 @pytest.mark.parametrize(

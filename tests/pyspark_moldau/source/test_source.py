@@ -122,18 +122,43 @@ def test_rows_carry_all_columns(log):
 def test_available_now_ends_at_the_end_it_saw_first(log):
     reader = stream(log)
     reader.prepareForTriggerAvailableNow()
+    start = reader.initialOffset()
     log.append(("t", 0), (1, b"late", b"late", ()))
-    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    end = reader.latestOffset(start, ReadAllAvailable())
     assert from_checkpoint(end) == {("t", 0): 10, ("t", 1): 4}
     assert reader.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_available_now_ends_where_a_restart_found_the_log(log):
+    """A query that starts again may first repeat a micro-batch, during which the log grows."""
+    reader = stream(log)
+    reader.prepareForTriggerAvailableNow()
+    end = {"t": {"0": 1, "1": 1}, "t#id-1": {}}
+    reader.partitions({"t": {"0": 0, "1": 0}, "t#id-1": {}}, end)
+    log.append(("t", 0), (1, b"late", b"late", ()))
+    assert from_checkpoint(reader.latestOffset(end, ReadAllAvailable())) == {("t", 0): 10, ("t", 1): 4}
+
+
+def test_the_driver_waits_for_a_first_answer_as_its_query_allows(log):
+    """A new stream ends soon; one with a checkpoint survives an outage as it does while it runs."""
+    new, known = stream(log), stream(log)
+    new.prepareForTriggerAvailableNow()
+    assert log.limits_ms == [], "whether the query is new is not known yet"
+    start = new.initialOffset()
+    assert log.limits_ms == [10_000]
+    known.prepareForTriggerAvailableNow()
+    known.partitions(start, known.latestOffset(start, ReadAllAvailable()))
+    assert log.limits_ms == [10_000]
+    batch(log).partitions()
+    assert log.limits_ms == [10_000, 30_000]
 
 
 def test_available_now_never_plans_past_the_end_of_a_log(log, monkeypatch):
     """The topic becomes another, shorter one after the end was seen, or is cut below it."""
     monkeypatch.setattr(planning, "SETTLE_S", 0.0)
     reader = stream(log, failOnDataLoss="false")
-    start = reader.latestOffset(reader.initialOffset(), ReadMaxRows(2))
     reader.prepareForTriggerAvailableNow()
+    start = reader.latestOffset(reader.initialOffset(), ReadMaxRows(2))
     log.delete("t")
     log.create("t", 2, "id-2")
     log.append(("t", 0), *[(1, None, b"new", ())] * 3)
@@ -143,6 +168,7 @@ def test_available_now_never_plans_past_the_end_of_a_log(log, monkeypatch):
     assert reader.latestOffset(end, ReadAllAvailable()) == end
     cut = stream(log, failOnDataLoss="false")
     cut.prepareForTriggerAvailableNow()
+    assert cut.latestOffset(end, ReadAllAvailable())["t"]["0"] == 4
     del log.records["t", 0][2:]
     assert from_checkpoint(cut.latestOffset(end, ReadAllAvailable())) == {("t", 0): 2, ("t", 1): 0}
 

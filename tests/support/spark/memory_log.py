@@ -29,6 +29,7 @@ class MemoryLog:
         self.records: dict[Partition, list[Record[bytes, bytes]]] = {partition: [] for partition in partitions}
         self.ids = {topic: "id-1" for topic, _ in partitions}
         self.bytes_of_record = 100
+        self.limits_ms: list[int] = []
         self.forget_ends()
 
     def forget_ends(self) -> None:
@@ -57,6 +58,10 @@ class MemoryLog:
         for number in range(partitions):
             self.records[topic, number] = []
             self.starts[topic, number] = 0
+
+    def reach(self, limit_ms: int) -> None:
+        """Notes how long the source would wait for a first answer."""
+        self.limits_ms.append(limit_ms)
 
     def partitions(self, subscription: Subscription, *, missing_ok: bool = False) -> list[Partition]:
         missing = [topic for topic in subscription.topics or () if topic not in self.ids]

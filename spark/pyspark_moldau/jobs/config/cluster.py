@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.errors import ErrorCode
@@ -24,7 +24,8 @@ from pyspark_moldau.client_options import (
     parse_client,
 )
 from pyspark_moldau.sink.core.sink_options import HARMLESS, parse_sink_options
-from pyspark_moldau.wire.cluster import MISSING_TOPIC, Cluster
+from pyspark_moldau.wire.cluster import MISSING_TOPIC
+from pyspark_moldau.wire.reach import reached
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 TABLES: Final = ("cluster", "kafka")
 SERVERS: Final = "bootstrap.servers"
 ISOLATION: Final = "isolation.level"
-API_TIMEOUT: Final = "default.api.timeout.ms"
 FILES: Final = ("ssl.truststore.location", "ssl.keystore.location", CA_LOCATION)
 """Keys whose values are relative to the job's file."""
 _OF_CONSUMERS: Final = frozenset((*OBEYED, *WITHOUT_EFFECT, *CONSUMER_CONFIG.keys))
@@ -105,9 +105,7 @@ def cluster_of(root: Section, folder: Path, elsewhere: Mapping[str, str]) -> Clu
     return found
 
 
-def check_topics(
-    root: Section, cluster: ClusterKeys, topics: Mapping[str, Sequence[str]], *, wait_ms: int | None = None
-) -> None:
+def check_topics(root: Section, cluster: ClusterKeys, topics: Mapping[str, Sequence[str]], *, wait_ms: int) -> None:
     """Checks that the topics of a job exist and that its principal may see them.
 
     ``topics`` maps a place in the file, such as ``[source] topics``, to the topics that it names. A topic without a
@@ -120,9 +118,7 @@ def check_topics(
         ReadTimeoutError: No broker answered for ``default.api.timeout.ms``, or for ``wait_ms`` if that is not given.
     """
     client = parse_client(cluster.source_options())
-    if wait_ms is not None and API_TIMEOUT not in cluster.keys:
-        client = replace(client, api_timeout_ms=wait_ms)
-    asked = Cluster(client)
+    asked = reached(client, client.reach_timeout_ms or wait_ms)
     names = sorted({name for each in topics.values() for name in each})
     try:
         errors = asked.retry("look up the topics of the job", lambda: asked.topic_errors(names))

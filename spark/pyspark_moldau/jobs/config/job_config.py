@@ -18,7 +18,7 @@ from pyspark_moldau.jobs.config.cluster import ISOLATION, check_topics, cluster_
 from pyspark_moldau.jobs.config.folders import check_folder
 from pyspark_moldau.jobs.config.settings import Section
 from pyspark_moldau.jobs.errors import JobConfigError
-from pyspark_moldau.sink.reach import FIRST_MS, REACH_MS
+from pyspark_moldau.wire.reach import FIRST_MS, KNOWN_MS, REACH_MS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -190,9 +190,9 @@ def check_job(
     """
     place: str | Path | None = view if sink is None else sink.path or sink.topic
     assert place is not None, "a job has a sink or a view"
-    wait_ms: int | None = REACH_MS
+    wait_ms = REACH_MS
     if kind != EXPORT:
-        wait_ms = None if check_folder(config.root, config.checkpoint, kind, place) else FIRST_MS
+        wait_ms = KNOWN_MS if check_folder(config.root, config.checkpoint, kind, place) else FIRST_MS
     topics: dict[str, tuple[str, ...]] = {}
     for name, source in sources.items():
         topics[f"[{name}] topics"] = source.topics
