@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from moldau_cli.errors import UsageError
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from moldau.serialization import SerializationContext
     from moldau.serialization.registry import SchemaRegistry
     from moldau_cli.records.formats import Encoding
+
+
+_STANDARD = ("any", "descriptor", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
+"""Files of Google's that a registry knows by itself, so that schemas name them as no references."""
 
 
 def _message_of(value: object, message_class: Any) -> Any:  # noqa: ANN401 - a generated class, and a message of it
@@ -70,7 +75,9 @@ class _RegistryProtobuf:
     """Messages in Confluent's wire format, of the classes that the registry describes."""
 
     def __init__(self, registry: SchemaRegistry) -> None:
-        self._registry = registry
+        from moldau.serialization.core.subjects import SubjectPolicy
+
+        self._policy = SubjectPolicy(registry, None)
         self._classes: dict[tuple[int, tuple[int, ...]], Any] = {}
 
     def deserialize(self, data: bytes, context: SerializationContext) -> object:
@@ -90,27 +97,14 @@ class _RegistryProtobuf:
     def _class_of(self, schema_id: int, indexes: tuple[int, ...]) -> Any:  # noqa: ANN401 - a generated class
         from google.protobuf import descriptor_pb2
 
-        from moldau.serialization.core.registry_requests import SchemaById, SubjectVersion
-
-        found = self._registry.known(SchemaById(schema_id)).schema
-        if found.type != "PROTOBUF":
-            raise ValueError(f"schema {schema_id} is of type {found.type}, not PROTOBUF")
-        files = descriptor_pb2.FileDescriptorSet()
-        seen: set[str] = set()
-
-        def add(schema: Any, depth: int) -> Any:  # noqa: ANN401 - a registered schema, and its file
-            if depth > 20:
-                raise ValueError(f"schema {schema_id} has more than 20 levels of imports")
-            for each in schema.references:
-                add(self._registry.known(SubjectVersion(each.subject, each.version)).schema, depth + 1)
+        found = self._policy.by_id(schema_id, "PROTOBUF").schema
+        imported = {}  # by name: two subjects may hold the same file
+        for _, schema in self._policy.references(found):
             file = _file_of(schema.text, schema_id)
-            if file.name not in seen:
-                seen.add(file.name)
-                files.file.append(file)
-            return file
-
-        name = _name_at(add(found, 0), indexes)
-        return _class_in(files, name, f"schema {schema_id}")
+            imported.setdefault(file.name, file)
+        own = _file_of(found.text, schema_id)
+        files = descriptor_pb2.FileDescriptorSet(file=[*imported.values(), own])
+        return _class_in(files, _name_at(own, indexes), f"schema {schema_id}")
 
 
 def _file_of(text: str, schema_id: int) -> Any:  # noqa: ANN401 - a FileDescriptorProto
@@ -136,11 +130,12 @@ def _name_at(file: Any, indexes: tuple[int, ...]) -> str:  # noqa: ANN401 - a Fi
 
 
 def _class_in(files: Any, name: str, origin: str) -> Any:  # noqa: ANN401 - a FileDescriptorSet, and a generated class
-    from google.protobuf import descriptor_pool, message_factory, timestamp_pb2, wrappers_pb2
+    from google.protobuf import descriptor_pool, message_factory
 
     pool = descriptor_pool.DescriptorPool()
     present = {file.name for file in files.file}
-    for known in (timestamp_pb2, wrappers_pb2):
+    for module in _STANDARD:
+        known = importlib.import_module(f"google.protobuf.{module}_pb2")
         if known.DESCRIPTOR.name not in present:
             pool.AddSerializedFile(known.DESCRIPTOR.serialized_pb)
     try:

@@ -13,9 +13,10 @@ from moldau_cli.errors import UsageError
 from moldau_cli.records.formats import DataFormat
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
-    from moldau.serialization import SerializationContext
+    from moldau.serialization import Schema, SerializationContext
     from moldau.serialization.registry import SchemaRegistry
     from moldau_cli.records.formats import Encoding
 
@@ -153,13 +154,15 @@ def serde_of(encoding: Encoding, name: str, *arguments: object, **more: object) 
 class _BareJson:
     """JSON text that fits a schema."""
 
-    def __init__(self, text: str, origin: str) -> None:
-        import fastjsonschema
+    def __init__(self, text: str, origin: str, references: Iterable[tuple[str, Schema]] = ()) -> None:
+        from moldau.serialization.core.subjects import document_of
+        from moldau.serialization.core.values import SerializationError
+        from moldau.serialization.json_validation import compiled
 
         try:
-            self._validate: Any = fastjsonschema.compile(json.loads(text))
-        except (fastjsonschema.JsonSchemaDefinitionException, ValueError, TypeError) as error:
-            raise UsageError(f"{origin} is no JSON Schema: {error}") from error
+            self._validate = compiled(document_of(text)[0], references)
+        except SerializationError as error:
+            raise UsageError(f"{origin}: {error}") from error
 
     def serialize(self, value: object, context: SerializationContext) -> bytes:
         """Returns the text of a value that fits."""
@@ -177,22 +180,22 @@ class _RegistryJson:
     """JSON in Confluent's wire format; each value must fit the schema with which it was written."""
 
     def __init__(self, registry: SchemaRegistry) -> None:
-        self._registry = registry
+        from moldau.serialization.core.subjects import SubjectPolicy
+
+        self._policy = SubjectPolicy(registry, None)
         self._parsed: dict[int, _BareJson] = {}
 
     def deserialize(self, data: bytes, context: SerializationContext) -> object:
         """Returns a value; asks for its schema where that is not known yet."""
-        from moldau.serialization.core.registry_requests import SchemaById
         from moldau.serialization.core.wire_format import split_frame
 
         schema_id, text = split_frame(data)
         if schema_id not in self._parsed:
-            found = self._registry.known(SchemaById(schema_id)).schema
-            if found.type != "JSON":
-                raise ValueError(f"schema {schema_id} is of type {found.type}, not JSON")
+            found = self._policy.by_id(schema_id, "JSON").schema
+            parsed = _BareJson(found.text, f"schema {schema_id}", self._policy.references(found))
             if len(self._parsed) >= PARSED_MAX:
                 self._parsed.clear()
-            self._parsed[schema_id] = _BareJson(found.text, f"schema {schema_id}")
+            self._parsed[schema_id] = parsed
         return self._parsed[schema_id].deserialize(text, context)
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from moldau.serialization.core.values import SerializationContext
     from moldau.serialization.registry import SchemaRegistry
 
+_ADDED = ("__fastavro_parsed__", "__fastavro_parsed", "__named_schemas")
 PARSED_MAX = 1000
 """Parsed schemas that a serde keeps."""
 
@@ -73,7 +74,7 @@ class AvroSerde(Generic[T]):
         self._own: Any = None
         self._name: str | None = None
         if schema is not None:
-            document, text = document_of(schema)
+            document, text = document_of(_plain(schema))
             self._schema = Schema(text, "AVRO")
             self._own = _parsed(document, {})
             self._name = self._own.get("name") if isinstance(self._own, dict) else None
@@ -141,10 +142,17 @@ class AvroSerde(Generic[T]):
         return parsed
 
 
+def _plain(schema: Any) -> Any:  # noqa: ANN401 - a schema as JSON values or as fastavro parsed it
+    """Returns a schema without what fastavro adds when it parses one; the registry would take it for attributes."""
+    if isinstance(schema, dict):
+        return {key: _plain(each) for key, each in schema.items() if key not in _ADDED}
+    return [_plain(each) for each in schema] if isinstance(schema, list) else schema
+
+
 def _parsed(document: Any, named: dict[str, Any]) -> Any:  # noqa: ANN401 - a schema as fastavro parsed it
     # fastavro keeps referenced types beside a record only; anything else must contain them.
     contains = bool(named) and not (isinstance(document, dict) and document.get("type") == "record")
     try:
         return fastavro.parse_schema(document, named_schemas=named, expand=contains)
-    except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError) as error:
+    except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError, RecursionError) as error:
         raise SerializationError(f"not an Avro schema: {error!r}") from error

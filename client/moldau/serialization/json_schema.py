@@ -10,11 +10,7 @@ from moldau.serialization.core.registry_requests import Schema
 from moldau.serialization.core.subjects import SubjectPolicy, document_of
 from moldau.serialization.core.values import SerializationError, T
 from moldau.serialization.core.wire_format import frame, split_frame
-
-try:
-    import fastjsonschema
-except ImportError as error:
-    raise ImportError("JsonSchemaSerde needs fastjsonschema: pip install 'moldau[registry]'") from error
+from moldau.serialization.json_validation import compiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,8 +18,13 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
     from moldau.runtime.config import Config
+    from moldau.serialization.core.registry_requests import RegisteredSchema
     from moldau.serialization.core.values import SerializationContext
     from moldau.serialization.registry import SchemaRegistry
+
+
+COMPILED_MAX = 1000
+"""Latest schemas of subjects that a serde keeps in compiled form."""
 
 
 class JsonSchemaSerde(Generic[T]):
@@ -71,7 +72,8 @@ class JsonSchemaSerde(Generic[T]):
             raise TypeError("JsonSchemaSerde takes either a schema or a model")
         self._policy = SubjectPolicy(registry, config)
         self._model: TypeAdapter[T] | None = None
-        self._validate: Callable[[Any], Any] | None = None
+        self._validate: Callable[[Any], None] | None = None
+        self._compiled: dict[int, Callable[[Any], None]] = {}
         if model is not None:
             from moldau.serialization.models import adapter_of, json_schema_of
 
@@ -82,10 +84,7 @@ class JsonSchemaSerde(Generic[T]):
         self._schema = Schema(text, "JSON")
         self._name = document.get("title") if isinstance(document, dict) else None
         if self._model is None:
-            try:
-                self._validate = fastjsonschema.compile(document)
-            except fastjsonschema.JsonSchemaDefinitionException as error:
-                raise SerializationError(f"the JSON Schema is wrong: {error}") from error
+            self._validate = compiled(document)
 
     def serialize(self, value: T, context: SerializationContext) -> bytes:
         """Returns header and JSON text of a value.
@@ -94,12 +93,17 @@ class JsonSchemaSerde(Generic[T]):
             SerializationError: the value does not fit the schema or the model.
         """
         written = self._policy.writer(context, self._schema, self._name)
+        checks = self._checks_of(written)
         try:
             if self._model is not None:
-                return frame(written.id) + self._model.dump_json(self._model.validate_python(value))
-            text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-            self._check(json.loads(text))
-            return frame(written.id) + text.encode()
+                data = self._model.dump_json(self._model.validate_python(value))
+            else:
+                data = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+            if checks:
+                plain = json.loads(data)
+                for check in checks:
+                    check(plain)
+            return frame(written.id) + data
         except (ValueError, TypeError, RecursionError) as error:
             raise SerializationError(
                 f"it does not fit the JSON Schema: {error}", subject=written.subject, schema_id=written.id
@@ -116,14 +120,23 @@ class JsonSchemaSerde(Generic[T]):
             if self._model is not None:
                 return self._model.validate_json(text)
             value: Any = json.loads(text, parse_constant=no_constant)
-            self._check(value)
+            assert self._validate is not None, "a serde has a model or a schema"
+            self._validate(value)
             return value  # type: ignore[no-any-return]
         except (ValueError, TypeError, RecursionError) as error:
             raise SerializationError(f"it does not fit the JSON Schema: {error}", schema_id=schema_id) from error
 
-    def _check(self, value: object) -> None:
-        assert self._validate is not None
-        try:
-            self._validate(value)
-        except fastjsonschema.JsonSchemaValueException as error:
-            raise ValueError(error.message) from error
+    def _checks_of(self, written: RegisteredSchema) -> list[Callable[[Any], None]]:
+        """Returns the checks of a value before it is written: of the serde's own schema, and of the latest one."""
+        checks = [] if self._validate is None else [self._validate]
+        if written.schema.text == self._schema.text:
+            return checks
+        latest = self._compiled.get(written.id)
+        if latest is None:
+            references = self._policy.references(written.schema)
+            # Formats are checked by the serde's own schema, as its author meant them.
+            latest = compiled(document_of(written.schema.text)[0], references, with_formats=False)
+            if len(self._compiled) >= COMPILED_MAX:
+                self._compiled.clear()
+            self._compiled[written.id] = latest
+        return [*checks, latest]

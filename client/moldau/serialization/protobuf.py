@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FileDescriptor
 
     from moldau.runtime.config import Config
+    from moldau.serialization.core.registry_requests import RegisteredSchema
     from moldau.serialization.core.values import SerializationContext
     from moldau.serialization.registry import SchemaRegistry
 
@@ -57,6 +58,7 @@ class ProtobufSerde(Generic[M]):
         self._indexes = message_indexes(descriptor)
         self._head = write_indexes(self._indexes)
         self._schema: Schema | None = None
+        self._imported: dict[str, int] = {}
 
     def serialize(self, value: M, context: SerializationContext) -> bytes:
         """Returns header, message indexes and the bytes of a message.
@@ -66,14 +68,19 @@ class ProtobufSerde(Generic[M]):
         """
         if not isinstance(value, self._class):
             raise SerializationError(f"it must be a {self._name}, not a {type(value).__name__}")
-        if self._schema is None:
-            self._schema = self._schema_of(self._file, 0)
-        written = self._policy.writer(context, self._schema, self._name)
+        written = self._written(context)
         try:
             body: bytes = value.SerializeToString()
             return frame(written.id) + self._head + body
         except EncodeError as error:
             raise SerializationError(str(error), subject=written.subject, schema_id=written.id) from error
+
+    def _written(self, context: SerializationContext) -> RegisteredSchema:
+        if self._policy.uses_latest:  # nothing is registered then, nor are the imports
+            return self._policy.latest(self._policy.subject(context, self._name), "PROTOBUF")
+        if self._schema is None:
+            self._schema = self._schema_of(self._file, 0)
+        return self._policy.writer(context, self._schema, self._name)
 
     def deserialize(self, data: bytes, context: SerializationContext) -> M:
         """Returns a message; the writer's schema is not asked for.
@@ -100,6 +107,9 @@ class ProtobufSerde(Generic[M]):
         references = []
         for each in file.dependencies:
             if not each.name.startswith(_KNOWN_PREFIXES):
-                version = self._policy.reference_version(each.name, self._schema_of(each, depth + 1))
+                version = self._imported.get(each.name)
+                if version is None:
+                    version = self._policy.reference_version(each.name, self._schema_of(each, depth + 1))
+                    self._imported[each.name] = version
                 references.append(SchemaReference(each.name, each.name, version))
         return Schema(base64.standard_b64encode(file.serialized_pb).decode("ascii"), "PROTOBUF", tuple(references))

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlsplit, urlunsplit
 
 from moldau.cluster import arguments
 from moldau.runtime.config import REGISTRY_CONFIG, Config
@@ -38,9 +39,12 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from moldau.runtime.tls.reloading import ReloadingContext
     from moldau.serialization.core.registry_requests import Need
+
+T = TypeVar("T")
 
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -65,7 +69,7 @@ class SchemaRegistry:
         self._capacity = self._config.get_int("cache.capacity")
         self._lock = threading.Lock()
         self._cache: OrderedDict[Need, RegisteredSchema] = OrderedDict()
-        self._tls: ssl.SSLContext | None = None
+        self._tls: ReloadingContext | None = None
         self._at = 0
 
     # --- the cache
@@ -94,18 +98,26 @@ class SchemaRegistry:
             await self._fetch(need)
 
     async def _fetch(self, need: Need) -> RegisteredSchema:
-        document = await self.request(need.method, need.path, need.body())
-        try:
-            found = need.answer(document)
-        except (LookupError, TypeError, ValueError) as error:
-            raise RegistryError(
-                f"{need.method} {need.path}: the answer is not that of a schema registry: {error!r}", status=200
-            ) from error
+        found = await self._asked(need.method, need.path, need.body(), need.answer)
         with self._lock:
             self._cache[need] = found
             while len(self._cache) > self._capacity:
                 self._cache.popitem(last=False)
         return found
+
+    async def _asked(self, method: str, path: str, body: object, read: Callable[[Any], T]) -> T:
+        """Returns what ``read`` finds in the answer of a request.
+
+        Raises:
+            RegistryError: as ``request``, and if the document is none of a schema registry.
+        """
+        document = await self.request(method, path, body)
+        try:
+            return read(document)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise RegistryError(
+                f"{method} {path}: the answer is not that of a schema registry: {error!r}", status=200
+            ) from error
 
     # --- requests
 
@@ -133,11 +145,11 @@ class SchemaRegistry:
         raise failure
 
     async def _ask(self, url: str, method: str, path: str, body: object) -> Any:  # noqa: ANN401 - a JSON document
-        request = f"{method} {url}{path}"
+        request = f"{method} {_without_login(url)}{path}"
         headers = {"accept": CONTENT_TYPE}
         token = self._config.get("bearer.auth.token")
         if token is not None:
-            headers["authorization"] = f"Bearer {token() if callable(token) else token}"
+            headers["authorization"] = f"Bearer {_checked_token(token() if callable(token) else token)}"
         user, _, secret = str(self._config.get("basic.auth.user.info") or "").partition(":")
         if body is not None:
             headers["content-type"] = CONTENT_TYPE
@@ -150,7 +162,7 @@ class SchemaRegistry:
                 trust_env=self._transport is None,
             ) as client:
                 return await self._answer(client, request, method, url + path, headers, body)
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
             raise RegistryError(f"{request}: the schema registry does not answer: {_reason(error)}") from error
 
     async def _answer(
@@ -172,11 +184,12 @@ class SchemaRegistry:
         if not url.startswith("https://"):
             return False  # nothing to verify; True would load the system's certificates for each request
         if self._tls is None:
-            from moldau.runtime.ports.real import real_environment
+            from moldau.runtime.ports.real import RealClock, RealDisk
             from moldau.runtime.tls.context import client_context
+            from moldau.runtime.tls.reloading import ReloadingContext
 
-            self._tls = client_context(tls_settings(self._config), real_environment().disk)
-        return self._tls
+            self._tls = ReloadingContext(client_context, tls_settings(self._config), RealDisk(), RealClock())
+        return self._tls.current()
 
     # --- calls for applications
 
@@ -228,7 +241,7 @@ class SchemaRegistry:
         Raises:
             RegistryError: the registry refuses or does not answer.
         """
-        return [str(each) for each in await self.request("GET", "/subjects")]
+        return await self._asked("GET", "/subjects", None, lambda names: [str(each) for each in names])
 
     async def versions(self, subject: str) -> list[int]:
         """Returns the versions of a subject.
@@ -237,7 +250,7 @@ class SchemaRegistry:
             RegistryError: the subject does not exist.
         """
         path = f"{SubjectVersion(_subject('versions', subject)).path.removesuffix('/latest')}"
-        return [int(each) for each in await self.request("GET", path)]
+        return await self._asked("GET", path, None, lambda numbers: [int(each) for each in numbers])
 
     async def is_compatible(self, subject: str, schema: Schema) -> bool:
         """Returns whether a schema may follow the latest version of a subject.
@@ -246,7 +259,7 @@ class SchemaRegistry:
             RegistryError: the subject does not exist, or the schema is invalid.
         """
         path = f"/compatibility{SubjectVersion(_subject('is_compatible', subject)).path}"
-        return bool((await self.request("POST", path, schema.to_document()))["is_compatible"])
+        return await self._asked("POST", path, schema.to_document(), lambda found: bool(found["is_compatible"]))
 
 
 def _reason(error: BaseException) -> str:
@@ -259,6 +272,24 @@ def _reason(error: BaseException) -> str:
     return type(error).__name__
 
 
+def _without_login(url: str) -> str:
+    """Returns an address as errors may show it."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def _checked_token(token: object) -> str:
+    """Returns a bearer token without the line end that a file has behind it.
+
+    Raises:
+        RegistryError: it cannot be sent; the text does not show it.
+    """
+    text = str(token).strip()
+    if not text.isascii() or not text.isprintable():
+        raise RegistryError("bearer.auth.token: the token has characters that no HTTP header can hold", status=401)
+    return text
+
+
 def _subject(call: str, subject: str) -> str:
     return arguments.text(call, "subject", subject)
 
@@ -266,7 +297,7 @@ def _subject(call: str, subject: str) -> str:
 def _document(request: str, response: httpx.Response, content: bytes) -> Any:  # noqa: ANN401 - a JSON document
     try:
         document = httpx.Response(200, content=content).json()
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if response.is_success:
             raise RegistryError(
                 f"{request}: the answer is no JSON; is it the address of a schema registry?", status=200

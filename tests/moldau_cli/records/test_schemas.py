@@ -132,3 +132,31 @@ def test_proto_texts_of_a_registry_need_a_descriptor_set(shell):
         shell("produce", "--value-format", "base64", given=base64.b64encode(b"\0\0\0\0\1\0").decode() + "\n")
         done = shell("consume", "-e", "--value-format", "protobuf", "-r", registry.url, code=1)
         assert "as .proto text" in done.stderr
+
+
+def test_defaults_of_a_json_schema_change_no_value(shell, tmp_path):
+    """The validator would fill them in: a record would get a field that its producer did not write."""
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps({"type": "object", "properties": {"delay": {"default": 0}}}))
+    options = ("--value-format", "json-schema", "--value-schema", path)
+    shell("produce", *options, given="{}\n")
+    assert shell.partition.values() == [b"{}"]
+    assert shell("consume", "-e", *options).stdout == "{}\n"
+    with schema_registry() as registry:
+        shell("produce", *options, "--registry", registry.url, given="{}\n")
+        read = ("--value-format", "json-schema", "--registry", registry.url, "--skip-errors")
+        assert shell("consume", "-e", *read).stdout == "{}\n"
+
+
+def test_a_registrys_messages_may_use_googles_files(shell, tmp_path):
+    """A registry knows these files by itself, so the schema does not refer to them."""
+    file = descriptor_pb2.FileDescriptorProto(name="flight.proto", package="air", syntax="proto3")
+    file.dependency.append("google/protobuf/duration.proto")
+    made = file.message_type.add(name="Flight")
+    made.field.add(name="delay", number=1, type=11, label=1, type_name=".google.protobuf.Duration")
+    path = tmp_path / "flight.desc"
+    path.write_bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
+    with schema_registry() as registry:
+        options = ("--value-format", "protobuf", "--registry", registry.url)
+        shell("produce", *options, "--value-schema", path, given='{"delay":"7s"}\n')
+        assert shell("consume", "-e", *options).stdout == '{"delay":"7s"}\n'

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SCHEMA_NOT_FOUND = 40403
+ID_MAX = 2**32 - 1
+"""The wire format has four bytes for a schema's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +51,26 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """A schema with its id. Subject and version are known where the request named the subject."""
+    """A schema with its id. Subject and version are known where the request named the subject.
+
+    ``has_write_rules`` says that writers must carry out rules of a data contract, such as encryption of fields.
+    """
 
     id: int
     schema: Schema
     subject: str | None = None
     version: int | None = None
+    has_write_rules: bool = False
 
 
-def schema_of(document: Mapping[str, Any]) -> Schema:
-    """Returns the schema in an answer."""
+def schema_of(document: Any) -> Schema:  # noqa: ANN401 - a JSON document
+    """Returns the schema in an answer.
+
+    Raises:
+        LookupError, TypeError, ValueError: The document is none of a schema registry.
+    """
+    if not isinstance(document, dict):
+        raise TypeError(f"an object is expected, not {type(document).__name__}")
     references = tuple(
         SchemaReference(str(each["name"]), str(each["subject"]), int(each["version"]))
         for each in document.get("references") or ()
@@ -66,9 +78,28 @@ def schema_of(document: Mapping[str, Any]) -> Schema:
     return Schema(str(document["schema"]), str(document.get("schemaType") or "AVRO"), references)
 
 
-def _registered(document: Mapping[str, Any]) -> RegisteredSchema:
+def _registered(document: Any) -> RegisteredSchema:  # noqa: ANN401 - a JSON document
+    schema = schema_of(document)
     return RegisteredSchema(
-        int(document["id"]), schema_of(document), str(document["subject"]), int(document["version"])
+        _schema_id(document), schema, str(document["subject"]), int(document["version"]), _has_write_rules(document)
+    )
+
+
+def _schema_id(document: Mapping[str, Any]) -> int:
+    found = document["id"]
+    if type(found) is not int or not 0 <= found <= ID_MAX:
+        raise ValueError(f"the schema's id is {found!r}")
+    return found
+
+
+def _has_write_rules(document: Mapping[str, Any]) -> bool:
+    rules = document.get("ruleSet") or {}
+    if rules.get("enableAt") not in (None, "ALL", "CLIENT"):
+        return False
+    return any(
+        each.get("mode") in ("WRITE", "WRITEREAD") and not each.get("disabled")
+        for kind in ("domainRules", "encodingRules")
+        for each in rules.get(kind) or ()
     )
 
 
@@ -92,7 +123,7 @@ class RegisterSchema:
 
     def answer(self, document: Any) -> RegisteredSchema:  # noqa: ANN401 - a JSON document
         """Returns the answer of the registry."""
-        return RegisteredSchema(int(document["id"]), self.schema, self.subject)
+        return RegisteredSchema(_schema_id(document), self.schema, self.subject)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +151,22 @@ class LookUpSchema:
 
 @dataclass(frozen=True, slots=True)
 class SubjectVersion:
-    """Asks for a version of a subject, by default the latest."""
+    """Asks for a version of a subject, by default the latest.
+
+    ``with_deleted`` finds a version that was deleted softly: schemas that refer to it remain in use.
+    """
 
     subject: str
     version: int | None = None
+    with_deleted: bool = False
     method = "GET"
 
     @property
     def path(self) -> str:
         """The path of the request."""
         version = "latest" if self.version is None else str(self.version)
-        return f"/subjects/{quote(self.subject, safe='')}/versions/{version}"
+        query = "?deleted=true" if self.with_deleted else ""
+        return f"/subjects/{quote(self.subject, safe='')}/versions/{version}{query}"
 
     def body(self) -> dict[str, Any] | None:
         """Returns the body of the request: there is none."""

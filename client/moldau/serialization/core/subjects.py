@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 DEPTH_MAX = 20
 """Levels of references that a schema may have. Real ones have a few; a circle would never end."""
+REFERENCES_MAX = 1000
+"""Versions of subjects that a serializer keeps because schemas refer to them."""
 
 
 class KnownSchemas(Protocol):
@@ -53,6 +55,12 @@ class SubjectPolicy:
         self._registers = parsed.get_bool("auto.register.schemas")
         self._uses_latest = parsed.get_bool("use.latest.version")
         self._normalizes = parsed.get_bool("normalize.schemas")
+        self._referred: dict[SubjectVersion, Schema] = {}
+
+    @property
+    def uses_latest(self) -> bool:
+        """Whether values are written with the latest schema of their subject."""
+        return self._uses_latest
 
     def subject(self, context: SerializationContext, record_name: str | None) -> str:
         """Returns the subject of a value.
@@ -69,11 +77,29 @@ class SubjectPolicy:
         return record_name if self._strategy == "RecordNameStrategy" else f"{context.topic}-{record_name}"
 
     def writer(self, context: SerializationContext, schema: Schema, record_name: str | None) -> RegisteredSchema:
-        """Returns the registered schema with which a value of ``schema`` is written."""
+        """Returns the registered schema with which a value of ``schema`` is written.
+
+        Raises:
+            SerializationError: the latest schema is of another type, or has rules that this client does not know.
+        """
         subject = self.subject(context, record_name)
-        if self._uses_latest:
-            return self._registry.known(SubjectVersion(subject))
-        return self.registered(subject, schema)
+        return self.latest(subject, schema.type) if self._uses_latest else self.registered(subject, schema)
+
+    def latest(self, subject: str, kind: str) -> RegisteredSchema:
+        """Returns the latest schema of a subject, of which it was asked for last.
+
+        Raises:
+            SerializationError: it is of another type than ``kind``, or has rules that this client does not know.
+        """
+        found = self._registry.known(SubjectVersion(subject))
+        problem = ""
+        if found.schema.type != kind:
+            problem = f"is of type {found.schema.type}, not {kind}"
+        elif found.has_write_rules:
+            problem = "has rules for its writers, such as encryption, which this client does not carry out"
+        if problem:
+            raise SerializationError(f"the latest schema {problem}", subject=subject, schema_id=found.id)
+        return found
 
     def registered(self, subject: str, schema: Schema) -> RegisteredSchema:
         """Returns a schema with its id; registers it first where the configuration allows that."""
@@ -101,29 +127,44 @@ class SubjectPolicy:
             )
         return found
 
-    def references(self, schema: Schema, depth: int = 0) -> Iterator[tuple[str, Schema]]:
-        """Yields name and schema of each reference, those of deeper levels first.
+    def references(self, schema: Schema) -> Iterator[tuple[str, Schema]]:
+        """Yields name and schema of each schema that is referred to, once each, those of deeper levels first.
 
         Raises:
             SerializationError: there are more than ``DEPTH_MAX`` levels.
         """
+        return self._references(schema, 0, set())
+
+    def _references(self, schema: Schema, depth: int, met: set[SubjectVersion]) -> Iterator[tuple[str, Schema]]:
         if depth > DEPTH_MAX:
             raise SerializationError(f"the schema has more than {DEPTH_MAX} levels of references")
         for each in schema.references:
-            found = self._registry.known(SubjectVersion(each.subject, each.version)).schema
-            yield from self.references(found, depth + 1)
+            need = SubjectVersion(each.subject, each.version, with_deleted=True)
+            if need in met:
+                continue
+            met.add(need)
+            found = self._referred_schema(need)
+            yield from self._references(found, depth + 1, met)
             yield each.name, found
+
+    def _referred_schema(self, need: SubjectVersion) -> Schema:
+        # Kept here too: a small cache of the registry may not hold all references of one schema at a time.
+        found = self._referred.get(need)
+        if found is None:
+            found = self._registry.known(need).schema
+            if len(self._referred) >= REFERENCES_MAX:
+                self._referred.clear()
+            self._referred[need] = found
+        return found
 
 
 def document_of(schema: str | Mapping[str, Any] | list[Any]) -> tuple[Any, str]:
     """Returns a schema given as JSON text or as Python values in both forms.
 
     Raises:
-        SerializationError: the text is no JSON.
+        SerializationError: it is no JSON, or is nested too deeply.
     """
-    if not isinstance(schema, str):
-        return schema, json.dumps(schema)
     try:
-        return json.loads(schema), schema
-    except ValueError as error:
+        return (json.loads(schema), schema) if isinstance(schema, str) else (schema, json.dumps(schema))
+    except (ValueError, TypeError, RecursionError) as error:
         raise SerializationError(f"the schema is no JSON: {error}") from error

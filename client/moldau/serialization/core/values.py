@@ -114,7 +114,8 @@ class RecordDeserializationError(SerializationError):
 class RegistryError(Exception):
     """The schema registry refused a request, or did not answer.
 
-    ``status`` is the HTTP status, 0 without an answer; ``code`` is the registry's own, such as 40403.
+    ``status`` is the HTTP status, 0 without an answer; ``code`` is the registry's own, such as 40403. Another server
+    at the address has no such codes.
     """
 
     def __init__(self, detail: str, *, status: int = 0, code: int = 0) -> None:
@@ -125,7 +126,8 @@ class RegistryError(Exception):
     @property
     def is_about_schema(self) -> bool:
         """Whether the registry's answer is about the schema: it is unknown, invalid or incompatible."""
-        return self.status in (404, 409, 422)
+        # A proxy in front of the registry, or a wrong path, answers 404 too, and says nothing about a schema.
+        return self.status in (409, 422) or (self.status == 404 and self.code // 100 == 404)
 
     @property
     def retriable(self) -> bool:

@@ -10,16 +10,19 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
+from moldau.serialization.core.values import SerializationError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 HEADER: Final = struct.Struct(">bI")
 MAGIC: Final = 0
+GUID_MAGIC: Final = 1
 INDEXES_MAX: Final = 100
 """Message indexes that a value may have. Real files nest a few levels deep; more means damaged bytes."""
 
 
-class WireFormatError(ValueError):
+class WireFormatError(SerializationError):
     """Bytes are not in Confluent's wire format."""
 
 
@@ -33,7 +36,8 @@ def split_frame(data: bytes) -> tuple[int, bytes]:
         raise WireFormatError(f"{len(data)} bytes: Confluent's wire format begins with 5 bytes, magic and schema id")
     magic, schema_id = HEADER.unpack_from(data)
     if magic != MAGIC:
-        raise WireFormatError(f"first byte {data[0]}: Confluent's wire format begins with 0")
+        hint = "; 1 is that of a schema's GUID, which is not supported" if magic == GUID_MAGIC else ""
+        raise WireFormatError(f"first byte {data[0]}: Confluent's wire format begins with 0{hint}")
     return schema_id, data[HEADER.size :]
 
 

@@ -79,13 +79,15 @@ class Registry:
                 document = json.loads(answer.read(ANSWER_BYTES_MAX))
             if document.get("schemaType", "AVRO") != "AVRO":
                 return None
+            if document.get("references"):
+                raise JobError(f"registry: schema {schema_id} refers to other schemas, which jobs cannot read yet")
             return fastavro.parse_schema(json.loads(document["schema"]))
         except urllib.error.HTTPError as error:
             if error.code == 404 and _code_of(error) == SCHEMA_NOT_FOUND:
                 return None
             hint = "; check the address, and that it is a registry" if error.code == 404 else ""
             raise JobError(f"registry: {address} answers {error.code}{hint}") from error
-        except (OSError, ValueError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, AttributeError, TypeError, SchemaParseException) as error:
             raise JobError(f"registry: {address}: {error}; check the address, and that it is a registry") from error
 
 

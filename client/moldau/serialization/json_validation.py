@@ -1,0 +1,80 @@
+"""Compiles JSON Schemas with ``fastjsonschema``, which by itself would fetch references and change the values.
+
+A ``$ref`` to another document is looked up among the references of the registry, by its name. Nothing is fetched from
+the address in it: a schema is data of other people, and could name any address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from moldau.serialization.core.subjects import document_of
+from moldau.serialization.core.values import SerializationError
+
+try:
+    import fastjsonschema
+except ImportError as error:
+    raise ImportError("JsonSchemaSerde needs fastjsonschema: pip install 'moldau[registry]'") from error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from moldau.serialization.core.registry_requests import Schema
+
+
+class _Schemes(Mapping[str, Callable[[str], Any]]):
+    """A handler of each scheme of addresses, so that ``fastjsonschema`` opens none itself."""
+
+    def __init__(self, references: Mapping[str, Any]) -> None:
+        self._references = references
+
+    def __getitem__(self, scheme: str) -> Callable[[str], Any]:
+        return self._find
+
+    def __contains__(self, scheme: object) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+    def _find(self, address: str) -> Any:  # noqa: ANN401 - a JSON document
+        for name, document in self._references.items():
+            if address == name or address.endswith(f"/{name}"):
+                return document
+        raise SerializationError(f"the JSON Schema refers to {address}, which is none of its references")
+
+
+def compiled(
+    document: Any,  # noqa: ANN401 - a JSON document
+    references: Iterable[tuple[str, Schema]] = (),
+    *,
+    with_formats: bool = True,
+) -> Callable[[Any], None]:
+    """Returns a function that raises ``ValueError`` for a value that does not fit, and does not change the value.
+
+    ``with_formats`` checks the ``format`` of texts, which JSON Schema leaves to the reader.
+
+    Raises:
+        SerializationError: it is no JSON Schema, or refers to a document that is not among the references.
+    """
+    known = {name: document_of(schema.text)[0] for name, schema in references}
+    try:
+        validate = fastjsonschema.compile(
+            document, handlers=_Schemes(known), use_default=False, use_formats=with_formats
+        )
+    except SerializationError:
+        raise
+    except (fastjsonschema.JsonSchemaDefinitionException, ValueError, TypeError, LookupError, RecursionError) as error:
+        raise SerializationError(f"the JSON Schema is wrong: {error}") from error
+
+    def check(value: Any) -> None:  # noqa: ANN401 - a JSON value
+        try:
+            validate(value)
+        except fastjsonschema.JsonSchemaValueException as error:
+            raise ValueError(error.message) from error
+
+    return check
