@@ -98,7 +98,7 @@ class _RegistryProtobuf:
         from google.protobuf import descriptor_pb2
 
         found = self._policy.by_id(schema_id, "PROTOBUF").schema
-        imported = {}  # by name: two subjects may hold the same file
+        imported: dict[str, Any] = {}  # by name: two subjects may hold the same file
         for _, schema in self._policy.references(found):
             file = _file_of(schema.text, schema_id)
             imported.setdefault(file.name, file)

@@ -84,7 +84,9 @@ class SaslListener:
         self._logged_second = -1.0
         self._logged = self._suppressed = 0
         self.attempts = ListenerAttempts()
+        self._settings = listener_sasl(config, listener_name)
         self._tokens: TokenChecker | None = None
+        self.rules: SessionRules
         self.reload(config)
 
     def reload(self, config: Config) -> None:

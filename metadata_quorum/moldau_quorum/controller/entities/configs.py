@@ -110,9 +110,11 @@ def _override_value(
         dynamic = image.config(RESOURCE_BROKER, "").get(synonym.name)
         if dynamic is not None:
             chain.append((synonym.name, synonym.converted(dynamic), ConfigSource.DYNAMIC_DEFAULT_BROKER))
-    for synonym in key.synonyms:
-        if static.is_set(synonym.name):
-            chain.append((synonym.name, synonym.converted(static.text(synonym.name)), ConfigSource.STATIC_BROKER))
+    chain += [
+        (synonym.name, synonym.converted(static.text(synonym.name)), ConfigSource.STATIC_BROKER)
+        for synonym in key.synonyms
+        if static.is_set(synonym.name)
+    ]
     chain.append((key.name, _default_text(key), ConfigSource.DEFAULT))
     first = chain[0]
     return EffectiveValue(name=key.name, value=first[1], source=first[2], synonyms=tuple(chain))
