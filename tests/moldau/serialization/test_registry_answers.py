@@ -82,7 +82,7 @@ def run(call, *args):
 
 
 @pytest.mark.parametrize("body", [b"[]", b'"text"', b"5", b"null", b"{}", b'{"id": -1}'])
-def test_an_answer_of_another_service_is_an_error_of_the_registry(body):
+def test_an_answer_of_another_service_is_a_registry_error(body):
     answers = Answers(otherwise=(200, body))
     registry = answers.registry
     schema = Schema('"string"')
@@ -355,7 +355,7 @@ def test_schemas_that_are_nested_too_deeply_are_refused():
         AvroSerde(Answers().registry, '{"type":"array","items":' * 3000 + '"int"' + "}" * 3000)
 
 
-def test_a_parsed_avro_schema_is_registered_as_its_author_wrote_it():
+def test_a_parsed_avro_schema_is_registered_as_it_was_written():
     parsed = fastavro.parse_schema(
         {**FLIGHT, "fields": [*FLIGHT["fields"], {"name": "next", "type": ["null", "Flight"]}]}
     )

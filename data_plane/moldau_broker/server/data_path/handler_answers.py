@@ -17,7 +17,7 @@ from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.coordinator.runtime.completion import Completion
 from moldau_broker.server.cluster_metadata.shared_answers import SharedAnswer
 from moldau_broker.server.handlers.context import LongAnswer
-from moldau_broker.server.quotas.toll import timed
+from moldau_broker.server.quotas.toll import counted, timed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -135,7 +135,7 @@ class HandlerAnswer:
     async def wait(self) -> Sequence[ResponsePart]:
         """Runs the handler."""
         exchange, request = self._exchange, self._request
-        verdict = self._judge()
+        verdict = self._judge() if exchange.toll is None else counted(exchange.toll, self._judge)
         if verdict is not None:
             if verdict.remainder is None:
                 assert verdict.refused is not None

@@ -44,7 +44,7 @@ def test_level_2_is_supported_only_where_its_requests_are_served() -> None:
 async def reported(cluster, broker_id: int) -> tuple[int, int]:
     """Returns the level in force and the highest supported level, as reported to clients."""
     answer = await cluster.client(broker_id).request(
-        ApiVersionsRequest(client_software_name="t", client_software_version="1"), 3
+        ApiVersionsRequest(client_software_name="t", client_software_version="1"), 4
     )
     finalized = {feature.name: feature.max_version_level for feature in answer.finalized_features}
     supported = {feature.name: feature.max_version for feature in answer.supported_features}

@@ -130,7 +130,7 @@ def test_a_waiting_fetch_reads_no_forbidden_topic(version: int) -> None:
 
 @pytest.mark.parametrize("opens", [True, False])
 def test_a_right_taken_away_ends_waiting_fetches(opens: bool) -> None:
-    """What was written after a right was taken away is not sent, also to a fetch that waited before."""
+    """Records that were written after a right was taken away are not sent, also to a fetch that waited before."""
 
     async def scenario(cluster: Any) -> None:
         reader = await reader_of(cluster, BY_ID)
