@@ -236,6 +236,30 @@ def test_configurations_are_altered_key_by_key():
     simulate(scenario, {ApiKey.INCREMENTAL_ALTER_CONFIGS: alter})
 
 
+@pytest.mark.parametrize("refused", [2, 32])
+def test_a_success_hides_no_failure_of_the_same_name(refused):
+    """A topic and a group may have one name, and one answer holds both."""
+
+    def alter(broker, request):
+        return iac.IncrementalAlterConfigsResponse(
+            responses=[
+                iac.AlterConfigsResourceResponse(
+                    resource_type=each.resource_type,
+                    resource_name=each.resource_name,
+                    error_code=40 if each.resource_type == refused else 0,
+                )
+                for each in request.resources
+            ]
+        )
+
+    async def scenario(cluster, admin):
+        resources = [ConfigResource(type=kind, name="orders") for kind in (ResourceType.TOPIC, ResourceType.GROUP)]
+        with pytest.raises(AdminError, match="orders: INVALID_CONFIG"):
+            await admin.alter_configs({each: [ConfigAlteration(name="a.key", value="5")] for each in resources})
+
+    simulate(scenario, {ApiKey.INCREMENTAL_ALTER_CONFIGS: alter})
+
+
 def test_cluster_and_quorum():
     cluster_answer = dcl.DescribeClusterResponse(
         cluster_id="c",

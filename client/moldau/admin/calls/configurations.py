@@ -120,8 +120,10 @@ class Configurations:
         responses, unanswered = await self._requester.at_once({each: partial(alter, each) for each in groups})
         failures = {each.name: error for wanted_id, error in unanswered.items() for each in groups[wanted_id]}
         for response in responses.values():
-            errors = {each.resource_name: error_of(each.error_code, each.error_message) for each in response.responses}
-            failures.update({name: error for name, error in errors.items() if error is not None})
+            for result in response.responses:  # a topic and a group may have the same name
+                error = error_of(result.error_code, result.error_message)
+                if error is not None:
+                    failures.setdefault(result.resource_name, error)
         raise_failures(failures)
 
     async def _broker_for(self, node_id: int | None, resources: Iterable[ConfigResource]) -> int | None:
