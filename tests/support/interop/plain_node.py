@@ -24,6 +24,9 @@ listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
 log.dirs={directories}
 offsets.topic.num.partitions=1
 offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
 group.initial.rebalance.delay.ms=0
 """
 
