@@ -57,8 +57,8 @@ def test_a_moved_log_keeps_a_leader_epoch_without_records(records: int) -> None:
     assert moved.end_offset_for_epoch(4) == log.end_offset_for_epoch(4)
 
 
-@pytest.mark.parametrize("restarts", [False, True])
-def test_a_moved_log_knows_producers_of_deleted_records(restarts: bool) -> None:
+@pytest.mark.parametrize("end", ["none", "stop", "kill"])
+def test_a_moved_log_knows_producers_of_deleted_records(end: str) -> None:
     """A batch is sent again whose records retention has deleted: the log had them, and must not take them twice."""
     machine = VirtualMachine(1)
     manager = open_manager(machine)
@@ -73,8 +73,9 @@ def test_a_moved_log_knows_producers_of_deleted_records(restarts: bool) -> None:
     manager.alter_replica_log_dir(A, "/d2", START_MS)
     assert manager.copy_to_future(A, START_MS)
     moved = manager.replace_current_with_future(A, START_MS)
-    if restarts:
+    if end == "stop":
         manager.close()
+    if end != "none":
         machine.boot(power_lost=False)
         moved = open_manager(machine).logs[A]
     again = moved.append_as_leader(memoryview(bytearray(batch)), leader_epoch=1, now_ms=START_MS)

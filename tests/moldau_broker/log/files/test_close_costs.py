@@ -98,6 +98,21 @@ def test_a_sync_that_failed_does_not_count() -> None:
     assert inner.syncs == 2, "one sync failed, one succeeded, and the last one had nothing to sync"
 
 
+def test_a_write_during_a_sync_needs_the_next_sync() -> None:
+    """A flush syncs in a thread, and the leader appends meanwhile: that sync may not cover the new bytes."""
+    inner = FailingOnce()
+    inner.fails = False
+    file = SharedFile(inner, DescriptorBudget(), is_new=True)
+    file.append([b"x"])
+    sync = inner.sync
+    inner.sync = lambda: (sync(), file.append([b"y"]))
+    file.sync()
+    inner.sync = sync
+    file.sync()
+    file.sync()
+    assert inner.syncs == 2
+
+
 def test_a_file_found_on_disk_counts_as_unsynced() -> None:
     inner = FailingOnce()
     inner.fails = False

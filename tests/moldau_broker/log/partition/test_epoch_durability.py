@@ -10,7 +10,7 @@ import pytest
 
 from moldau_broker.log.values import TopicPartition, run_work
 from support.log.lab import A, create, open_manager, tick
-from support.log.model import START_MS, VirtualMachine, make_batch
+from support.log.model import START_MS, PowerLoss, VirtualMachine, committed_rows, make_batch
 
 
 def put(log, epoch: int, *, count: int = 1) -> None:
@@ -245,6 +245,53 @@ def test_a_log_restarted_at_an_offset_has_no_former_epochs(crashes: bool) -> Non
         log = crash(machine, manager, power_lost=True).logs[A]
         assert entries(log) == []
     assert (log.log_start_offset, log.log_end_offset) == (40, 40)
+
+
+@pytest.mark.parametrize("power_lost", [False, True])
+def test_a_restart_cut_short_forgets_the_former_log_start(power_lost: bool) -> None:
+    """An empty log at its former start would follow a leader from there on, and lack the leader's earlier records."""
+    writes, ended = 1, False
+    while not ended:
+        machine = VirtualMachine(1)
+        manager = open_manager(machine)
+        log = create(manager)
+        for _ in range(6):
+            put(log, 3)
+            log.storage.roll(log.log_end_offset, START_MS)
+        log.update_high_watermark(6)
+        log.increment_log_start_offset(5)
+        log.flush()
+        manager.directories[0].write_checkpoints(manager.logs.values())
+        machine.arm(writes)
+        try:
+            log.truncate_fully_and_start_at(2, START_MS)
+            ended = True
+        except PowerLoss:
+            writes += 1
+        machine.boot(power_lost=power_lost)
+        again = create(open_manager(machine))
+        assert again.log_start_offset <= 2 or again.log_end_offset == 6, f"after {writes} writes"
+    assert writes > 10
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_aborted_transactions_at_the_recovery_point_stay(seed: int) -> None:
+    """A segment is closed where a flush has ended, which synced its batches and not its indexes. Power is lost then."""
+    machine = VirtualMachine(seed)
+    manager = open_manager(machine)
+    log = create(manager)
+    data = make_batch([(START_MS, b"k", b"aborted")], producer=(7, 0, 0), transactional=True)
+    log.append_as_leader(memoryview(data), leader_epoch=2, now_ms=START_MS)
+    log.append_end_transaction_marker(
+        producer_id=7, producer_epoch=0, coordinator_epoch=0, commit=False, leader_epoch=2, now_ms=START_MS
+    )
+    log.flush()
+    log.storage.roll(log.log_end_offset, START_MS)
+    machine.disk.sync_directory(log.directory)  # a system may write names at any time
+    tick(manager, START_MS + 6000)
+    again = crash(machine, manager, power_lost=True).logs[A]
+    assert again.log_end_offset == again.update_high_watermark(2)
+    assert committed_rows(again) == []
 
 
 @pytest.mark.parametrize("seed", range(8))
