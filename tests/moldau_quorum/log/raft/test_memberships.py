@@ -1,13 +1,30 @@
 """Goal: the membership in force is always the newest one that the log holds, whatever was cut or compacted.
 
-Method: the history of memberships alone, beside a plain search of the log, after each cut of a log with three of them.
+Method: the history of memberships alone, beside a plain search of the log, after each cut of a log with three of them;
+and a production node on a virtual disk that takes a snapshot, driven by hand.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import pytest
 
 from moldau_quorum.log.port import VoterEndpoint
 from moldau_quorum.log.raft.core.membership import ConfigurationHistory
-from moldau_quorum.log.raft.core.types import Configuration, Entry, EntryKind, SnapshotPoint, encode_configuration
+from moldau_quorum.log.raft.core.messages import AppendRequest
+from moldau_quorum.log.raft.core.types import (
+    Configuration,
+    Entry,
+    EntryKind,
+    SnapshotPoint,
+    configuration_of,
+    encode_configuration,
+)
+from support.raft.world import World, hand_to
+
+if TYPE_CHECKING:
+    from moldau_quorum.log.raft.node import RaftNode
 
 
 def of(*voters: int) -> Configuration:
@@ -57,3 +74,47 @@ def test_a_snapshot_keeps_the_membership_of_its_place(taken: int, cut: int) -> N
     assert found.current == expected(cut)[1]
     assert found.at(taken) == expected(taken)[1]
     assert found.previous in (BOOTSTRAP, *CHANGES.values())
+
+
+def followed(node: RaftNode, leader: int, request: AppendRequest) -> None:
+    """Gives a member a request of its leader, and makes durable what it writes."""
+    hand_to(node, leader, request, 30.0)
+    node.process()
+    work = node.begin_sync()
+    assert work is not None
+    work.run()
+    node.sync_done(work)
+    node.process()
+
+
+def test_a_snapshot_holds_no_uncommitted_membership() -> None:
+    """A member takes a snapshot while a change of the voters is not committed, and the next leader cuts the change."""
+    world = World(1)
+    world.start(1)
+    invariants = world.invariants
+    invariants.applying = invariants.restored = invariants.started = lambda *_: None  # no member proposed the entries
+    node = world.members[1].live_node
+    voters = configuration_of(world.voters)
+    entries = (
+        Entry(1, 5, EntryKind.NOOP, b""),
+        Entry(2, 5, EntryKind.DATA, b"x"),
+        Entry(3, 5, EntryKind.CONFIGURATION, encode_configuration(voters.without(3))),
+    )
+    followed(node, 2, AppendRequest(epoch=5, prev_index=0, prev_epoch=0, commit_index=2, entries=entries))
+    assert (node.applied_index, node.configuration) == (2, voters.without(3))
+    node.take_snapshot()
+    while (job := node.take_job()) is not None:
+        while job.step():
+            pass
+        work = job.blocking_work()
+        if work is not None:
+            work()
+        job.finish()
+    cut = AppendRequest(
+        epoch=6, prev_index=2, prev_epoch=5, commit_index=2, entries=(Entry(3, 6, EntryKind.NOOP, b""),)
+    )
+    followed(node, 3, cut)
+    assert node.configuration == voters
+    world.crash(1, power_loss=True)
+    world.start(1)
+    assert world.members[1].live_node.configuration == voters
