@@ -151,6 +151,9 @@ class ReplicaMover:
             future.epochs.write()
             if future.log_end_offset > 0:
                 future.storage.snapshots.take(future.log_end_offset)
+                # Nothing else holds the producers whose batches were deleted, and the old log is about to go.
+                future.storage.snapshots.sync()
+                self._store.disk.sync_directory(future.directory)
             self._store.directories[parent].forget(topic_partition)
             source = future.directory
             future.storage.moved(target)  # first: a flush in a thread must not fail on the old path

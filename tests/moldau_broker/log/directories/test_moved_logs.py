@@ -83,6 +83,27 @@ def test_a_moved_log_knows_producers_of_deleted_records(end: str) -> None:
     assert moved.log_end_offset == 2
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_moved_log_knows_its_producers_after_a_power_loss(seed: int) -> None:
+    """A log that stays knows the producers of deleted records then, because an older snapshot of it is durable."""
+    machine = VirtualMachine(seed)
+    manager = open_manager(machine)
+    log = create(manager)
+    batch = bytes(make_batch([(START_MS, b"k", b"v")], producer=(7, 0, 0)))
+    log.append_as_leader(memoryview(bytearray(batch)), leader_epoch=1, now_ms=START_MS)
+    log.storage.roll(1, START_MS)
+    log.update_high_watermark(1)
+    log.increment_log_start_offset(1)
+    log.apply_retention(START_MS)
+    put(log, b"later", 1)
+    manager.alter_replica_log_dir(A, "/d2", START_MS)
+    assert manager.copy_to_future(A, START_MS)
+    manager.replace_current_with_future(A, START_MS)
+    machine.boot(power_lost=True)
+    moved = open_manager(machine).logs[A]
+    assert moved.append_as_leader(memoryview(bytearray(batch)), leader_epoch=1, now_ms=START_MS).duplicate
+
+
 def test_a_moved_log_serves_readers_and_keeps_its_start_offset() -> None:
     """A reader finds the committed records, and none that DeleteRecords removed."""
     manager = open_manager(VirtualMachine(1))
