@@ -20,7 +20,16 @@ from moldau_broker.coordinator.group.core.config import GroupConfig
 from moldau_broker.coordinator.group.core.group import GroupState
 from support.coordinator.consumer_world import GROUP, ConsumerClient, group_of, settle
 from support.coordinator.group_world import CoreDriver, code_of, join_request
-from support.coordinator.migration_world import BEAT, COOPERATIVE, EAGER, SYNC, ClassicClient, run_migrations
+from support.coordinator.migration_world import (
+    BEAT,
+    COOPERATIVE,
+    EAGER,
+    JOIN,
+    SYNC,
+    ClassicClient,
+    run_migrations,
+    subscription_bytes,
+)
 from support.proof import proof_beyond
 
 if TYPE_CHECKING:
@@ -340,6 +349,36 @@ def test_a_partition_still_reported_is_not_released() -> None:
     reader.phase = "join"
     rest([reader, newcomer])
     assert read([reader, newcomer]) == list(range(6))
+
+
+def test_a_join_of_an_earlier_generation_releases_nothing() -> None:
+    """It arrives late, from a broken connection, and names fewer partitions than the member has got since."""
+    driver = driver_of("upgrade")
+    (reader,) = classic_group(driver, 1)
+    first = ConsumerClient(driver, "c1")
+    rest([reader, first])
+    late = join_request(
+        reader.member_id,
+        protocols=(COOPERATIVE,),
+        metadata=subscription_bytes(driver.topics, reader.topics, reader.reading, reader.epoch, 3),
+    )
+    owned = reader.numbers
+    first.leave()
+    rest([reader])
+    assert reader.numbers == list(range(6))
+    second = ConsumerClient(driver, "c2")
+    second.beat()
+    for phase in (JOIN, SYNC):  # a heartbeat asks it to join again, and it joins; it has not read its assignment yet
+        reader.send()
+        reader.take()
+        assert reader.phase == phase
+    member = group_of(driver).members[reader.member_id]
+    assert not any(number in owned for _, number in member.revoking)
+    driver.ask(late, 9)
+    second.beat()
+    assert second.numbers == []
+    rest([reader, second])
+    assert read([reader, second]) == list(range(6))
 
 
 @pytest.mark.parametrize("seed", proof_beyond(6, SEEDS))

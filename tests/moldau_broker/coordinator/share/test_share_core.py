@@ -191,6 +191,21 @@ def test_a_refused_write_leaves_no_trace() -> None:
     assert driver.codes(too_large) == [ErrorCode.UNKNOWN_SERVER_ERROR]
 
 
+def test_a_refused_write_takes_no_earlier_ones_along() -> None:
+    """Several are on their way to commit: a later snapshot has them all."""
+    driver = begun(ShareConfig(updates_per_snapshot=2), auto_commit=False)
+    for offset in (0, 2):
+        driver.send((key(), write((offset, offset, 2, 1), leader_epoch=-1)))
+    driver.refuse(ErrorCode.MESSAGE_TOO_LARGE, (key(), write((4, 4, 2, 1), leader_epoch=-1)))
+    for offset in (6, 8):
+        driver.send((key(), write((offset, offset, 2, 1), leader_epoch=-1)))
+    driver.commit()
+    assert any(snapshots_in(driver)[1:])
+    driver.fail_over()
+    answer = driver.send((key(), Read(leader_epoch=-1)))
+    assert [first for first, *_ in batches_of(driver.answers[answer][key()])] == [0, 2, 6, 8]
+
+
 def test_a_write_that_takes_too_long_is_answered() -> None:
     driver = begun(auto_commit=False)
     slow = driver.send((key(), write((0, 3, 2, 1))))

@@ -26,7 +26,7 @@ from moldau.protocol.messages.list_transactions import ListTransactionsRequest, 
 from moldau.protocol.messages.metadata import MetadataRequest
 from moldau.protocol.schema import Request, Response
 from moldau_broker.coordinator.runtime.partitioning import partition_for
-from moldau_broker.coordinator.transaction.coordinator import TransactionCoordinator
+from moldau_broker.coordinator.transaction.coordinator import MARKER_ATTEMPTS_MAX, TransactionCoordinator
 from moldau_broker.coordinator.transaction.core.config import TransactionConfig
 from support.coordinator.group_world import MemoryLog, Topics, World
 from support.coordinator.transaction_world import (
@@ -202,6 +202,27 @@ def test_the_next_coordinator_finishes() -> None:
     run(after, log)
 
 
+def test_waits_between_attempts_hold_no_other_markers_up() -> None:
+    """As many transactions as may be attempted at a time include a partition that has no leader."""
+
+    async def scenario(broker: Broker) -> None:
+        await broker.lead_all()
+        broker.markers.failing = {("t", 1): ErrorCode.LEADER_NOT_AVAILABLE}
+        names = (f"x-{number}" for number in range(8 * MARKER_ATTEMPTS_MAX))
+        here = [name for name in names if partition_for(name, PARTITIONS) == 0][: MARKER_ATTEMPTS_MAX + 1]
+        *held, free = here
+        assert len(held) == MARKER_ATTEMPTS_MAX
+        for name in here:
+            pid, epoch = await broker.init(name)
+            await broker.ask(add_request(pid, epoch, 2 if name == free else 1, name=name), 4)
+            assert code_of(await broker.ask(end_request(pid, epoch, commit=True, name=name), 3)) is ErrorCode.NONE
+        await trio.sleep(5)
+        assert await broker.state(held[0]) == "PrepareCommit"
+        assert await broker.state(free) == "CompleteCommit"
+
+    run(scenario)
+
+
 def test_a_fenced_coordinator_stops() -> None:
     async def scenario(broker: Broker) -> None:
         await broker.lead_all()
@@ -258,6 +279,28 @@ def test_slow_producer_ids_end_by_a_deadline() -> None:
         started = trio.current_time()
         assert code_of(await broker.ask(init_request(), 4)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert trio.current_time() - started == pytest.approx(10, abs=0.1)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("leads_again", [False, True])
+def test_a_producer_id_may_arrive_after_a_move(leads_again: bool) -> None:
+    """The partition is given up while an id is allocated; the coordinator that leads it after that serves."""
+
+    async def scenario(broker: Broker) -> None:
+        await broker.lead_all()
+        partition = partition_for("x", PARTITIONS)
+        broker.producer_ids.delay_seconds = 5
+        waiting = broker.coordinator.submit(init_request(), version=4)
+        await trio.sleep(1)
+        broker.coordinator.resign(partition, 1)
+        if leads_again:
+            broker.log.lead(partition, 3)
+            broker.coordinator.become_leader(partition, 3)
+        code = code_of(await waiting.wait())
+        assert code is (ErrorCode.NONE if leads_again else ErrorCode.NOT_COORDINATOR)
+        if leads_again:
+            assert await broker.state() == "Empty"
 
     run(scenario)
 

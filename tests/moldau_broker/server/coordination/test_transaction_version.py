@@ -22,6 +22,8 @@ from moldau.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from moldau_broker.coordinator.runtime.effects import Marker
+from moldau_broker.coordinator.runtime.effects import TransactionalProducer as ProducerIdentity
 from moldau_broker.server.handlers.apis import BASE_APIS
 from moldau_quorum.controller.cluster.features import (
     INITIAL_FEATURES,
@@ -173,6 +175,35 @@ def test_late_requests_are_refused_by_their_epoch() -> None:
         assert await committed_values(cluster) == [b"kept"]
 
     run_cluster(scenario)
+
+
+def test_a_late_copy_of_a_marker_ends_no_later_transaction() -> None:
+    """Markers to other brokers state the level. Without it, the copy looks like the end of the next transaction."""
+
+    async def scenario(cluster) -> None:
+        await cluster.client(1).create_topic("t", replicas=1)
+        leader = await cluster.leader("t")
+        settings = config(cluster, **{"transactional.id": "id"})
+        async with Producer(settings, environment=cluster.client_environment) as producer:
+            await producer.init_transactions()
+            manager = producer._transactions.manager
+            async with producer.transaction():
+                await producer.send("t", b"first")
+            producer.begin_transaction()
+            await producer.send("t", b"unfinished")
+            await producer.flush()
+            known = state_of(cluster, "t", manager.producer_id)
+            assert known.current_transaction_start_offset >= 0
+            identity = ProducerIdentity(producer_id=manager.producer_id, producer_epoch=manager.producer_epoch)
+            copy = Marker(
+                producer=identity, coordinator_epoch=known.coordinator_epoch, commit=True, transaction_version=2
+            )
+            codes = await cluster.running[3 - leader].context.markers.write_markers(copy, (("t", 0),))
+            assert codes == {("t", 0): ErrorCode.INVALID_PRODUCER_EPOCH}
+            await producer.abort_transaction()
+        assert await committed_values(cluster) == [b"first"]
+
+    run_cluster(scenario, brokers=2)
 
 
 def test_an_old_client_is_verified_and_its_late_batch_refused() -> None:
