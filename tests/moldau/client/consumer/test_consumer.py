@@ -197,6 +197,25 @@ def test_a_position_below_the_log_start_is_reset():
     simulate(scenario)
 
 
+def test_a_reset_waits_for_the_buffered_records():
+    """The log start passes the next fetch while the application has yet to poll what was fetched before."""
+
+    async def scenario(cluster, open_consumer):
+        (part,) = cluster.add_topic("t")
+        fill(part, 0, 100)
+        async with open_consumer() as consumer:
+            consumer.assign([T0])
+            (first,) = await consumer.poll(5_000, max_records=10)
+            assert [record.value for record in first.records] == numbers(0, 10)
+            fill(part, 100, 250)
+            part.start = 200
+            await trio.sleep(1)
+            assert await take(consumer, 90) == numbers(10, 100)
+            assert await take(consumer, 50) == numbers(200, 250)
+
+    simulate(scenario, brokers=1)
+
+
 def test_pause_and_resume():
     async def scenario(cluster, open_consumer):
         parts = cluster.add_topic("t", 2)

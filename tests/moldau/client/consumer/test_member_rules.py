@@ -129,6 +129,28 @@ def test_a_topic_that_metadata_lose_costs_no_partition():
     assert group.still_given(positions) == positions[1:]
 
 
+def test_a_topic_that_is_taken_away_is_held_until_a_poll():
+    """The target lacks it, and the application reads it until it has given it up: another member must wait."""
+    membership = EpochMembership(IDENTITY, "M", None)
+    second = UUID(int=2)
+    names = {TOPIC: "t", second: "u"}
+    client = SimpleNamespace(cluster_metadata=SimpleNamespace(topic_names=lambda: names))
+    config = SimpleNamespace(get_int=lambda _: 1_000, get_str=lambda _: "")
+    positions = [TopicPartition("t", 0), TopicPartition("u", 0)]
+    group = EpochGroupClient(client, "g", config, membership, lambda: positions)
+    membership.want(["t", "u"])
+    heartbeat(membership, 3, [0])
+    membership.target = frozenset({(TOPIC, 0), (second, 0)})
+    assert trio.run(group.join, ["t", "u"], []) == positions
+    group.adopted()
+    heartbeat(membership, 3, [0])
+    assert trio.run(group.join, ["t", "u"], positions) == positions[:1]
+    assert group._held_ids() == [(TOPIC, 0), (second, 0)], "the coordinator would give it to another member"
+    del positions[1]
+    group.adopted()
+    assert group._held_ids() == [(TOPIC, 0)]
+
+
 @pytest.mark.parametrize(("instance_id", "epoch"), [(None, -1), ("i", -2)])
 def test_a_static_member_leaves_for_a_while_only(instance_id, epoch):
     request = joined(instance_id).epoch_leave_request("closed")

@@ -61,6 +61,32 @@ def test_narrower_member_takes_back_no_commit(auto):
     simulate(scenario)
 
 
+def test_a_pattern_is_matched_soon_after_a_metadata_request():
+    """It is set while a request without topics is under way: the wish for all topics outlasts the answer."""
+
+    async def scenario(cluster, open_consumer):
+        fill(cluster.add_topic("a")[0], 0, 10)
+        asked = trio.Event()
+
+        def handle(broker, request):
+            answer = cluster.on_metadata(broker, request)
+            asked.set()
+
+            async def wait():
+                await trio.sleep(1)
+                return answer
+
+            return wait
+
+        cluster.handlers[ApiKey.METADATA] = handle
+        async with open_consumer(**COOPERATIVE) as consumer:
+            await asked.wait()
+            consumer.subscribe(pattern="a")
+            await holds(consumer, [A0])
+
+    simulate(scenario)
+
+
 def joins(cluster):
     """Topics and owned partitions of each JoinGroup, in order."""
     found = []

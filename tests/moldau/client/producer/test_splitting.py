@@ -74,6 +74,23 @@ def test_halves_take_place_sequences_and_memory(code, compression):
     assert (core.memory_used, core.incomplete) == (0, {})
 
 
+def test_parts_of_a_batch_across_the_last_sequence():
+    """Sequences go on with 0 after the last one (2^31 - 1), within a batch too."""
+    core = accumulator()
+    queue = core.queue(P0)
+    queue.stamp, queue.next_sequence = (7, 0), 2**31 - 2
+    add(core, 4)
+    (batch,) = sent(core)
+    assert core.settle(batch, TOO_LARGE, 0) is Verdict.SPLIT
+    add(core, 1, now=1)
+    sequences = []
+    while core.incomplete:
+        (batch,) = sent(core, 1)
+        sequences.append(carried(batch)[0])
+        core.settle(batch, ErrorCode.NONE, 1, base_offset=0)
+    assert sequences == [2**31 - 2, 0, 2]
+
+
 def test_parts_split_again_and_one_record_fails_alone():
     """Of four records the second is too large by itself."""
     core = accumulator(is_idempotent=False)
@@ -146,6 +163,18 @@ async def read_all(cluster, count):
         while len(records) < count:
             records += [each for batch in await consumer.poll(500) for each in batch.records]
         return records
+
+
+def test_parts_expire_before_younger_batches():
+    """They are as old as the batch that was split, and keep its place among those of all partitions."""
+    core = accumulator(delivery_timeout_ms=100)
+    whole = add(core, 2)
+    sent(core)
+    core.append(core.queue(TopicPartition("t", 1)), 0, None, b"younger", (), 60)
+    core.settle(whole, TOO_LARGE, 70)
+    assert core.next_expiry_ms() == 100
+    assert core.expire(100) == whole.parts
+    assert core.next_expiry_ms() == 160
 
 
 @pytest.mark.parametrize("face", ["send", "columns", "transaction"])

@@ -221,6 +221,21 @@ def test_a_lost_record_asks_for_a_new_epoch_with_the_abort():
     assert (manager.state, manager.producer_epoch) == (State.READY, 1)
 
 
+def test_a_record_lost_during_the_abort_raises_the_epoch_too():
+    """It was sent and may still arrive: in the next transaction, and as a part of it, if the epoch stayed the same."""
+    manager = ready()
+    manager.begin()
+    manager.admit(P0)
+    serve(manager)
+    manager.begin_abort()
+    assert serve(manager, has_records=True) == [], "the end waits for the records"
+    manager.record_failed(ErrorCode.REQUEST_TIMED_OUT, "t-0")
+    end, init = serve(manager)
+    assert not end.committed
+    assert (init.producer_id, init.producer_epoch) == (7, 0)
+    assert (manager.state, manager.producer_epoch) == (State.READY, 1)
+
+
 def test_fenced_record_can_still_be_aborted():
     """A transaction with a fenced record can still be aborted, because the coordinator decides."""
     manager = ready()

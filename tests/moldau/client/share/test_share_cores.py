@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from moldau.cluster.metadata import TopicPartition
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.share_acknowledge import ShareAcknowledgeResponse
-from moldau.protocol.messages.share_fetch import AcquiredRecords, PartitionData
+from moldau.protocol.messages.share_fetch import AcquiredRecords, PartitionData, ShareFetchResponse
 from moldau.protocol.messages.share_group_heartbeat import (
     Assignment,
     ShareGroupHeartbeatResponse,
@@ -265,13 +265,16 @@ def test_impossible_ranges_are_refused():
     assert len(most.gaps) == OFFSETS_MAX
 
 
-@pytest.mark.parametrize("code", [ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.SHARE_SESSION_NOT_FOUND])
-def test_acknowledgements_of_a_refused_request_have_failed(code):
-    """The broker refuses the request as a whole; the application must not take its records for accepted."""
+LIMITS = ShareLimits(max_wait_ms=0, min_bytes=1, max_bytes=1, max_records=1, acquire_mode=0, request_timeout_ms=1_000)
+
+
+def node_of(response, *, answers_after_ms=0.0):
+    """A session with a broker that gives one answer; the records of the application, and what is reported to it."""
 
     async def request_as(*_):
         await trio.lowlevel.checkpoint()
-        return ShareAcknowledgeResponse(error_code=code)
+        client.now_ms += answers_after_ms
+        return response
 
     async def connection(*_):
         await trio.lowlevel.checkpoint()
@@ -287,13 +290,23 @@ def test_acknowledgements_of_a_refused_request_have_failed(code):
         logger=EventLogger("test"),
     )
     held, outcomes = Deliveries(), []
+    return ShareNode(client, 1, "g", "m", held, outcomes.append), held, outcomes
+
+
+@pytest.mark.parametrize("code", [ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.SHARE_SESSION_NOT_FOUND])
+def test_acknowledgements_of_a_refused_request_have_failed(code):
+    """The broker refuses the request as a whole; the application must not take its records for accepted."""
+    node, held, outcomes = node_of(ShareAcknowledgeResponse(error_code=code))
     held.deliver(1, K0, 5)
     held.acknowledge(P0, 5, ACCEPT)
-    node = ShareNode(client, 1, "g", "m", held, outcomes.append)
     node.session.fetched([(TOPIC, 0)])
-    limits = ShareLimits(
-        max_wait_ms=0, min_bytes=1, max_bytes=1, max_records=1, acquire_mode=0, request_timeout_ms=1_000
-    )
-    trio.run(node.acknowledge, limits)
+    trio.run(node.acknowledge, LIMITS)
     ((partition, offsets, error),) = outcomes
     assert (partition, offsets, error.code) == (P0, [5], code)
+
+
+def test_locks_are_counted_from_the_request_on():
+    """The broker may have begun them long before its answer arrives; after their end another member has the records."""
+    node, _, _ = node_of(ShareFetchResponse(acquisition_lock_timeout_ms=30_000), answers_after_ms=10_000.0)
+    arrival = trio.run(node.fetch, [K0], LIMITS)
+    assert arrival.locked_until_ms == 30_000

@@ -1,0 +1,78 @@
+"""Goal: a client's metadata follow the newest leader epoch of each partition, whichever broker answers.
+
+Method: the pure metadata alone. A broker that is behind names former leaders (KIP-320). One epoch has one leader, but a
+broker may not know its address yet, and the in-sync replicas change within an epoch.
+"""
+
+from uuid import UUID
+
+import pytest
+
+from moldau import TopicPartition
+from moldau.cluster.metadata import NO_EPOCH, NO_LEADER, ClusterMetadata
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+T0 = TopicPartition("t", 0)
+FIRST, SECOND = UUID(int=1), UUID(int=2)
+BROKERS = [MetadataResponseBroker(node_id=node_id, host=f"b{node_id}", port=9092) for node_id in (1, 2, 3)]
+
+
+def answer(leader, epoch, *, code=ErrorCode.NONE, topic_id=FIRST, isr=(1, 2)):
+    partition = MetadataResponsePartition(
+        error_code=code, partition_index=0, leader_id=leader, leader_epoch=epoch, replica_nodes=[1, 2], isr_nodes=isr
+    )
+    return MetadataResponse(
+        brokers=BROKERS, topics=[MetadataResponseTopic(name="t", topic_id=topic_id, partitions=[partition])]
+    )
+
+
+def after(*answers):
+    metadata = ClusterMetadata()
+    for each in answers:
+        metadata.update(each)
+    return metadata
+
+
+@pytest.mark.parametrize(
+    ("second", "leader"),
+    [
+        (answer(2, 4), (1, 5)),  # of a broker that is behind
+        (answer(2, 6), (2, 6)),
+        (answer(2, NO_EPOCH), (2, NO_EPOCH)),  # of a broker that names no epochs
+        (answer(2, 0, topic_id=SECOND), (2, 0)),  # the topic was deleted and created again
+        (answer(NO_LEADER, 6, code=ErrorCode.LEADER_NOT_AVAILABLE), None),
+        (answer(NO_LEADER, 4, code=ErrorCode.LEADER_NOT_AVAILABLE), (1, 5)),
+    ],
+)
+def test_the_newest_leader_epoch_counts(second, leader):
+    assert after(answer(1, 5), second).leader(T0) == leader
+
+
+def test_a_leader_whose_address_comes_later_is_found():
+    """The first broker did not know the leader's listener yet; the epoch stays the same."""
+    metadata = after(answer(2, 5, code=ErrorCode.LEADER_NOT_AVAILABLE))
+    assert metadata.leader(T0) is None
+    metadata.update(answer(2, 5))
+    assert metadata.leader(T0) == (2, 5)
+
+
+def test_in_sync_replicas_change_within_an_epoch():
+    assert after(answer(1, 5), answer(1, 5, isr=(1,))).partition_info(T0).isr == (1,)
+    assert after(answer(1, 5), answer(1, 4, isr=(1,))).partition_info(T0).isr == (1, 2)
+
+
+def test_answers_of_leaders_raise_the_epoch_only():
+    """Produce and Fetch name a new leader before the metadata do (KIP-951)."""
+    metadata = after(answer(1, 5))
+    assert not metadata.set_leader(T0, 2, 5)
+    assert not metadata.set_leader(T0, NO_LEADER, 7)
+    assert metadata.leader(T0) == (1, 5)
+    assert metadata.set_leader(T0, 3, 6)
+    metadata.update(answer(1, 5))
+    assert metadata.leader(T0) == (3, 6)
