@@ -183,6 +183,37 @@ def test_calls_of_a_transaction_end_with_the_producer(call):
     run_cluster(scenario, brokers=1, controllers=1)
 
 
+def transactions_of(manager):
+    """The part of a producer that closing waits for, without a connection."""
+    accumulator = SimpleNamespace(abort_unsent=lambda error: [])
+    sender = SimpleNamespace(wake=lambda: None, dropped=lambda batches: None)
+    client = SimpleNamespace(logger=SimpleNamespace(info=lambda *_, **__: None), last_error=None)
+    return Transactions(client, accumulator, sender, manager, 60_000)
+
+
+def test_closing_waits_for_each_step_of_a_commit():
+    """Partitions join the transaction first, then records are delivered, and only the end decides."""
+    manager = ready()
+    manager.begin()
+    manager.admit(P0)
+    manager.begin_commit()
+    transactions = transactions_of(manager)
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(transactions.leave, 30_000)
+            await trio.testing.wait_all_tasks_blocked()
+            assert serve(manager, has_records=True)
+            transactions._changed.notify()
+            await trio.testing.wait_all_tasks_blocked()
+            assert nursery.child_tasks, "the end is not sent yet"
+            serve(manager)
+            transactions._changed.notify()
+
+    trio.run(main)
+    assert manager.state is State.READY
+
+
 def test_closing_aborts_a_transaction_whose_commit_has_failed():
     """The failure comes while the closing waits for the commit: without an abort, readers would wait for a timeout."""
     manager = ready()
@@ -190,10 +221,7 @@ def test_closing_aborts_a_transaction_whose_commit_has_failed():
     manager.admit(P0)
     serve(manager)
     manager.begin_commit()
-    accumulator = SimpleNamespace(abort_unsent=lambda error: [])
-    sender = SimpleNamespace(wake=lambda: None, dropped=lambda batches: None)
-    client = SimpleNamespace(logger=SimpleNamespace(info=lambda *_, **__: None), last_error=None)
-    transactions = Transactions(client, accumulator, sender, manager, 60_000)
+    transactions = transactions_of(manager)
 
     async def main():
         async with trio.open_nursery() as nursery:

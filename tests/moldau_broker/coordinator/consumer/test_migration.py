@@ -19,7 +19,7 @@ from moldau_broker.coordinator.group.consumer.core.state import ConsumerGroup
 from moldau_broker.coordinator.group.core.config import GroupConfig
 from moldau_broker.coordinator.group.core.group import GroupState
 from support.coordinator.consumer_world import GROUP, ConsumerClient, group_of, settle
-from support.coordinator.group_world import CoreDriver, code_of, join_request
+from support.coordinator.group_world import CoreDriver, code_of, heartbeat_request, join_request
 from support.coordinator.migration_world import (
     BEAT,
     COOPERATIVE,
@@ -143,6 +143,27 @@ def test_failed_upgrade_leaves_the_classic_group() -> None:
     rest(clients)
     assert read(clients) == list(range(6))
     assert driver.core.consumers.get(GROUP) is None
+
+
+def test_a_join_phase_ends_after_a_failed_upgrade_too() -> None:
+    """One member sends heartbeats and does not join; the others wait for it no longer than without the upgrade."""
+    driver = driver_of()
+    kept, idle = classic_group(driver)
+    added = ClassicClient(driver, COOPERATIVE)
+    rest([added, kept])
+    assert driver.core.rebalancer.groups[GROUP].state is GroupState.PREPARING_REBALANCE
+    driver.auto_commit = False
+    newcomer = ConsumerClient(driver, "c")
+    newcomer.send()
+    driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    driver.auto_commit = True
+    rest([added, kept])
+    for _ in range(16):
+        driver.pass_time(4_000)
+        beat = driver.ask(heartbeat_request(idle.member_id, idle.epoch), 4)
+    assert code_of(beat) is ErrorCode.UNKNOWN_MEMBER_ID
+    rest([added, kept])
+    assert read([added, kept]) == list(range(6))
 
 
 def test_failed_downgrade_keeps_the_member() -> None:

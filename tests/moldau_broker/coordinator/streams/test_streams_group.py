@@ -463,6 +463,24 @@ def test_commits_are_judged_by_member_and_task_epoch() -> None:
     assert code_of(driver.ask(commit_request(1), 9)) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_one_stale_partition_refuses_a_whole_commit() -> None:
+    """The member had the task of one partition in the epoch of the commit, and another member that of the other."""
+    driver, (first, second) = started()
+    owner, other = (first, second) if "0_0" in first.active else (second, first)
+    other.leave()
+    before = owner.epoch
+    settle([owner])
+    taken = next(number for number in range(3) if f"0_{number}" in other.active)
+    late = commit_request(1, owner.member_id, before, group=GROUP)
+    assert code_of(driver.ask(late, 9)) is ErrorCode.NONE
+    late.topics[0].partitions = [
+        part for number in (0, taken) for part in commit_request(2, partition=number).topics[0].partitions
+    ]
+    assert code_of(driver.ask(late, 9)) is ErrorCode.STALE_MEMBER_EPOCH
+    committed = driver.core.offsets.committed(GROUP)
+    assert [(key, each.offset) for key, each in committed.items()] == [(("t", 0), 1)]
+
+
 def test_offsets_are_read_in_the_present_epoch() -> None:
     driver, (first, _) = started()
     assert first.commit(9) is ErrorCode.NONE
