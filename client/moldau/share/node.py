@@ -32,6 +32,8 @@ _LOST = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
     }
 )
+_LEFT_OUT = (int(ErrorCode.INVALID_RECORD_STATE), "the broker's answer leaves the partition out")
+"""The outcome of acknowledgements that an answer does not mention, as in Kafka's client: they may not be stored."""
 R = TypeVar("R", fetching.ShareFetchResponse, acknowledging.ShareAcknowledgeResponse)
 Taken = dict[ShareKey, list[tuple[int, int]]]
 
@@ -273,7 +275,7 @@ class ShareNode:
         for topic_id, partition in taken:
             offsets = sent.get(partition)
             if offsets:
-                number, message = outcomes.get((topic_id, partition.partition), (0, None))
+                number, message = outcomes.get((topic_id, partition.partition), _LEFT_OUT)
                 code = ErrorCode.of(number)
                 error = None if code is ErrorCode.NONE else KafkaError(code, message)
                 self._report(Outcome(partition, offsets, error))

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from moldau.cluster.metadata import TopicPartition
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.share_acknowledge import ShareAcknowledgeResponse
+from moldau.protocol.messages.share_acknowledge import PartitionData as Acknowledged
+from moldau.protocol.messages.share_acknowledge import ShareAcknowledgeResponse, ShareAcknowledgeTopicResponse
 from moldau.protocol.messages.share_fetch import AcquiredRecords, PartitionData, ShareFetchResponse
 from moldau.protocol.messages.share_group_heartbeat import (
     Assignment,
@@ -310,3 +311,16 @@ def test_locks_are_counted_from_the_request_on():
     node, _, _ = node_of(ShareFetchResponse(acquisition_lock_timeout_ms=30_000), answers_after_ms=10_000.0)
     arrival = trio.run(node.fetch, [K0], LIMITS)
     assert arrival.locked_until_ms == 30_000
+
+
+def test_an_acknowledgement_without_an_answer_has_failed():
+    """The broker answers for another partition only: it does not say that it has stored this one."""
+    answered = ShareAcknowledgeTopicResponse(topic_id=TOPIC, partitions=[Acknowledged(partition_index=1)])
+    node, held, outcomes = node_of(ShareAcknowledgeResponse(responses=[answered]))
+    for key in (K0, K1):
+        held.deliver(1, key, 5)
+        held.acknowledge(key[1], 5, ACCEPT)
+    node.session.fetched([(TOPIC, 0), (TOPIC, 1)])
+    trio.run(node.acknowledge, LIMITS)
+    failed = {partition: error and error.code for partition, _, error in outcomes}
+    assert failed == {P0: ErrorCode.INVALID_RECORD_STATE, P1: None}
