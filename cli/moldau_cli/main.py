@@ -65,7 +65,9 @@ def missing_requirements(extra: str) -> str:
 
 def complain(text: str) -> None:
     """Writes one line to stderr."""
-    sys.stderr.write(f"moldau: {' '.join(text.split())}\n")
+    from moldau_cli.output import printable
+
+    sys.stderr.write(f"moldau: {printable(' '.join(text.split()))}\n")
 
 
 def fail(text: str, code: int) -> int:

@@ -30,12 +30,12 @@ def wants_json() -> bool:
 
 def note(text: str) -> None:
     """Writes a line for people to stderr; it is not part of the answer."""
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(printable(text) + "\n")
 
 
 def write_line(text: str) -> None:
-    """Writes a line of the answer to stdout."""
-    sys.stdout.write(text + "\n")
+    """Writes a line of the answer to stdout, without control characters."""
+    sys.stdout.write(printable(text) + "\n")
 
 
 def answer(document: Mapping[str, Json], text: str) -> None:
@@ -67,7 +67,19 @@ def cell(value: Json) -> str:
         return "yes" if value else "no"
     if isinstance(value, list):
         return ",".join(cell(item) for item in value) or "-"
-    return str(value)
+    return printable(str(value)).replace("\n", r"\n").replace("\t", r"\t")
+
+
+def printable(text: str) -> str:
+    r"""Returns a text with its control characters as ``\x1b`` and the like; line ends and tabs stay.
+
+    Ids of groups, clients and transactions may hold any character: in a terminal they could change what it shows.
+    """
+    return text if text.isprintable() else "".join(map(_printable, text))
+
+
+def _printable(char: str) -> str:
+    return char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode("ascii")
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -66,3 +66,21 @@ def test_an_offset_out_of_range_is_the_users_mistake(capsys):
     outcome = AdminError({"t-1": KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "expected 0 to 3, not 9")}, None)
     _, failure = elected(capsys, outcome)
     assert isinstance(failure, UsageError)
+
+
+def test_names_do_not_steer_the_terminal(capsys):
+    """Ids of groups, clients and transactions may hold any character; in JSON they are as they are."""
+    hostile = "a\x1b[2J\nb\u202e"
+    output.use_json(False)
+    output.answer_rows("groups", ["group"], [{"group": hostile}])
+    output.answer({}, f"group {hostile} is gone")
+    output.note(hostile)
+    seen = capsys.readouterr()
+    assert seen.out == "GROUP\na\\x1b[2J\\nb\\u202e\ngroup a\\x1b[2J\nb\\u202e is gone\n"
+    assert seen.err == "a\\x1b[2J\nb\\u202e\n"
+    output.use_json(True)
+    try:
+        output.answer_rows("groups", ["group"], [{"group": hostile}])
+    finally:
+        output.use_json(False)
+    assert json.loads(capsys.readouterr().out) == {"groups": [{"group": hostile}]}

@@ -65,6 +65,7 @@ _FORBIDDEN = frozenset(
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
+_WRONG = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_GROUP_ID})
 _UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.GROUP_ID_NOT_FOUND})
 
 
@@ -131,6 +132,8 @@ def problem(error: Exception) -> tuple[int, str]:
             return 403, f"The cluster does not allow it: {error.message}"
         if error.code in _UNKNOWN or any(each.code in _UNKNOWN for each in _failures(error)):
             return 404, error.message
+        if error.code in _WRONG or any(each.code in _WRONG for each in _failures(error)):
+            return 400, error.message
         return (504 if error.code is ErrorCode.REQUEST_TIMED_OUT else 502), f"{error.message} ({error.code.name})"
     if isinstance(error, ValueError):
         return 400, str(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from moldau_cli.console.data import cluster, groups, requests, rights, topics
 from moldau_cli.console.records import Search, browse, whole_record
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from moldau_cli.output import Json
 
 Answer = dict[str, "Json"]
+
+TEXT_MAX: Final = 4096
+"""Characters of a parameter; names on a cluster have a few hundred at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +45,13 @@ class Question:
         """Returns a parameter.
 
         Raises:
-            ValueError: it is missing and has no default.
+            ValueError: it is missing and has no default, or is too long.
         """
         found = self.parameters.get(name, default)
         if found is None:
             raise ValueError(f"the parameter {name} is missing")
+        if len(found) > TEXT_MAX:
+            raise ValueError(f"the parameter {name} has {len(found)} characters; at most {TEXT_MAX} are taken")
         return found
 
     def number(self, name: str, default: int | None = None) -> int:

@@ -43,7 +43,7 @@ def screen(view: View, *, height: int) -> Group:
             table.add_column(column.replace("_", " ").upper(), justify="right" if is_number else "left", no_wrap=True)
         for row in rows:
             cells = [_cell(row[column]) for column in columns]
-            table.add_row(*cells, style="red" if row.get("state") == "down" or name == "troubles" else "")
+            table.add_row(*map(Text, cells), style="red" if row.get("state") == "down" or name == "troubles" else "")
         parts += [table, Text("")]
     return Group(*parts)
 

@@ -105,3 +105,10 @@ def test_entered_text_becomes_bytes(text, form, content):
 def test_a_wrong_form_is_named(text, form, words):
     with pytest.raises(ValueError, match=words):
         entered(text, form)
+
+
+def test_deep_json_does_not_become_a_page_of_blanks():
+    """Each element stands on a line of its own, behind the blanks of its level."""
+    content = b"[" * 500 + b"1," * 50_000 + b"1" + b"]" * 500
+    assert len(indented_json(content)) < 50 * len(content)
+    assert json.loads(indented_json(content)) == json.loads(content)

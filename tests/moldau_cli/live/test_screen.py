@@ -90,3 +90,10 @@ def test_an_empty_cluster_has_a_view():
     view = Views().view(Sample(now_ms=0, brokers={}, controller=-1, partitions={}))
     assert view.headline == "all partitions in sync; 0 brokers, 0 topics, 0 groups; - records/s"
     assert recorded(view, 100, 10)[0].startswith("all partitions in sync")
+
+
+def test_names_are_no_markup():
+    """A group's id may hold what rich takes for the end of a style, which ended the view with an error."""
+    groups = {"[/nothing] [bold]x": GroupSample(state="Stable", members=1, offsets={})}
+    view = Views().view(Sample(now_ms=0, brokers={1: "a:1"}, controller=1, partitions={}, groups=groups))
+    assert any("[/nothing] [bold]x" in line for line in recorded(view, 120, 24))

@@ -20,6 +20,8 @@ WHOLE_BYTES: Final = 256 * 1024
 _HEX_COLUMNS = 16
 _VISIBLE_CONTROLS = "\t\n\r"
 _INDENT = "  "
+_INDENTED_LEVELS_MAX = 20
+"""Deeper levels are not indented further: a record of 256 KiB could become hundreds of megabytes of blanks."""
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}:,]|[^\s\[\]{}:,"]+')
 
 
@@ -67,12 +69,12 @@ def _indented(tokens: Sequence[str]) -> str:
         if token in "]}":
             depth -= 1
             if parts[-1] not in ("{", "["):
-                parts.append("\n" + _INDENT * depth)
+                parts.append("\n" + _INDENT * min(depth, _INDENTED_LEVELS_MAX))
         parts.append(": " if token == ":" else token)
         if token in "{[":
             depth += 1
         if token == "," or (token in "{[" and following not in ("]", "}")):
-            parts.append("\n" + _INDENT * depth)
+            parts.append("\n" + _INDENT * min(depth, _INDENTED_LEVELS_MAX))
     return "".join(parts)
 
 

@@ -18,12 +18,16 @@ def login_settings(settings: Mapping[str, str], user: str, password: str, mechan
     """Returns the connection settings of a user.
 
     Raises:
-        ValueError: the mechanism is unknown, or the name is empty.
+        ValueError: the mechanism is unknown, the name is empty, or a text is none that a login can hold.
     """
     if mechanism not in MECHANISMS:
         raise ValueError(f"unknown mechanism {mechanism!r:.40}; known are {', '.join(MECHANISMS)}")
     if not user:
         raise ValueError("the user name is empty")
+    for what, given in (("user name", user), ("password", password)):
+        # JSON may carry half of a surrogate pair, which has no UTF-8; PLAIN has zeros between its parts.
+        if "\0" in given or any("\ud800" <= char <= "\udfff" for char in given):
+            raise ValueError(f"the {what} has a character that no login can hold")
     name, secret = (text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for text in (user, password))
     protocol = "SASL_SSL" if "SSL" in settings.get("security.protocol", "") else "SASL_PLAINTEXT"
     kept = {key: value for key, value in settings.items() if key not in CREDENTIALS}

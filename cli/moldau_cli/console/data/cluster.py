@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from moldau.admin import ConfigResource, ResourceType
@@ -10,9 +11,10 @@ from moldau_cli.health import is_nearly_full
 from moldau_cli.inspection import inspect_cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from moldau import Admin
+    from moldau.admin import PartitionDescription
     from moldau_cli.console.core.rates import Point, RateHistory
     from moldau_cli.output import Json
 
@@ -60,17 +62,40 @@ def _busiest(rates: RateHistory, names: Sequence[str]) -> list[Json]:
     return [{"topic": name, "records": point.records, "bytes": point.bytes} for name, point in latest[:5]]
 
 
+@dataclass(slots=True)
+class _Held:
+    """The replicas of one broker, counted."""
+
+    leads: int = 0
+    preferred: int = 0
+    replicas: int = 0
+    out_of_sync: int = 0
+
+
+def _held(parts: Iterable[PartitionDescription]) -> dict[int, _Held]:
+    """Counts the replicas of each broker in one pass: a large cluster has a hundred thousand partitions."""
+    found: dict[int, _Held] = {}
+    for part in parts:
+        for node_id in part.replicas:
+            counts = found.setdefault(node_id, _Held())
+            counts.replicas += 1
+            counts.leads += part.leader == node_id
+            counts.preferred += part.replicas[0] == node_id
+            counts.out_of_sync += node_id not in part.isr
+    return found
+
+
 async def brokers(admin: Admin) -> dict[str, Json]:
     """Returns each broker with what it leads, holds and stores; replicas of missing brokers are listed as well."""
     notes = Notes()
     seen = await inspect_cluster(admin)
     directories = await ask_log_dirs(admin, [broker.node_id for broker in seen.cluster.brokers], notes)
-    parts = [part for topic in seen.topics.values() for part in topic.partitions]
+    held = _held(part for topic in seen.topics.values() for part in topic.partitions)
     alive = {broker.node_id: broker for broker in seen.cluster.brokers}
     rows: list[Json] = []
-    for node_id in sorted(alive.keys() | {replica for part in parts for replica in part.replicas}):
+    for node_id in sorted(alive.keys() | held.keys()):
         broker = alive.get(node_id)
-        held = [part for part in parts if node_id in part.replicas]
+        counts = held.get(node_id) or _Held()
         dirs = directories.get(node_id)
         rows.append(
             {
@@ -78,10 +103,10 @@ async def brokers(admin: Admin) -> dict[str, Json]:
                 "state": "down" if broker is None else "up",
                 "address": None if broker is None else f"{broker.host}:{broker.port}",
                 "rack": None if broker is None else broker.rack,
-                "leads": sum(part.leader == node_id for part in held),
-                "preferred": sum(part.replicas[0] == node_id for part in held),
-                "replicas": len(held),
-                "out_of_sync": sum(node_id not in part.isr for part in held),
+                "leads": counts.leads,
+                "preferred": counts.preferred,
+                "replicas": counts.replicas,
+                "out_of_sync": counts.out_of_sync,
                 "refused_logins": seen.refusals.of(node_id),
                 "bytes": None if dirs is None else sum(part.size_bytes for each in dirs for part in each.partitions),
                 "log_dirs": None
