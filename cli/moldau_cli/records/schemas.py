@@ -134,7 +134,8 @@ def _avro_writer(
 ) -> object:
     if registry is None:
         return _avro_reader(encoding, None)
-    return serde_of(encoding, "AvroSerde", registry, latest or _text(encoding), config=config)
+    # By the latest version the serde needs no text, which by itself lacks the schemas that it refers to.
+    return serde_of(encoding, "AvroSerde", registry, None if latest else _text(encoding), config=config)
 
 
 def serde_of(encoding: Encoding, name: str, *arguments: object, **more: object) -> object:

@@ -63,7 +63,9 @@ class AvroSerde(Generic[T]):
         model: type[T] | None = None,
         config: Mapping[str, object] | Config | None = None,
     ) -> None:
-        """Takes the schema, as JSON text or parsed JSON; without one the serde only reads, by the writers' schemas.
+        """Takes the schema, as JSON text or parsed JSON.
+
+        Without one the serde reads by the writers' schemas, and writes only with ``use.latest.version``.
 
         Raises:
             SerializationError: the text is no Avro schema.
@@ -91,9 +93,7 @@ class AvroSerde(Generic[T]):
         Raises:
             SerializationError: the serde has no schema, or the value does not fit it.
         """
-        if self._schema is None:
-            raise SerializationError("this AvroSerde has no schema, so it only reads; pass one to write")
-        written = self._policy.writer(context, self._schema, self._name)
+        written = self._written(context)
         own = self._own if written.schema is self._schema else self._schema_of(written)
         stream = io.BytesIO()
         stream.write(frame(written.id))
@@ -105,6 +105,13 @@ class AvroSerde(Generic[T]):
                 f"it does not fit the Avro schema: {error!r}", subject=written.subject, schema_id=written.id
             ) from error
         return stream.getvalue()
+
+    def _written(self, context: SerializationContext) -> RegisteredSchema:
+        if self._schema is not None:
+            return self._policy.writer(context, self._schema, self._name)
+        if not self._policy.uses_latest:
+            raise SerializationError("this AvroSerde has no schema, so it only reads; pass one to write")
+        return self._policy.latest(self._policy.subject(context, None), "AVRO")
 
     def deserialize(self, data: bytes, context: SerializationContext) -> T:
         """Returns a value.

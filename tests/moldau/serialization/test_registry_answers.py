@@ -12,6 +12,7 @@ import pytest
 import trio
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from pydantic import BaseModel
+from trio.testing import MockClock
 
 from moldau.runtime.tls import reloading
 from moldau.serialization import (
@@ -24,9 +25,11 @@ from moldau.serialization import (
     SerializationContext,
     SerializationError,
 )
+from moldau.serialization.core.registry_requests import SchemaById
 from moldau.serialization.core.subjects import SubjectPolicy
 from moldau.serialization.core.values import SchemaNeeded
 from moldau.serialization.core.wire_format import frame
+from moldau.serialization.lookups import SchemaLookups
 from support.certificates import authority
 
 CONTEXT = SerializationContext("flights", "value")
@@ -275,6 +278,21 @@ def test_the_latest_version_must_be_of_the_serdes_type():
         assert (caught.value.subject, caught.value.schema_id) == ("flights-value", 7)
 
 
+def test_the_latest_version_needs_no_schema_of_the_serde():
+    """It may refer to others, which its text alone does not hold."""
+    leg = {"type": "record", "name": "Leg", "fields": [{"name": "flight", "type": "Flight"}]}
+    answers = Answers(
+        {
+            LATEST_VALUE: version(json.dumps(leg), 5, references=[reference("Flight", "flight")]),
+            "GET /subjects/flight/versions/1?deleted=true": version(json.dumps(FLIGHT)),
+        }
+    )
+    serde = AvroSerde(answers.registry, config=LATEST)
+    assert run(serde.serialize, {"flight": VALUE}, CONTEXT) == frame(5) + b"\4UA"
+    with pytest.raises(SerializationError, match="has no schema, so it only reads"):
+        AvroSerde(answers.registry).serialize(VALUE, CONTEXT)
+
+
 RULE = {"name": "encrypt", "kind": "TRANSFORM", "mode": "WRITEREAD", "type": "ENCRYPT"}
 
 
@@ -363,3 +381,51 @@ def test_a_parsed_avro_schema_is_registered_as_it_was_written():
     assert serde._schema is not None
     assert "fastavro" not in serde._schema.text
     assert "__named" not in serde._schema.text
+
+
+# --- many tasks
+
+
+class Slow(httpx.AsyncBaseTransport):
+    """Answers after three seconds, or never."""
+
+    def __init__(self, *, never=()):
+        self.never = never
+        self.requests = []
+
+    async def handle_async_request(self, request):
+        number = int(request.url.path.rpartition("/")[2])
+        self.requests.append(number)
+        await trio.sleep(1000 if number in self.never else 3)
+        return httpx.Response(200, json={"schema": json.dumps(FLIGHT)})
+
+
+def test_tasks_that_need_the_same_schema_share_one_request():
+    """A schema for which the registry gives no answer does not hold up the others."""
+    slow, results = Slow(never={0}), []
+    registry = SchemaRegistry({"schema.registry.url": "http://registry"}, transport=slow)
+    lookups = SchemaLookups("max.block.ms", 5000)
+
+    async def look_up(number):
+        with pytest.raises(SchemaNeeded) as needed:
+            registry.known(SchemaById(number))
+        try:
+            await lookups.resolve(needed.value)
+        except RegistryError as error:
+            results.append((number, trio.current_time() - began_s, str(error)))
+        else:
+            results.append((number, trio.current_time() - began_s, registry.known(SchemaById(number)).id))
+
+    async def main():
+        nonlocal began_s
+        began_s = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for number in (0, 0, 1, 1, 1, 2, 2):
+                nursery.start_soon(look_up, number)
+
+    began_s = 0.0
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+    late = "the schema registry does not answer within max.block.ms = 5000 ms"
+    assert sorted(results) == [(0, 5, late)] * 2 + [(1, 3, 1)] * 3 + [(2, 3, 2)] * 2
+    assert sorted(slow.requests) == [0, 1, 2]
+    assert lookups._turns == {}
