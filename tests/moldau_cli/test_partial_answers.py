@@ -4,15 +4,19 @@ Method: calls that fail in part are awaited directly; what the command would pri
 """
 
 import json
+from uuid import UUID
 
 import pytest
 import trio
 
 from moldau import AdminError, TopicPartition
+from moldau.admin import GroupDescription, PartitionDescription, TopicDescription, TopicListing
+from moldau.consumer import CommittedOffset
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli import output
 from moldau_cli.client import answer_results
 from moldau_cli.commands.administration.replicas import _answer_elected
+from moldau_cli.commands.groups.consumer import _describe, _document
 from moldau_cli.errors import CommandError, UsageError
 
 LED = TopicPartition("t", 0)
@@ -84,3 +88,40 @@ def test_names_do_not_steer_the_terminal(capsys):
     finally:
         output.use_json(False)
     assert json.loads(capsys.readouterr().out) == {"groups": [{"group": hostile}]}
+
+
+class OneWithoutLeader:
+    """A cluster on which a group reads a topic of two partitions; the second one has lost its only replica."""
+
+    leader = -1
+
+    async def describe_groups(self, groups):
+        rest = {"protocol_type": "consumer", "protocol": "range", "coordinator": 1, "members": ()}
+        return {group: GroupDescription(group_id=group, state="Empty", **rest) for group in groups}
+
+    async def list_group_offsets(self, group):
+        return {TopicPartition("t", number): CommittedOffset(offset=10) for number in (0, 1)}
+
+    async def list_topics(self, include_internal):
+        return [TopicListing(name="t", topic_id=UUID(int=1), is_internal=False, partition_count=2)]
+
+    async def describe_topics(self, names):
+        parts = tuple(
+            PartitionDescription(partition=number, leader=leader, leader_epoch=0, replicas=(1,), isr=(1,))
+            for number, leader in ((0, 1), (1, self.leader))
+        )
+        return {"t": TopicDescription(name="t", topic_id=UUID(int=1), is_internal=False, partitions=parts)}
+
+    async def list_offsets(self, wanted):
+        assert self.leader >= 0 or TopicPartition("t", 1) not in wanted, "the request would wait for a leader"
+        return dict.fromkeys(wanted, (15, -1))
+
+
+def test_a_group_is_shown_although_a_partition_has_no_leader():
+    admin = OneWithoutLeader()
+    document = _document(*trio.run(_describe, admin, "g"))
+    shown = [(row["partition"], row["log_end_offset"], row["lag"]) for row in document["partitions"]]
+    assert shown == [(0, 15, 5), (1, None, None)]
+    assert document["lag"] is None, "the lag that is not known may be the largest"
+    admin.leader = 2
+    assert _document(*trio.run(_describe, admin, "g"))["lag"] == 10

@@ -30,8 +30,8 @@ def status(bootstrap_server: BootstrapServer = None) -> None:
         {
             "node": replica.replica_id,
             "role": "leader" if replica.replica_id == quorum.leader_id else kind,
-            "log_end_offset": replica.log_end_offset,
-            "lag": max(0, end - replica.log_end_offset),
+            "log_end_offset": replica.log_end_offset if replica.log_end_offset >= 0 else None,
+            "lag": max(0, end - replica.log_end_offset) if replica.log_end_offset >= 0 else None,
         }
         for kind, replicas in (("voter", quorum.voters), ("observer", quorum.observers))
         for replica in replicas

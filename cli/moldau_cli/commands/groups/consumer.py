@@ -193,9 +193,10 @@ def _headline(description: GroupDescription, rows: list[dict[str, output.Json]])
 
 
 def _lag(rows: list[dict[str, output.Json]]) -> int | None:
-    """Returns the sum of the known lags, None if none is known."""
-    known = [row["lag"] for row in rows if isinstance(row["lag"], int)]
-    return sum(known) if known else None
+    """Returns the sum of the lags; None if that of a partition with a committed offset is unknown, or none has one."""
+    lags = [row["lag"] for row in rows if row["offset"] is not None]
+    known = [lag for lag in lags if isinstance(lag, int)]
+    return sum(known) if known and len(known) == len(lags) else None
 
 
 def _watch(group: str, every_s: float, times: int | None, bootstrap_server: str | None) -> None:
@@ -357,11 +358,17 @@ async def _existing(admin: Admin, group: str, hint: str = "") -> GroupDescriptio
 
 
 async def _ends(admin: Admin, partitions: list[TopicPartition]) -> dict[TopicPartition, int | None]:
-    """Returns log end offsets; None for partitions of deleted topics."""
+    """Returns log end offsets; None for partitions of deleted topics, and for those without a leader.
+
+    A request for the end of a partition would wait for its leader, and show nothing of the others.
+    """
     from moldau.admin import LATEST
 
     living = await _living(admin, partitions)
-    found = await admin.list_offsets(dict.fromkeys(living, LATEST)) if living else {}
+    topics = await admin.describe_topics(sorted({one.topic for one in living})) if living else {}
+    led = {(topic.name, part.partition) for topic in topics.values() for part in topic.partitions if part.leader >= 0}
+    asked = [one for one in living if (one.topic, one.partition) in led]
+    found = await admin.list_offsets(dict.fromkeys(asked, LATEST)) if asked else {}
     return {one: found[one][0] if one in found else None for one in partitions}
 
 
