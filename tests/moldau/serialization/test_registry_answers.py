@@ -373,7 +373,7 @@ def test_schemas_that_are_nested_too_deeply_are_refused():
         AvroSerde(Answers().registry, '{"type":"array","items":' * 3000 + '"int"' + "}" * 3000)
 
 
-def test_a_parsed_avro_schema_is_registered_as_it_was_written():
+def test_a_parsed_avro_schema_is_registered_as_written():
     parsed = fastavro.parse_schema(
         {**FLIGHT, "fields": [*FLIGHT["fields"], {"name": "next", "type": ["null", "Flight"]}]}
     )
