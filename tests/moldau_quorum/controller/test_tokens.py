@@ -123,16 +123,27 @@ def test_the_life_of_a_token() -> None:
     assert described.hmac == token.hmac
     cluster.now_ms += DAY // 2
     assert cluster.renew(token, BOB).expiry_timestamp_ms == cluster.now_ms + DAY
-    assert cluster.renew(token, BOB, 10 * DAY).expiry_timestamp_ms == BEGIN + 2 * DAY
+    assert cluster.renew(token, BOB, DAY // 4).expiry_timestamp_ms == cluster.now_ms + DAY // 4
     assert cluster.renew(token, EVE).error_code == ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
-    cluster.now_ms = BEGIN + 2 * DAY - 1
-    assert cluster.renew(token, period_ms=0).expiry_timestamp_ms == cluster.now_ms
+    cluster.renew(token, BOB)
+    cluster.now_ms += DAY - 1
+    assert cluster.renew(token).expiry_timestamp_ms == BEGIN + 2 * DAY
+    cluster.now_ms = BEGIN + 2 * DAY
     assert cluster.renew(token).error_code == ErrorCode.DELEGATION_TOKEN_EXPIRED
     assert len(cluster.image.delegation_tokens) == 1
     for records in tokens.remove_expired(cluster.image, cluster.now_ms):
         cluster.apply(records)
     assert cluster.renew(token).error_code == ErrorCode.DELEGATION_TOKEN_NOT_FOUND
     assert not cluster.described().tokens
+
+
+@pytest.mark.parametrize("period_ms", [-1, 0, 2 * DAY, (1 << 63) - 1])
+def test_a_renewal_is_for_the_usual_time_at_most(period_ms: int) -> None:
+    """A renewal neither ends a token, nor makes later renewals needless."""
+    cluster = Cluster()
+    token = cluster.create(renewers=["bob"])
+    cluster.now_ms += 1_000
+    assert cluster.renew(token, BOB, period_ms).expiry_timestamp_ms == cluster.now_ms + DAY
 
 
 def test_an_end_comes_at_once_or_later() -> None:

@@ -158,11 +158,11 @@ def _with_expiry(token: DelegationTokenRecord, period_ms: int, now_ms: int) -> D
 def renew_token(
     request: RenewDelegationTokenRequest, image: MetadataImage, context: Context
 ) -> Result[RenewDelegationTokenResponse]:
-    """Extends a token's life; a negative period means the usual one."""
+    """Extends a token's life by the wanted period, at most by the usual one, which 0 and negative periods mean."""
     try:
         token = _own_token(image, context, bytes(request.hmac))
-        period_ms = request.renew_period_ms
-        period_ms = context.settings.delegation_token_expiry_time_ms if period_ms < 0 else period_ms
+        usual_ms, period_ms = context.settings.delegation_token_expiry_time_ms, request.renew_period_ms
+        period_ms = min(period_ms, usual_ms) if period_ms > 0 else usual_ms
         record = _with_expiry(token, period_ms, context.wall_ms)
     except RefusedError as refusal:
         return Result(response=RenewDelegationTokenResponse(error_code=refusal.code, expiry_timestamp_ms=-1))
