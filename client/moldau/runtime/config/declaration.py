@@ -402,8 +402,9 @@ class ConfigSchema:
     def _plain_key(self, name: str) -> ConfigKey | None:
         key = self.keys.get(name) or self.unserved.get(name)
         if key is None and name.startswith(self.unserved_prefixes) and name not in self.unserved_prefixes:
+            # Nothing says whether the value is a secret, so it is hidden like one.
             return ConfigKey(
-                name=name, type=ConfigType.STRING, default=None, doc="A key of a plugin of Kafka.", has_effect=False
+                name=name, type=ConfigType.PASSWORD, default=None, doc="A key of a plugin of Kafka.", has_effect=False
             )
         return key
 

@@ -78,10 +78,23 @@ def test_every_key_of_kafka_is_kept_as_text() -> None:
     config = parse_server_config(text, "kafka.properties", {})
     assert set(unserved_keys(config)) == set(names)
     assert config.text("remote.log.storage.system.enable") == "some value"
-    hidden = "listener.name.plaintext.ssl.truststore.password"
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "listener.name.plaintext.ssl.truststore.password",
+        "rlmm.config.remote.log.metadata.common.client.sasl.jaas.config",
+        "rsm.config.s3.secret.access.key.id",
+    ],
+)
+def test_secrets_of_keys_without_effect_are_not_shown(hidden: str) -> None:
+    """Of a key of a plugin nothing says whether its value is a secret."""
     config = parse_server_config(f"{BROKER}{hidden}=some value\n", "kafka.properties", {})
+    assert config.text(hidden) == "some value"
     assert config.text(hidden, hide=True) == "[hidden]"
     assert f"{hidden}='[hidden]'" in repr(config)
+    assert BROKER_CONFIG.key(hidden).is_sensitive
 
 
 def test_misspelt_keys_name_the_nearest_of_kafka_too() -> None:
