@@ -178,7 +178,7 @@ def test_requesters_without_permission_are_refused(requester, settings, level, c
 
 
 def test_tokens_for_others() -> None:
-    """The creator of another's token may renew it, and owners are filtered by name."""
+    """The creator of another's token may renew it; a principal finds what it owns, has created or may renew."""
     cluster = Cluster()
     token = cluster.create(BOB, owner="alice")
     assert (token.principal_name, token.token_requester_principal_name) == ("alice", "bob")
@@ -186,6 +186,11 @@ def test_tokens_for_others() -> None:
     assert cluster.renew(token, ALICE).error_code == ErrorCode.NONE
     cluster.create(BOB)
     assert [token.principal_name for token in cluster.described(owners=["alice"]).tokens] == ["alice"]
+    assert [token.principal_name for token in cluster.described(owners=["eve"]).tokens] == []
+    cluster.create(ALICE, renewers=["eve"])
+    assert [token.principal_name for token in cluster.described(owners=["eve"]).tokens] == ["alice"]
+    names = sorted(token.principal_name for token in cluster.described(owners=["bob"]).tokens)
+    assert names == ["alice", "bob"], "bob has created a token for alice"
     assert not cluster.described(owners=[]).tokens
     wrong = CreateDelegationTokenRequest(
         renewers=[CreatableRenewers(principal_type="Group", principal_name="x")], max_lifetime_ms=-1

@@ -190,19 +190,15 @@ def expire_token(
 def described_tokens(
     request: DescribeDelegationTokenRequest, image: MetadataImage, secret: bytes | None, requester: Identity
 ) -> DescribeDelegationTokenResponse:
-    """Returns the tokens of the wanted owners, all those of the image if the request names none."""
+    """Returns the tokens that a wanted principal owns, has created or may renew; all if the request names none."""
     if not may_ask_for_tokens(requester):
         return DescribeDelegationTokenResponse(error_code=ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, tokens=[])
     if secret is None:
         return DescribeDelegationTokenResponse(error_code=ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, tokens=[])
-    wanted = None
+    found = [image.delegation_tokens[token_id] for token_id in sorted(image.delegation_tokens)]
     if request.owners is not None:
         wanted = {f"{owner.principal_type}:{owner.principal_name}" for owner in request.owners}
-    found = [
-        image.delegation_tokens[token_id]
-        for token_id in sorted(image.delegation_tokens)
-        if wanted is None or image.delegation_tokens[token_id].owner in wanted
-    ]
+        found = [token for token in found if not wanted.isdisjoint((token.owner, token.requester, *token.renewers))]
     return DescribeDelegationTokenResponse(tokens=[_described(token, secret) for token in found])
 
 
