@@ -131,7 +131,8 @@ def _named(operation: AclOperation, resource: AclResource, field: str) -> Check:
     """Returns the check of a request that needs a right to the one resource it names."""
 
     def judge(asked: Asked) -> Verdict:
-        if asked.permissions.may(operation, resource, getattr(asked.request, field)):
+        name = getattr(asked.request, field) or ""  # null in a request that its handler refuses
+        if asked.permissions.may(operation, resource, name):
             return _served(asked)
         return _refuse(asked, FAILED[resource])
 

@@ -15,10 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moldau.protocol.access import AclOperation, AclResource
+from moldau.protocol.api import APIS, ApiKey
+from moldau.protocol.errors import ErrorCode
 from moldau.runtime.sasl.core.identity import Identity
+from moldau_broker.server.handlers.apis import BROKER_CHECKS
 from moldau_quorum.authorization import authorizer as authorizer_module
 from moldau_quorum.authorization import rules as rules_module
 from moldau_quorum.authorization.authorizer import DECISIONS_MAX, Authorizer, Permissions
+from moldau_quorum.authorization.checks import check
 from moldau_quorum.authorization.configured import super_users
 from moldau_quorum.authorization.rules import AclIndex, host_fits
 from moldau_quorum.metadata.persistent_map import PersistentMap
@@ -270,3 +274,13 @@ def test_the_right_to_some_topic_follows_changes():
 def test_networks_are_valid():
     assert ipaddress.ip_address("10.1.2.3") in rules_module.parse_network("10.0.0.0/8")
     assert rules_module.parse_network("10.0.0.1/8") is None
+
+
+@pytest.mark.parametrize("key", [ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE])
+def test_a_group_without_a_name_is_refused(key):
+    """The name may be null on the wire, and then no prefix can be compared with it."""
+    permissions = World(entry(1, "g", resource_type=GROUP, pattern_type=PREFIXED)).authorizer.permissions(identity())
+    request = APIS[key].request(group_id=None, member_id="m")
+    verdict = check(request, APIS[key].versions.last, permissions, BROKER_CHECKS)
+    assert verdict.remainder is None
+    assert verdict.refused.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
