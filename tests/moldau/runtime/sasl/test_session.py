@@ -179,16 +179,26 @@ def test_a_re_authentication_keeps_mechanism_and_principal():
     assert session.state is S.CLOSED
 
 
+def test_a_short_session_can_be_renewed():
+    """A client whose token ends within a second renews its session before that."""
+    session = SaslSession(rules())
+    send(session, Event.HANDSHAKE, mechanism="TOKEN")
+    assert send(session, Event.AUTHENTICATE, wall_ms=9_000).response.session_lifetime_ms == 1_000
+    assert send(session, Event.HANDSHAKE, mechanism="TOKEN", now_ms=850).response.error_code == ErrorCode.NONE
+    assert isinstance(send(session, Event.AUTHENTICATE, now_ms=850, wall_ms=9_850), Answer)
+
+
 def test_an_early_re_authentication_is_refused_but_harmless():
-    session = in_state(S.AUTHENTICATED)
-    effect = send(session, Event.HANDSHAKE, now_ms=999)
+    session = in_state(S.REAUTHENTICATION)
+    send(session, Event.AUTHENTICATE, now_ms=5_500)
+    effect = send(session, Event.HANDSHAKE, now_ms=5_999)
     assert effect.response.error_code == ErrorCode.ILLEGAL_SASL_STATE
-    assert isinstance(send(session, Event.OTHER, now_ms=1_000), PassOn)
+    assert isinstance(send(session, Event.OTHER, now_ms=6_000), PassOn)
 
 
 def test_the_interval_begins_with_each_re_authentication():
     session = in_state(S.REAUTHENTICATION)
-    send(session, Event.AUTHENTICATE, now_ms=5_000)
+    send(session, Event.AUTHENTICATE, now_ms=5_500)
     early = send(session, Event.HANDSHAKE, now_ms=5_999)
     assert (early.response.error_code, session.state) == (ErrorCode.ILLEGAL_SASL_STATE, S.AUTHENTICATED)
     assert send(session, Event.HANDSHAKE, now_ms=6_000).response.error_code == ErrorCode.NONE

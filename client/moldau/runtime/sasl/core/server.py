@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from moldau.runtime.sasl.core.mechanism import ServerExchange
 
 REAUTHENTICATION_INTERVAL_MIN_MS: Final = 1_000.0
-"""A client may not authenticate again earlier, as in Kafka: each exchange costs the broker more than a request."""
+"""Least time between two re-authentications, as in Kafka: each exchange costs the broker more than a request."""
 MECHANISM_SHOWN_MAX: Final = 40
 
 
@@ -142,7 +142,8 @@ class SaslSession:
         self.mechanism = ""
         self.expires_ms = math.inf
         """End of the session on the monotonic clock."""
-        self._authenticated_ms = -math.inf
+        self._renewed_ms = -math.inf
+        """When the last re-authentication began."""
         self._exchange: ServerExchange | None = None
 
     def receive(self, given: Input) -> Effect:
@@ -173,7 +174,7 @@ class SaslSession:
         return Answer(response=self._handshake_response(ErrorCode.NONE))
 
     def _begin_again(self, given: Input) -> Effect:
-        if given.now_ms - self._authenticated_ms < REAUTHENTICATION_INTERVAL_MIN_MS:
+        if given.now_ms - self._renewed_ms < REAUTHENTICATION_INTERVAL_MIN_MS:
             return Answer(response=self._handshake_response(ErrorCode.ILLEGAL_SASL_STATE))
         if given.version == 0:
             return self._illegal("a re-authentication needs SaslHandshake version 1")
@@ -187,6 +188,7 @@ class SaslSession:
             )
         self._exchange = self.rules.exchanges[given.mechanism]()
         self.state = State.REAUTHENTICATION
+        self._renewed_ms = given.now_ms
         return Answer(response=self._handshake_response(ErrorCode.NONE))
 
     def _step(self, given: Input) -> Effect:
@@ -210,7 +212,6 @@ class SaslSession:
             self.user = outcome.user
             self.by_token = outcome.by_token
             self.expires_ms = given.now_ms + lifetime_ms if lifetime_ms else math.inf
-            self._authenticated_ms = given.now_ms
             self._exchange = None
             return effect
         return self._failed(outcome)
