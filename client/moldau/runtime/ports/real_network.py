@@ -49,10 +49,17 @@ ABORTED_ERRNOS = (
 SHORTAGE_WAIT_SECONDS = 0.1
 
 
+_MAPPED = "::ffff:"
+
+
 def _host_and_port(name: object) -> tuple[str, int]:
-    """Takes host and port out of a socket name, which has two or four members."""
+    """Takes host and port out of a socket name, which has two or four members.
+
+    A socket for both families names a peer 10.0.0.1 ``::ffff:10.0.0.1``; limits and quotas name the former.
+    """
     assert isinstance(name, tuple)
-    return str(name[0]), int(name[1])
+    host = str(name[0])
+    return host.removeprefix(_MAPPED) if "." in host else host, int(name[1])
 
 
 _NO_LINGER = struct.pack("ii", 1, 0)
