@@ -37,7 +37,6 @@ from moldau.runtime.telemetry.metrics import Registry
 from moldau.runtime.tls.context import client_environment
 from moldau_broker.server.data_path.connection import BrokerConnection
 from moldau_broker.server.metrics.export import register_metrics
-from moldau_broker.server.quotas.toll import Toll
 from support.cluster.broker_cluster import batch, run_cluster
 
 WARM_MS, MEASURED_MS = 12_000, 66_000
@@ -194,20 +193,22 @@ def test_request_time_at_the_rate_of_its_quota(monkeypatch):
             return self.clock.monotonic_ms() + self.ahead_ms
 
     clocks = []
-    judge, suspended = BrokerConnection._judge, Toll.suspended
+    handle, judge = BrokerConnection.handle, BrokerConnection._judge
 
     def busy(self, request, version):
         for clock in clocks:
             clock.ahead_ms += cost_ms if isinstance(request, MetadataRequest) else 0
         return judge(self, request, version)
 
-    def over(self):
-        suspended(self)
-        for clock in clocks:
-            clock.ahead_ms = 0.0
+    def handled(self, frame):
+        try:
+            return handle(self, frame)
+        finally:
+            for clock in clocks:
+                clock.ahead_ms = 0.0
 
     monkeypatch.setattr(BrokerConnection, "_judge", busy)
-    monkeypatch.setattr(Toll, "suspended", over)
+    monkeypatch.setattr(BrokerConnection, "handle", handled)
 
     async def scenario(cluster):
         client = cluster.client(1)

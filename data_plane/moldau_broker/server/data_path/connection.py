@@ -500,17 +500,19 @@ class BrokerConnection:
         if isinstance(request, bytes):
             return (request,)
         assert api.handle is not None, f"{api.key.name} has no handler"
-        if api.waits:
-            exchange = self._exchange(api, call, body, toll)
-            return HandlerAnswer(context, request, exchange, partial(self._judge, request, header.api_version))
+        judge_again = partial(self._judge_again, request, header.api_version, context.metadata.image.acls)
         verdict = self._judge(request, header.api_version)
         if verdict is not None and verdict.remainder is not None:
             request = verdict.remainder
             call = replace(call, verdict=verdict)
-        exchange = self._exchange(api, call, body, toll)
+        exchange = Exchange(
+            api=api, call=call, body=body, quotas=self._services.quotas, throttle=self.throttle, toll=toll
+        )
         if verdict is not None and verdict.remainder is None:
             assert verdict.refused is not None
             return (exchange.refuse(verdict.refused),)
+        if api.waits:
+            return HandlerAnswer(context, request, exchange, judge_again)
         outcome = api.handle(context, request, call)
         if isinstance(outcome, Completion):
             if not outcome.is_ready:
@@ -521,10 +523,6 @@ class BrokerConnection:
         assert not isinstance(outcome, Awaitable)
         return (exchange.encode(outcome),)
 
-    def _exchange(self, api: ServedApi, call: Call, body: bytes, toll: Toll | None) -> Exchange:
-        quotas = self._services.quotas
-        return Exchange(api=api, call=call, body=body, quotas=quotas, throttle=self.throttle, toll=toll)
-
     def _judge(self, request: Request, version: int) -> Verdict | None:
         """Checks a request; None if it is served as it is."""
         rights = self._rights()
@@ -532,6 +530,10 @@ class BrokerConnection:
             return disabled(request, version) if request.__api_key__ in SECURITY_APIS else None
         creates_topics = self._services.context.config.get_bool("auto.create.topics.enable")
         return check(request, version, rights, BROKER_CHECKS, creates_topics=creates_topics)
+
+    def _judge_again(self, request: Request, version: int, acls: object) -> Verdict | None:
+        """Checks a request whose turn has come; None if ``acls``, by which it was checked, are the present ones."""
+        return None if self._services.context.metadata.image.acls is acls else self._judge(request, version)
 
     def _api_versions(self, header: RequestHeader, frame: memoryview) -> Answer:
         answer, software = self._services.described_apis.answer(header, frame)

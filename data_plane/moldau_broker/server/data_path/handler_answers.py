@@ -17,7 +17,7 @@ from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.coordinator.runtime.completion import Completion
 from moldau_broker.server.cluster_metadata.shared_answers import SharedAnswer
 from moldau_broker.server.handlers.context import LongAnswer
-from moldau_broker.server.quotas.toll import counted, timed
+from moldau_broker.server.quotas.toll import timed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -118,16 +118,17 @@ class Exchange:
 class HandlerAnswer:
     """The answer of a handler that waits, which starts when the answers before it have left.
 
-    ``judge`` checks the request then, by the rights of that moment: the answers before it may have taken minutes.
+    The answers before it may have taken minutes: ``judge_again`` checks the request by changed rights, and returns None
+    if they are the same.
     """
 
-    __slots__ = ("_context", "_exchange", "_judge", "_request", "held_bytes")
+    __slots__ = ("_context", "_exchange", "_judge_again", "_request", "held_bytes")
 
     def __init__(
-        self, context: BrokerContext, request: Request, exchange: Exchange, judge: Callable[[], Verdict | None]
+        self, context: BrokerContext, request: Request, exchange: Exchange, judge_again: Callable[[], Verdict | None]
     ) -> None:
         self.held_bytes = DECODED_FACTOR * len(exchange.body)
-        self._judge = judge
+        self._judge_again = judge_again
         self._exchange = exchange
         self._context = context
         self._request = request
@@ -135,7 +136,7 @@ class HandlerAnswer:
     async def wait(self) -> Sequence[ResponsePart]:
         """Runs the handler."""
         exchange, request = self._exchange, self._request
-        verdict = self._judge() if exchange.toll is None else counted(exchange.toll, self._judge)
+        verdict = self._judge_again()
         if verdict is not None:
             if verdict.remainder is None:
                 assert verdict.refused is not None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from moldau_quorum.quotas.client_quotas import PERCENT_PER_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator
+    from collections.abc import Awaitable, Generator
 
     from moldau.runtime.net.serving.throttle import Throttle
     from moldau_broker.server.quotas.broker_quotas import BrokerQuotas
@@ -122,15 +122,6 @@ class Toll:
             self._quotas.pause(self._throttle, pause_ms)
             self.throttle_time_ms = max(self.throttle_time_ms, pause_ms)
         return pause_ms
-
-
-def counted(toll: Toll, work: Callable[[], T]) -> T:
-    """Returns the result of ``work``, and counts its time."""
-    toll.resumed()
-    try:
-        return work()
-    finally:
-        toll.suspended()
 
 
 @types.coroutine

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "authorizer.class.name": "StandardAuthorizer",
     "super.users": "User:ANONYMOUS",  # nodes and the administrator of this test do not log in
 }
