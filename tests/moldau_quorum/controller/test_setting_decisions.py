@@ -80,7 +80,7 @@ def test_a_resource_changes_as_a_whole_or_not_at_all(controller) -> None:
         ([("retention.ms", SET, "7"), ("nonsense", SET, "1")], ErrorCode.INVALID_CONFIG),
         ([("retention.ms", SET, "7"), ("retention.ms", SET, "8")], ErrorCode.INVALID_REQUEST),
         ([("retention.ms", APPEND, "7")], ErrorCode.INVALID_CONFIG),
-        ([("retention.ms", SET, None)], ErrorCode.INVALID_CONFIG),
+        ([("retention.ms", SET, None)], ErrorCode.INVALID_REQUEST),
         ([("retention.ms", 9, "1")], ErrorCode.INVALID_REQUEST),
         ([("min.compaction.lag.ms", SET, "9"), ("max.compaction.lag.ms", SET, "8")], ErrorCode.INVALID_CONFIG),
     ):
@@ -157,6 +157,18 @@ def test_a_full_alteration_replaces_everything(controller) -> None:
     assert controller.image.topic_config("t") == {"retention.ms": "9"}
     twice = controller.handle(full.AlterConfigsRequest(resources=[resource, resource])).responses
     assert [entry.error_code for entry in twice] == [0, ErrorCode.INVALID_REQUEST]
+
+
+@pytest.mark.parametrize("values", [[None], ["7", None], ["7", "8"]])
+def test_a_full_alteration_has_one_value_for_each_key(controller, values: list[str | None]) -> None:
+    """A key without a value was taken away without a word, though the client had named it."""
+    alter(controller, TOPIC, "t", ("retention.ms", SET, "9"))
+    before = controller.image
+    configs = [full.AlterableConfig(name="retention.ms", value=value) for value in values]
+    resource = full.AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=configs)
+    (response,) = controller.handle(full.AlterConfigsRequest(resources=[resource])).responses
+    assert response.error_code == ErrorCode.INVALID_REQUEST
+    assert controller.image is before
 
 
 def quota(controller, entity: dict[str, str | None], *operations: OpData, validate_only: bool = False) -> int:

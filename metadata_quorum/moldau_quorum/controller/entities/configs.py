@@ -241,7 +241,7 @@ def _apply_operations(
             after.pop(name, None)
             continue
         if operation.value is None:
-            raise RefusedError(ErrorCode.INVALID_CONFIG, f"{name} has no value")
+            raise RefusedError(ErrorCode.INVALID_REQUEST, f"{name} has no value")
         check_known(schema, name, before)
         if operation.config_operation == SET:
             value = operation.value
@@ -292,9 +292,14 @@ def alter_configs(request: AlterConfigsRequest, image: MetadataImage, context: C
     def replaced(
         kind: int, before: Mapping[str, str], resource: FullResource
     ) -> tuple[Mapping[str, str], Iterable[str]]:
-        after = {config.name: config.value for config in resource.configs if config.value is not None}
-        for key in after:
-            check_known(schema_of(kind), key, before)
+        after: dict[str, str] = {}
+        for config in resource.configs:
+            if config.value is None:
+                raise RefusedError(ErrorCode.INVALID_REQUEST, f"{config.name} has no value")
+            if config.name in after:
+                raise RefusedError(ErrorCode.INVALID_REQUEST, f"{config.name} appears twice for one resource")
+            check_known(schema_of(kind), config.name, before)
+            after[config.name] = config.value
         return after, after
 
     records, outcomes = _change_each(request.resources, replaced, image, context)
