@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from moldau.protocol.errors import ErrorCode
+from moldau_broker.log.errors import CorruptLogFileError, LogError
 from moldau_broker.log.partition.timestamps import find_in_batch
 from moldau_broker.log.values import (
     EARLIEST_LOCAL_TIMESTAMP,
@@ -31,7 +33,15 @@ def search_timestamp(log: SegmentedLog, timestamp_ms: int) -> Generator[Step, No
 
     Raises:
         CorruptRecordError: The batch is damaged.
+        LogError: CORRUPT_MESSAGE, the log is too damaged to find the batch.
     """
+    try:
+        return (yield from _search(log, timestamp_ms))
+    except CorruptLogFileError as error:
+        raise LogError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+
+
+def _search(log: SegmentedLog, timestamp_ms: int) -> Generator[Step, None, TimestampOffset | None]:
     start = log.log_start_offset
     if timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
         return TimestampOffset(timestamp_ms=-1, offset=start, leader_epoch=log.epochs.epoch_for_offset(start))

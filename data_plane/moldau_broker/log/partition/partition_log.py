@@ -162,6 +162,7 @@ class PartitionLog:
 
         Raises:
             CorruptRecordError: The batch is damaged.
+            LogError: CORRUPT_MESSAGE, the log is too damaged to find the batch.
         """
         return lookups.search_timestamp(self.storage, timestamp_ms)
 

@@ -9,9 +9,11 @@ import logging
 
 import pytest
 
+from moldau.protocol.errors import ErrorCode
 from moldau.runtime.ports.environment import OpenMode
 from moldau_broker.log.cleaner.cleaner import plan_cleaning
-from moldau_broker.log.values import TopicPartition, run_work
+from moldau_broker.log.errors import LogError
+from moldau_broker.log.values import MAX_TIMESTAMP, TopicPartition, run_work
 from support.log.lab import A, create, open_manager, put, tick
 from support.log.model import START_MS, VirtualMachine, all_rows
 
@@ -139,3 +141,19 @@ def test_a_device_that_is_gone_takes_its_directory_alone_offline(where: str) -> 
     assert manager.offline_directories == ["/d1"]
     assert lost.storage.released
     assert len(all_rows(other)) < 60
+
+
+@pytest.mark.parametrize("timestamp_ms", [MAX_TIMESTAMP, START_MS + 1])
+def test_a_search_by_time_names_the_damage(timestamp_ms: int) -> None:
+    """Any other error would end the connection with all its requests, and a share group's would end the broker."""
+    machine, _, damaged, other = opened()
+    for log in (damaged, other):
+        for number in range(8):  # the newest record is in the middle of a segment
+            put(log, bytes(50), now=START_MS + 9 * (number == 5))
+        log.storage.roll(log.log_end_offset, START_MS)
+    index = len(damaged.segments) - 2
+    damage(machine, damaged, index)
+    with pytest.raises(LogError) as refused:
+        damaged.offset_for_timestamp(timestamp_ms)
+    assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
+    assert other.offset_for_timestamp(timestamp_ms) is not None
