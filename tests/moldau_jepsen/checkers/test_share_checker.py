@@ -86,8 +86,37 @@ HISTORIES = {
         None,
     ),
     "delivered after it was accepted": (
-        [SENT, delivered(1, 0, 10), acknowledged(1, 20, 30), delivered(2, 40, 50, 2)],
+        [SENT, delivered(1, 0, 10), acknowledged(1, 20, 30), delivered(2, 40, 50, 2), acknowledged(2, 60, 70)],
         K.DELIVERED_AGAIN,
+    ),
+    "delivered after it was accepted, and released": (
+        [SENT, delivered(1, 0, 10), acknowledged(1, 20, 30), delivered(2, 40, 50, 2), acknowledged(2, 60, 70, RELEASE)],
+        K.DELIVERED_AGAIN,
+    ),
+    "delivered by a leader that was replaced": (
+        [
+            SENT,
+            delivered(1, 0, 10),
+            acknowledged(1, 20, 30),
+            delivered(2, 40, 50, 2),
+            acknowledged(2, 60, 70, is_stored=False),
+            delivered(2, 75, 80, 3),
+            acknowledged(2, 82, 85, is_stored=None),
+            delivered(3, 90, 95, 4),
+        ],
+        None,
+    ),
+    "delivered by a leader that was replaced, after a release": (
+        [
+            SENT,
+            delivered(1, 0, 10, 2),
+            acknowledged(1, 20, 30, RELEASE),
+            delivered(2, 40, 50, 1),
+            acknowledged(2, 60, 70, is_stored=False),
+            delivered(1, 75, 80, 3),
+            acknowledged(1, 82, 85),
+        ],
+        None,
     ),
     "fetched before it was accepted": (
         [SENT, delivered(1, 0, 10), acknowledged(1, 20, 30), delivered(2, 25, 50, 2)],

@@ -5,7 +5,9 @@ The events of a run are sends, deliveries and acknowledgements. From them follow
 * ``share-two-holders``: a member's acknowledgement was taken, although another member surely held the record: it was
   delivered to that one since, and the lock cannot have expired, even if a broker's clock runs at twice the rate. Later
   the record may have come back to the first member, which acknowledges it before the application sees it again.
-* ``share-delivered-again``: a record was delivered after its acceptance or rejection was stored.
+* ``share-delivered-again``: a record was delivered after its acceptance or rejection was stored. A leader that was cut
+  off and replaced delivers what it remembers until it learns of its successor, as in Kafka. No answer to that is
+  stored, so only a delivery counts whose answer was.
 * ``share-count``: the delivery count does not rise after a stored release, or exceeds the group's limit, or is below 1.
 * ``share-lost``: an acknowledged record was neither accepted nor rejected at the end, and the limit was not reached.
   Some deliveries reach no member: a fetch counts although its answer is lost, or its member dies. So the limit may be
@@ -23,7 +25,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from moldau_jepsen.history import TopicPartition
 
@@ -198,7 +200,7 @@ def _delivered_again(place: Place, received: list[Delivered], answers: list[Ackn
     done = [each.ended_ms for each in answers if each.is_stored is True and _is_final(each)]
     if not done:
         return []
-    late = [each for each in received if each.begun_ms > min(done)]
+    late = [each for each in received if each.begun_ms > min(done) and _is_of_a_leader(each, received, answers)]
     return [
         ShareAnomaly(ShareAnomalyKind.DELIVERED_AGAIN, place, f"{each} after it was done at {min(done):.0f} ms")
         for each in late
@@ -217,11 +219,20 @@ def _counts(
         if answer.kind is not Acknowledgement.RELEASE or answer.is_stored is not True:
             continue
         own = _last_before(received, answer)
-        following = next((each for each in received if each.begun_ms > answer.ended_ms), None)
+        following = next((each for each in _later(received, answer) if _is_of_a_leader(each, received, answers)), None)
         if own is not None and following is not None and following.count <= own.count:
             text = f"{following} after a release at count {own.count}"
             found.append(ShareAnomaly(ShareAnomalyKind.COUNT, place, text))
     return found
+
+
+def _later(received: list[Delivered], answer: Acknowledged) -> Iterator[Delivered]:
+    return (each for each in received if each.begun_ms > answer.ended_ms)
+
+
+def _is_of_a_leader(delivery: Delivered, received: list[Delivered], answers: list[Acknowledged]) -> bool:
+    """Returns whether the partition's leader surely made a delivery: it has stored an answer to it."""
+    return any(each.is_stored is True and _last_before(received, each) is delivery for each in answers)
 
 
 def _lost(
