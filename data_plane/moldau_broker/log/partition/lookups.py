@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.errors import ErrorCode
 from moldau_broker.log.errors import CorruptLogFileError, LogError
@@ -12,6 +12,7 @@ from moldau_broker.log.values import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
+    NO_TIMESTAMP,
     AbortedTransaction,
     ReadResult,
     TimestampOffset,
@@ -21,8 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from moldau.records import BatchHeader
+    from moldau_broker.log.files.segment import LogSegment
     from moldau_broker.log.partition.segmented_log import SegmentedLog
     from moldau_broker.log.partition.timestamps import Step
+
+SEGMENTS_PER_STEP: Final = 16
+"""Segments that a search looks at before other tasks may run; after a start the first look at one reads its indexes."""
 
 
 def search_timestamp(log: SegmentedLog, timestamp_ms: int) -> Generator[Step, None, TimestampOffset | None]:
@@ -48,11 +53,11 @@ def _search(log: SegmentedLog, timestamp_ms: int) -> Generator[Step, None, Times
     if timestamp_ms == LATEST_TIMESTAMP:
         return TimestampOffset(timestamp_ms=-1, offset=log.log_end_offset, leader_epoch=log.epochs.latest_epoch)
     if timestamp_ms == MAX_TIMESTAMP:
-        timestamp_ms = max(segment.max_entry().timestamp_ms for segment in log.segments.all)
+        timestamp_ms = yield from _largest_timestamp(log)
         if timestamp_ms < 0:
             return None
     while True:
-        batch = _batch_with_timestamp(log, timestamp_ms, start)
+        batch = yield from _batch_with_timestamp(log, timestamp_ms, start)
         if batch is None:
             return None
         header, data = batch
@@ -62,13 +67,39 @@ def _search(log: SegmentedLog, timestamp_ms: int) -> Generator[Step, None, Times
         start = header.next_offset
 
 
-def _batch_with_timestamp(log: SegmentedLog, timestamp_ms: int, start_offset: int) -> tuple[BatchHeader, bytes] | None:
-    for segment in list(log.segments.all):
+def _largest_timestamp(log: SegmentedLog) -> Generator[Step, None, int]:
+    largest, looked = NO_TIMESTAMP, 0
+    segment = _behind(log, -1)
+    while segment is not None:
+        largest = max(largest, segment.max_entry().timestamp_ms)
+        looked += 1
+        if looked % SEGMENTS_PER_STEP == 0:
+            yield None
+        segment = _behind(log, segment.base_offset)
+    return largest
+
+
+def _batch_with_timestamp(
+    log: SegmentedLog, timestamp_ms: int, start_offset: int
+) -> Generator[Step, None, tuple[BatchHeader, bytes] | None]:
+    looked = 0
+    segment = _behind(log, -1)
+    while segment is not None:
         if segment.max_entry().timestamp_ms >= timestamp_ms:
             found = segment.find_timestamp(timestamp_ms, start_offset)
             if found is not None:
                 return found
+        looked += 1
+        if looked % SEGMENTS_PER_STEP == 0:
+            yield None
+        segment = _behind(log, segment.base_offset)
     return None
+
+
+def _behind(log: SegmentedLog, base_offset: int) -> LogSegment | None:
+    """Returns the first segment behind a base offset, as the log is now; None if there is none."""
+    index = log.segments.index_of(base_offset) + 1
+    return log.segments.all[index] if index < len(log.segments.all) else None
 
 
 def aborted_transactions(log: SegmentedLog, result: ReadResult, upper_bound_offset: int) -> list[AbortedTransaction]:
