@@ -342,8 +342,7 @@ class BrokerConnection:
         self._held -= 1
 
     def _fetch(self, frame: memoryview, version: int, toll: Toll | None) -> Answer:
-        services = self._services
-        context = services.context
+        services, context = self._services, self._services.context
         correlation_id, position = _hot_header(frame, version >= _FETCH_FLEXIBLE)
         try:
             entries_max = ENTRIES_FREE if len(frame) < _MANY_ENTRIES_BYTES else self._entries_max(frame)
@@ -366,16 +365,18 @@ class BrokerConnection:
             if toll is not None:
                 toll.waive()  # replication has throttles of its own
             toll = None
-        max_bytes = min(request.max_bytes, services.fetch.max_bytes)
+        min_bytes, max_bytes, most = request.min_bytes, request.max_bytes, services.fetch.max_bytes
         if toll is not None and toll.fetch_bytes_max is not None:
-            max_bytes = min(max_bytes, toll.fetch_bytes_max)
+            most = min(most, toll.fetch_bytes_max)
+        if max_bytes > most or min_bytes > max_bytes:
+            min_bytes, max_bytes = min(min_bytes, max_bytes, most), min(max_bytes, most)  # more would wait in vain
         query = FetchQuery(
             version,
             correlation_id,
             request.replica_id,
             request.replica_epoch,
             request.max_wait_ms,
-            min(request.min_bytes, max_bytes),  # more would wait in vain
+            min_bytes,
             max_bytes,
             request.isolation_level,
             request.rack_id,

@@ -36,9 +36,9 @@ MORE_IN_ONE_DRAIN = 17
 """Calls of one more request that is written together with others."""
 FETCH_CALLS = 38
 SESSION_CALLS = 21
-SESSION_C_CALLS = 17
+SESSION_C_CALLS = 16
 BUSY_SESSION_CALLS = 41
-BUSY_SESSION_C_CALLS = 35
+BUSY_SESSION_C_CALLS = 34
 PARTITIONS = 50
 KEPT_OBJECTS = 7
 """Objects per request that stay: the log remembers its newest batches and the entries of their index."""
