@@ -9,6 +9,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
 from moldau.protocol.messages.list_groups import ListGroupsRequest
 from moldau.protocol.messages.streams_group_heartbeat import Subtopology, Topology
+from moldau_broker.coordinator.group.streams.core.internal_topics import Status
 from moldau_broker.coordinator.group.streams.core.reconcile import reconcile
 from moldau_broker.coordinator.group.streams.core.state import (
     EMPTY_TASKS,
@@ -137,6 +138,26 @@ def test_repartition_topics_that_read_each_other_are_refused() -> None:
     ]
     client = StreamsClient(driver, "a", Topology(epoch=0, subtopologies=loop))
     assert client.beat() is ErrorCode.STREAMS_INVALID_TOPOLOGY
+
+
+def test_a_topology_that_turns_out_wrong_after_the_delay() -> None:
+    """While a source topic is missing, the numbers of partitions are not computed, so a loop is not noticed.
+
+    The topic may be created before the delay of the first assignment ends.
+    """
+    driver = streams_driver(delay_ms=3_000)
+    parts = [
+        Subtopology(subtopology_id="0", repartition_source_topics=[topic("b")], repartition_sink_topics=["a"]),
+        Subtopology(subtopology_id="1", repartition_source_topics=[topic("a")], repartition_sink_topics=["b"]),
+        Subtopology(subtopology_id="2", source_topics=["late"]),
+    ]
+    client = StreamsClient(driver, "a", Topology(epoch=0, subtopologies=parts))
+    assert client.beat() is ErrorCode.NONE
+    assert Status.MISSING_SOURCE_TOPICS in client.statuses
+    driver.make_topic("late")
+    driver.pass_time(3_000)
+    assert client.beat() is ErrorCode.STREAMS_INVALID_TOPOLOGY
+    assert client.leave() is ErrorCode.NONE
 
 
 def test_a_full_group_takes_what_needs_no_more_memory() -> None:

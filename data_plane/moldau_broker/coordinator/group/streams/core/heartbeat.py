@@ -341,8 +341,13 @@ class StreamsDecisions:
     def assign_after_delay(self, draft: StreamsDraft, around: Surroundings, moment: Moment) -> None:
         """Computes the first assignment of a group whose delay is over; members get it with their next heartbeats."""
         group = draft.group
-        if group.members and group.topology is not None and group.epoch > group.assignment_epoch:
-            self.assign(draft, self._configured(around, group.topology), moment)
+        if not group.members or group.topology is None or group.epoch <= group.assignment_epoch:
+            return
+        try:
+            configured = self._configured(around, group.topology)
+        except KafkaError:
+            return  # with the topics created meanwhile the topology is invalid: members hear of it when they ask
+        self.assign(draft, configured, moment)
 
 
 def _describe(draft: StreamsDraft, before: StreamsMember, after: StreamsMember, replaced: StreamsMember | None) -> bool:
