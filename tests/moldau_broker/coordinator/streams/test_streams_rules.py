@@ -5,10 +5,13 @@ Method: the pure core, with writes that the test holds back or refuses.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
 from moldau.protocol.messages.list_groups import ListGroupsRequest
 from moldau.protocol.messages.streams_group_heartbeat import Subtopology, Topology
+from moldau_broker.coordinator.group.streams.core import internal_topics
 from moldau_broker.coordinator.group.streams.core.internal_topics import Status
 from moldau_broker.coordinator.group.streams.core.reconcile import reconcile
 from moldau_broker.coordinator.group.streams.core.state import (
@@ -29,6 +32,9 @@ from support.coordinator.streams_world import (
     streams_driver,
     topic,
 )
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_a_session_that_ends_during_the_join_counts() -> None:
@@ -158,6 +164,58 @@ def test_a_topology_that_turns_out_wrong_after_the_delay() -> None:
     driver.pass_time(3_000)
     assert client.beat() is ErrorCode.STREAMS_INVALID_TOPOLOGY
     assert client.leave() is ErrorCode.NONE
+
+
+def test_each_part_of_a_long_chain_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids can sort a chain of subtopologies backwards; a broker must not look at all of them for each one."""
+    looks = 0
+    largest_input = internal_topics._largest_input
+
+    def counting(*args: Any) -> int:
+        nonlocal looks
+        looks += 1
+        return largest_input(*args)
+
+    monkeypatch.setattr(internal_topics, "_largest_input", counting)
+    count = 300
+    parts = [
+        Subtopology(
+            subtopology_id=f"{count - n:04}",
+            repartition_source_topics=[topic(f"r{n}")],
+            repartition_sink_topics=[f"r{n + 1}"],
+        )
+        for n in range(count)
+    ]
+    parts.append(Subtopology(subtopology_id="9999", source_topics=["t"], repartition_sink_topics=["r0"]))
+    client = StreamsClient(streams_driver(), "a", Topology(epoch=0, subtopologies=parts))
+    assert client.beat() is ErrorCode.NONE
+    sizes = {topic.name: topic.partitions for topic in client.driver.creations[0].topics}
+    assert sizes == {f"r{n}": 3 for n in range(count)}
+    assert looks <= 2 * len(parts)
+
+
+def test_sinks_are_decided_from_what_is_known_in_their_turn() -> None:
+    """As in Kafka, which looks at the subtopologies in rounds and does not wait for the other inputs."""
+    parts = [
+        Subtopology(
+            subtopology_id="0",
+            repartition_source_topics=[topic("b"), topic("c")],
+            repartition_sink_topics=["a"],
+        ),
+        Subtopology(subtopology_id="1", source_topics=["small"], repartition_sink_topics=["b"]),
+        Subtopology(subtopology_id="2", repartition_source_topics=[topic("d")], repartition_sink_topics=["c"]),
+        Subtopology(
+            subtopology_id="3",
+            source_topics=["large"],
+            repartition_source_topics=[topic("a")],
+            repartition_sink_topics=["d"],
+        ),
+    ]
+    driver = streams_driver(small=2, large=5)
+    client = StreamsClient(driver, "m", Topology(epoch=0, subtopologies=parts))
+    assert client.beat() is ErrorCode.NONE
+    sizes = {topic.name: topic.partitions for topic in driver.creations[0].topics}
+    assert sizes == {"a": 2, "b": 2, "c": 5, "d": 5}
 
 
 def test_a_full_group_takes_what_needs_no_more_memory() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -136,32 +137,40 @@ def _check_sources(topology: Topology, catalogue: Catalogue) -> None:
 
 
 def _decide_repartition_topics(topology: Topology, counts: _Counts) -> None:
-    """Decides from source to sink; a sink whose sources are undecided waits for the next round."""
+    """Decides from source to sink, in rounds over the subtopologies, as Kafka does.
+
+    A subtopology decides its sinks in the first round in which one of its inputs is decided. After the first round only
+    the readers of a topic that was just decided are looked at: later subtopologies in the same round, others in the
+    next one. So the time does not grow with the square of the number of subtopologies.
+    """
+    parts = topology.subtopologies
     decided: dict[str, int] = {
-        topic.name: topic.partitions
-        for part in topology.subtopologies
-        for topic in part.repartition_sources
-        if topic.partitions
+        topic.name: topic.partitions for part in parts for topic in part.repartition_sources if topic.partitions
     }
-    while True:
-        progress, waits = False, False
-        for part in topology.subtopologies:
-            for sink in part.repartition_sinks:
-                if sink in decided:
-                    continue
-                largest = _largest_input(part, decided, counts)
-                if largest:
-                    decided[sink] = largest
-                    progress = True
-                else:
-                    waits = True
-        if not waits:
-            break
-        if not progress:
-            raise _invalid(
-                "The numbers of partitions of repartition topics cannot be determined: the topology may have loops."
-            )
-    for part in topology.subtopologies:
+    readers: dict[str, list[int]] = {}
+    for index, part in enumerate(parts):
+        for topic in part.repartition_sources:
+            readers.setdefault(topic.name, []).append(index)
+    open_parts = dict.fromkeys(
+        index for index, part in enumerate(parts) if not decided.keys() >= {*part.repartition_sinks}
+    )
+    turns = [(0, index) for index in open_parts]  # sorted, and so a heap
+    while turns:
+        turn, index = heappop(turns)
+        largest = _largest_input(parts[index], decided, counts) if index in open_parts else 0
+        if not largest:
+            continue
+        del open_parts[index]
+        for sink in parts[index].repartition_sinks:
+            if sink not in decided:
+                decided[sink] = largest
+                for reader in readers.get(sink, ()):
+                    heappush(turns, (turn if reader > index else turn + 1, reader))
+    if any(sink not in decided for part in parts for sink in part.repartition_sinks):
+        raise _invalid(
+            "The numbers of partitions of repartition topics cannot be determined: the topology may have loops."
+        )
+    for part in parts:
         for topic in part.repartition_sources:
             if topic.name not in decided:
                 raise _invalid(f"Repartition topic {topic.name} is read but never written.")
