@@ -8,10 +8,13 @@ from __future__ import annotations
 import pytest
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
+from moldau.protocol.messages.delete_share_group_state import DeleteShareGroupStateRequest
+from moldau.protocol.messages.initialize_share_group_state import InitializeShareGroupStateRequest
 from moldau.values import ZERO_UUID
 from moldau_broker.coordinator.group.share.core.state import ShareCurrent, ShareGroup, ShareMember, ShareSubscription
 from support.coordinator.group_world import CoreDriver
-from support.coordinator.share_group_world import GROUP, ShareClient, alter, beat, error_of
+from support.coordinator.share_group_world import GROUP, ShareClient, alter, beat, delete_offsets, error_of
 
 SESSION_MS = 45_000
 
@@ -68,6 +71,67 @@ def test_a_share_coordinator_is_asked_once_at_a_time() -> None:
     driver.answer_questions()
     driver.commit()
     assert not driver.questions
+
+
+def begun_group() -> CoreDriver:
+    """Returns a group without members whose state in ``t`` has begun."""
+    driver = CoreDriver(auto_commit=False)
+    driver.send(alter(("t", 3, 5)), 0)
+    driver.commit()
+    driver.answer_questions()
+    driver.commit()
+    return driver
+
+
+def test_states_begin_after_the_end_of_their_deletion() -> None:
+    """Share coordinators may get two questions in any order, and a deletion that comes last would leave no state."""
+    driver = begun_group()
+    deleted = driver.send(delete_offsets("t"), 0)
+    driver.commit()
+    driver.send(beat("m", 0, ("t",)), 1)
+    altered = driver.send(alter(("t", 3, 7)), 0)
+    driver.commit()
+    assert [type(each.request) for each in driver.questions] == [DeleteShareGroupStateRequest]
+    assert error_of(driver.answers[altered]) is ErrorCode.NON_EMPTY_GROUP
+    driver.answer_questions()
+    driver.commit()
+    assert driver.answers[deleted].responses[0].error_code == ErrorCode.NONE  # type: ignore[attr-defined]
+    assert driver.core.shares.committed[GROUP].states.is_empty
+    driver.auto_commit = True
+    client = ShareClient(driver, "m")
+    for _ in range(3):
+        assert client.beat() is ErrorCode.NONE
+    assert len(client.assigned) == driver.topics.partition_count("t")
+
+
+def test_offsets_are_not_set_while_they_are_deleted() -> None:
+    driver = begun_group()
+    driver.send(delete_offsets("t"), 0)
+    driver.commit()
+    altered = driver.send(alter(("t", 3, 7)), 0)
+    driver.commit()
+    assert error_of(driver.answers[altered]) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert len(driver.questions) == 1
+
+
+def test_states_are_deleted_after_they_have_begun() -> None:
+    """A beginning that comes last would leave a state whose epoch fences the next group with the same id."""
+    driver = CoreDriver(auto_commit=False)
+    driver.send(beat("m", 0, ("t",)), 1)
+    driver.commit()
+    driver.send(beat("m", -1), 1)
+    driver.commit()
+    delete = DeleteGroupsRequest(groups_names=[GROUP])
+    refused = driver.send(delete, 2)
+    driver.commit()
+    assert [type(each.request) for each in driver.questions] == [InitializeShareGroupStateRequest]
+    (result,) = driver.answers[refused].results  # type: ignore[attr-defined]
+    assert result.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    driver.answer_questions()
+    driver.commit()
+    driver.auto_commit = True
+    (result,) = driver.ask(delete, 2).results  # type: ignore[attr-defined]
+    assert result.error_code == ErrorCode.NONE
 
 
 def compacted(driver: CoreDriver) -> CoreDriver:

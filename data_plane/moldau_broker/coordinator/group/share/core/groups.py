@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
 from moldau.protocol.messages.delete_share_group_offsets import DeleteShareGroupOffsetsRequest
+from moldau.protocol.messages.delete_share_group_state import DeleteShareGroupStateRequest
+from moldau.protocol.messages.initialize_share_group_state import InitializeShareGroupStateRequest
 from moldau.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from moldau.protocol.refusals import refusal
 from moldau_broker.coordinator.group.consumer.core.served import TOPIC_BYTES, for_members
@@ -48,7 +50,7 @@ from moldau_broker.coordinator.runtime.effects import AskShareState
 from moldau_broker.coordinator.runtime.pending import ShareGroupWritten
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from uuid import UUID
 
     from moldau.protocol.schema import Response
@@ -285,6 +287,9 @@ class ShareGroups:
         request = asked.request
         if isinstance(request, ShareGroupHeartbeatRequest):
             return self._heartbeat(served, draft, asked, request, moment)
+        begins = isinstance(request, AlterShareGroupOffsetsRequest)
+        if not draft.group.members and _is_asked(served, self._asked.values(), deletion=begins):
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "Another change of the group's offsets is under way.")
         plan: Plan | None
         if isinstance(request, AlterShareGroupOffsetsRequest):
             plan = administration.plan_alter(draft, request, self._catalogue)
@@ -298,7 +303,7 @@ class ShareGroups:
         group_id, epoch = served.group.group_id, draft.group.epoch
         message = (
             begin_request(group_id, plan.partitions, epoch, plan.offsets)
-            if isinstance(request, AlterShareGroupOffsetsRequest)
+            if begins
             else delete_request(group_id, plan.partitions)
         )
         served.questions.append(Question(group_id=group_id, message=message, partitions=plan.partitions, asked=asked))
@@ -330,12 +335,12 @@ class ShareGroups:
         return [request.member_id]
 
     def _begin(self, served: ServedShareGroup, draft: ShareDraft, moment: Moment) -> None:
-        """Asks the share coordinator to begin the states of subscribed partitions, unless it is being asked."""
+        """Asks the share coordinator to begin the states of subscribed partitions, unless it is being asked already."""
         if served.is_beginning or moment.now_ms < served.ask_again_ms:
             return
         group = draft.group
         partitions = to_begin(group.states, group.subscribed_topics(), self._catalogue)
-        if not partitions:
+        if not partitions or _is_asked(served, self._asked.values(), deletion=True):
             return
         states = with_beginning(group.states, partitions, self._catalogue)
         draft.add(ShareStates(group_id=group.group_id, partitions=states))
@@ -487,6 +492,17 @@ class ShareGroups:
 
 def _new_group(group_id: str) -> ServedShareGroup:
     return ServedShareGroup(group=ShareGroup(group_id=group_id))
+
+
+def _is_asked(served: ServedShareGroup, asked: Iterable[Question], *, deletion: bool) -> bool:
+    """Returns whether share coordinators are asked, or about to be, to delete states of a group; else to begin some.
+
+    Questions may be answered in any order, so one kind waits for the other. A deletion that came last would leave no
+    state where one has begun; a beginning that came last would leave one that fences the next group of this id.
+    """
+    kind = DeleteShareGroupStateRequest if deletion else InitializeShareGroupStateRequest
+    ours = [each for each in asked if each.group_id == served.group.group_id]
+    return any(isinstance(each.message, kind) for each in (*served.questions, *ours))
 
 
 def bytes_of(member: ShareMember) -> int:
