@@ -13,7 +13,7 @@ from moldau.protocol.messages.delete_share_group_state import DeleteShareGroupSt
 from moldau.protocol.messages.initialize_share_group_state import InitializeShareGroupStateRequest
 from moldau.values import ZERO_UUID
 from moldau_broker.coordinator.group.share.core.state import ShareCurrent, ShareGroup, ShareMember, ShareSubscription
-from support.coordinator.group_world import CoreDriver
+from support.coordinator.group_world import CoreDriver, code_of, commit_request
 from support.coordinator.share_group_world import GROUP, ShareClient, alter, beat, delete_offsets, error_of
 
 SESSION_MS = 45_000
@@ -186,3 +186,12 @@ def test_the_answer_for_an_unknown_topic_has_no_id() -> None:
     (topic,) = driver.ask(alter(("none", 0, 5)), 0).responses  # type: ignore[attr-defined]
     assert (topic.topic_name, topic.topic_id) == ("none", ZERO_UUID)
     assert topic.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_administrators_must_name_a_group() -> None:
+    """Old tools commit offsets of the group without a name, which a share group of that id would refuse."""
+    driver = CoreDriver()
+    for request in (alter(("t", 0, 5), group=""), delete_offsets("t", group="")):
+        assert error_of(driver.ask(request, 0)) is ErrorCode.INVALID_GROUP_ID
+    assert not driver.core.shares.has("")
+    assert code_of(driver.ask(commit_request(1, "", -1, group=""), 9)) is ErrorCode.NONE

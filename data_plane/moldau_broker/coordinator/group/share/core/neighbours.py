@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.runtime.effects import Moment
     from moldau_broker.coordinator.runtime.ports import TopicNames
 
-_OF_SHARE_GROUPS = (ShareGroupHeartbeatRequest, AlterShareGroupOffsetsRequest, DeleteShareGroupOffsetsRequest)
+_OF_ADMINISTRATORS = (AlterShareGroupOffsetsRequest, DeleteShareGroupOffsetsRequest)
+_OF_SHARE_GROUPS = (ShareGroupHeartbeatRequest, *_OF_ADMINISTRATORS)
 _OF_OFFSETS = (OffsetCommitRequest, TxnOffsetCommitRequest, OffsetDeleteRequest)
 _OF_CLASSIC_MEMBERS = (SyncGroupRequest, HeartbeatRequest, LeaveGroupRequest)
 _MEMBER_REQUESTS = (ConsumerGroupHeartbeatRequest, JoinGroupRequest, *_OF_CLASSIC_MEMBERS)
@@ -102,6 +103,8 @@ class GroupTypes:
             return refusal(request, ErrorCode.GROUP_ID_NOT_FOUND, why, version=version)
         if isinstance(request, _MEMBER_REQUESTS) and self._streams.has(request.group_id):
             return self._misplaced_in_streams(request, version, moment)
+        if isinstance(request, _OF_ADMINISTRATORS) and not request.group_id:
+            return refusal(request, ErrorCode.INVALID_GROUP_ID, version=version)
         if isinstance(request, _OF_SHARE_GROUPS):
             if self._shares.has(request.group_id) or not self.is_other(request.group_id):
                 return None
