@@ -24,6 +24,7 @@ from moldau_broker.coordinator.group.core.group import Group, GroupState
 from moldau_broker.coordinator.group.core.group_core import GroupCore
 from moldau_broker.coordinator.group.core.member_memory import MemberMemory
 from moldau_broker.coordinator.regexes import compile_regex
+from support.coordinator.consumer_world import ConsumerClient
 from support.coordinator.group_world import (
     Consumer,
     CoreDriver,
@@ -34,11 +35,14 @@ from support.coordinator.group_world import (
     rebalance,
     stable_group,
 )
+from support.coordinator.share_group_world import beat as share_beat
+from support.coordinator.streams_world import StreamsClient, streams_driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
+    from moldau.protocol.schema import Request
     from moldau_broker.coordinator.runtime.effects import Moment
 
 COORDINATOR = "moldau_broker/coordinator/"
@@ -277,3 +281,31 @@ def test_absent_static_members_do_not_stop_the_clock() -> None:
     driver.ask(leave_request((second.member_id, second.instance)), 5)
     driver.pass_time(40_000)
     assert driver.core.membership.groups["g"].state is GroupState.EMPTY, "the session of the first one has ended"
+
+
+def joins(kind: str, driver: CoreDriver, number: int) -> Request:
+    """Returns the first heartbeat of a member whose record is large."""
+    member_id, large = f"m{number}", "r" * 20_000
+    if kind == "share":
+        return share_beat(member_id, 0, ("t",), rack=large)
+    request = (
+        ConsumerClient(driver, member_id).request()
+        if kind == "consumer"
+        else StreamsClient(driver, member_id).request()
+    )
+    request.rack_id = large
+    return request
+
+
+@pytest.mark.parametrize("kind", ["consumer", "share", "streams"])
+def test_requests_that_wait_get_writes_that_the_log_takes(kind: str) -> None:
+    """All of them wait for the first write. One that is above ``max.message.bytes`` would fail for all of them."""
+    driver = streams_driver() if kind == "streams" else CoreDriver()
+    driver.auto_commit = False
+    for number in range(100):
+        driver.send(joins(kind, driver, number), 1)
+    driver.commit()
+    assert len(driver.answers) == 100
+    sizes = [sum(len(record.key) + len(record.value or b"") for record in append.records) for append in driver.log]
+    assert sum(sizes) > 2_000_000
+    assert max(sizes) < 500_000, "not far below the default of max.message.bytes"

@@ -21,21 +21,48 @@ from moldau_broker.coordinator.group.core.member_memory import GROUP_BYTES
 from moldau_broker.coordinator.runtime.timers import Deadlines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from moldau.protocol.errors import KafkaError
     from moldau.protocol.schema import Response
     from moldau_broker.coordinator.group.core.config import GroupConfig
     from moldau_broker.coordinator.group.core.effect_queue import EffectQueue
     from moldau_broker.coordinator.group.core.member_memory import MemberMemory
-    from moldau_broker.coordinator.runtime.effects import Moment
+    from moldau_broker.coordinator.runtime.effects import Moment, StateRecord
 
 SESSION = "session"
 """The kind of deadline by which a member must send a heartbeat."""
 CHANGES_MAX = 1_000
 """Changes after which a write takes no more parked operations."""
+WRITE_BYTES_MAX = 1 << 18
+"""Bytes after which a write takes no more parked operations: the log refuses batches above ``max.message.bytes``."""
 PARKED_MAX = 10_000
 """Parked operations of a group; further requests are refused with COORDINATOR_NOT_AVAILABLE."""
+
+
+ChangeT = TypeVar("ChangeT")
+
+
+class WriteRecords(Generic[ChangeT]):
+    """The records of a write. They are made while its changes are decided, so that it ends before it is too large."""
+
+    def __init__(self, record_of: Callable[[ChangeT], StateRecord]) -> None:
+        """Starts without records; ``record_of`` makes the record of a change."""
+        self.records: list[StateRecord] = []
+        self._record_of = record_of
+        self._bytes = 0
+
+    def add(self, changes: Sequence[ChangeT]) -> None:
+        """Makes the records of those changes of a draft that are new."""
+        for change in changes[len(self.records) :]:
+            record = self._record_of(change)
+            self._bytes += len(record.key) + len(record.value or b"")
+            self.records.append(record)
+
+    @property
+    def is_full(self) -> bool:
+        """True if the write takes no more operations."""
+        return len(self.records) >= CHANGES_MAX or self._bytes >= WRITE_BYTES_MAX
 
 
 class LoggedGroup(Protocol):

@@ -41,7 +41,7 @@ from moldau_broker.coordinator.group.consumer.core.state import (
     MemberState,
     Subscription,
 )
-from moldau_broker.coordinator.group.core.served_groups import CHANGES_MAX, SESSION, Fence, ServedGroups
+from moldau_broker.coordinator.group.core.served_groups import SESSION, Fence, ServedGroups, WriteRecords
 from moldau_broker.coordinator.runtime.pending import ConsumerGroupWritten
 
 if TYPE_CHECKING:
@@ -196,7 +196,8 @@ class ConsumerGroups:
         waiting: list[tuple[MemberAsked, Response]] = []
         decisions: list[Decision] = []
         alive: dict[str, None] = {}
-        while served.parked and len(draft.changes) < CHANGES_MAX and not draft.after:
+        write = WriteRecords(change_record)
+        while served.parked and not write.is_full and not draft.after:
             operation = served.parked.popleft()
             epoch, is_mixed = draft.group.epoch, bool(draft.group.members) and not draft.group.is_classic
             if isinstance(operation, Fence):
@@ -222,9 +223,10 @@ class ConsumerGroups:
                 waiting.append((operation, answer.response))
             if is_mixed and may_downgrade(draft.group, self._config):
                 downgrade(draft, epoch, self._catalogue, moment.wall_ms)
+            write.add(draft.changes)
         served.waiting = waiting
         if draft.changes:
-            self._write(served, draft, moment)
+            self._write(served, draft, write, moment)
         self._note(served, alive, decisions, moment)
         if not draft.changes:
             self._served.answer_waiting(served)
@@ -280,12 +282,14 @@ class ConsumerGroups:
             if decision.synced:
                 self.deadlines.cancel(sync)
 
-    def _write(self, served: ServedConsumerGroup, draft: Draft, moment: Moment) -> None:
+    def _write(self, served: ServedConsumerGroup, draft: Draft, write: WriteRecords[Change], moment: Moment) -> None:
         group_id = served.group.group_id
         before = draft.before or (() if served.group.exists else self._classic.end_records(group_id))
         served.draft, served.converts = draft, bool(draft.after)
-        records = (*before, *(change_record(change) for change in draft.changes), *draft.after)
-        append_id = self._effects.append(records, ConsumerGroupWritten(group_id=group_id), moment)
+        write.add(draft.changes)
+        append_id = self._effects.append(
+            (*before, *write.records, *draft.after), ConsumerGroupWritten(group_id=group_id), moment
+        )
         self._served.in_flight(served, append_id)
 
     def _fence(self, served: ServedConsumerGroup, draft: Draft, fence: Fence) -> None:
@@ -395,7 +399,7 @@ class ConsumerGroups:
         if code is ErrorCode.NONE and served.latest.exists:
             draft = Draft(served.group)
             end_group(draft)
-            self._write(served, draft, moment)
+            self._write(served, draft, WriteRecords(change_record), moment)
         return code
 
     def end_records(self, group_id: str) -> tuple[StateRecord, ...]:

@@ -26,7 +26,7 @@ from moldau.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRe
 from moldau.protocol.refusals import refusal
 from moldau_broker.coordinator.group.consumer.core.served import TOPIC_BYTES, for_members
 from moldau_broker.coordinator.group.core.member_memory import MEMBER_BYTES
-from moldau_broker.coordinator.group.core.served_groups import CHANGES_MAX, SESSION, ServedGroup, ServedGroups
+from moldau_broker.coordinator.group.core.served_groups import SESSION, ServedGroup, ServedGroups, WriteRecords
 from moldau_broker.coordinator.group.share.core import administration
 from moldau_broker.coordinator.group.share.core.questions import Question, begin_request, codes_of, delete_request
 from moldau_broker.coordinator.group.share.core.records import change_record
@@ -258,7 +258,8 @@ class ShareGroups:
             return
         draft = ShareDraft(served.group)
         alive: list[str] = []
-        while served.parked and len(draft.changes) < CHANGES_MAX:
+        write = WriteRecords(change_record)
+        while served.parked and not write.is_full:
             operation = served.parked.popleft()
             if isinstance(operation, ShareRequest):
                 try:
@@ -271,10 +272,12 @@ class ShareGroups:
                 self._finish(served, draft, operation, moment)
             else:
                 self._forget_topics(draft)
+            write.add(draft.changes)
         if draft.changes:
-            records = tuple(change_record(change) for change in draft.changes)
             served.draft = draft
-            append_id = self._effects.append(records, ShareGroupWritten(group_id=served.group.group_id), moment)
+            append_id = self._effects.append(
+                tuple(write.records), ShareGroupWritten(group_id=served.group.group_id), moment
+            )
             self._served.in_flight(served, append_id)
         for member_id in alive:
             self._renew(served.group.group_id, member_id, moment)

@@ -20,7 +20,7 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.refusals import refusal
 from moldau_broker.coordinator.group.consumer.core.served import TOPIC_BYTES, for_members
 from moldau_broker.coordinator.group.core.member_memory import MEMBER_BYTES
-from moldau_broker.coordinator.group.core.served_groups import CHANGES_MAX, SESSION, Fence, ServedGroup, ServedGroups
+from moldau_broker.coordinator.group.core.served_groups import SESSION, Fence, ServedGroup, ServedGroups, WriteRecords
 from moldau_broker.coordinator.group.streams.core.heartbeat import Surroundings
 from moldau_broker.coordinator.group.streams.core.records import change_record
 from moldau_broker.coordinator.group.streams.core.state import (
@@ -237,9 +237,10 @@ class StreamsGroups:
         if served.draft is not None:
             return
         draft = StreamsDraft(served.group)
+        write = WriteRecords(change_record)
         alive: dict[str, None] = {}
         waiting: list[tuple[StreamsRequest, Response]] = []
-        while served.parked and len(draft.changes) < CHANGES_MAX:
+        while served.parked and not write.is_full:
             operation = served.parked.popleft()
             if isinstance(operation, Fence):
                 self._fence(served, draft, operation)
@@ -253,9 +254,10 @@ class StreamsGroups:
                     continue
                 if operation.request.member_epoch > LEAVE_EPOCH:
                     alive[operation.request.member_id] = None
+            write.add(draft.changes)
         served.waiting = waiting
         if draft.changes:
-            self._write(served, draft, moment)
+            self._write(served, draft, write, moment)
         for member_id in alive:
             self._renew(served.group.group_id, member_id, moment)
         if not draft.changes:
@@ -321,13 +323,15 @@ class StreamsGroups:
                 self.deadlines.set(key, moment.now_ms + delay)
         return self.deadlines.get(key) is not None
 
-    def _write(self, served: ServedStreamsGroup, draft: StreamsDraft, moment: Moment) -> None:
+    def _write(
+        self, served: ServedStreamsGroup, draft: StreamsDraft, write: WriteRecords[StreamsChange], moment: Moment
+    ) -> None:
         group_id = served.group.group_id
         # An unused classic group with this id, or what is left of it, ends with the same batch.
         before = () if served.group.exists or not draft.group.exists else self._classic.end_records(group_id)
-        records = (*before, *(change_record(change) for change in draft.changes))
+        write.add(draft.changes)
         served.draft = draft
-        append_id = self._effects.append(records, StreamsGroupWritten(group_id=group_id), moment)
+        append_id = self._effects.append((*before, *write.records), StreamsGroupWritten(group_id=group_id), moment)
         self._served.in_flight(served, append_id)
 
     def _fence(self, served: ServedStreamsGroup, draft: StreamsDraft, fence: Fence) -> None:
@@ -434,7 +438,7 @@ class StreamsGroups:
         if code is ErrorCode.NONE and served.latest.exists:
             draft = StreamsDraft(served.group)
             draft.add_all(end_of(served.group))
-            self._write(served, draft, moment)
+            self._write(served, draft, WriteRecords(change_record), moment)
         return code
 
     def end_records(self, group_id: str) -> tuple[StateRecord, ...]:
