@@ -23,12 +23,14 @@ from moldau_broker.coordinator.group.core.config import GroupConfig
 from moldau_broker.coordinator.group.core.group import Group, GroupState
 from moldau_broker.coordinator.group.core.group_core import GroupCore
 from moldau_broker.coordinator.group.core.member_memory import MemberMemory
+from moldau_broker.coordinator.group.core.offsets.gone import BATCH_BYTES_MAX
 from moldau_broker.coordinator.regexes import compile_regex
 from support.coordinator.consumer_world import ConsumerClient
 from support.coordinator.group_world import (
     Consumer,
     CoreDriver,
     code_of,
+    commit_request,
     heartbeat_request,
     join_request,
     leave_request,
@@ -281,6 +283,19 @@ def test_absent_static_members_do_not_stop_the_clock() -> None:
     driver.ask(leave_request((second.member_id, second.instance)), 5)
     driver.pass_time(40_000)
     assert driver.core.membership.groups["g"].state is GroupState.EMPTY, "the session of the first one has ended"
+
+
+def test_expired_offsets_go_in_batches_that_the_log_takes() -> None:
+    """Groups with long names must not keep the expired offsets of all others in the log."""
+    driver = CoreDriver(GroupConfig(offsets_retention_ms=60_000, offsets_retention_check_interval_ms=10_000))
+    for number in range(20):
+        driver.ask(commit_request(1, group=f"{number:02}" + "g" * 30_000), 9)
+    written = len(driver.log)
+    driver.pass_time(80_000)
+    sizes = [sum(len(record.key) for record in append.records) for append in driver.log[written:]]
+    assert sum(sizes) > 600_000
+    assert max(sizes) <= BATCH_BYTES_MAX
+    assert not driver.core.offsets.group_ids()
 
 
 def joins(kind: str, driver: CoreDriver, number: int) -> Request:

@@ -8,12 +8,13 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.delete_groups import DeleteGroupsResponse
 from moldau.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from moldau_broker.coordinator.group.core.group import Group, GroupState
+from moldau_broker.coordinator.group.core.offsets.gone import BATCH_BYTES_MAX
 from moldau_broker.coordinator.group.core.offsets.requests import delete_offsets
 from moldau_broker.coordinator.group.core.records import group_record, offset_record
 from moldau_broker.coordinator.group.core.responses import deletion_result
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
     from moldau.protocol.messages.internal.group_metadata import GroupMetadataValue
@@ -151,8 +152,8 @@ class Removals:
             if group_id in busy or any(groups.is_converting(group_id) for groups in self._durable):
                 continue
             records += self._expired_of(group_id, moment)
-        for first in range(0, len(records), limit):
-            self._effects.append(tuple(records[first : first + limit]), None, moment)
+        for batch in _batches(records, limit):
+            self._effects.append(batch, None, moment)
 
     def _expired_of(self, group_id: str, moment: Moment) -> list[StateRecord]:
         for groups in self._durable:
@@ -201,3 +202,17 @@ class Removals:
     def _is_all(self, group_id: str, keys: Sequence[TopicPartition]) -> bool:
         """Returns whether these are all offsets of a group."""
         return len(keys) == len(self._offsets.committed(group_id)) and not self._offsets.has_pending(group_id)
+
+
+def _batches(records: Iterable[StateRecord], records_max: int) -> Iterator[tuple[StateRecord, ...]]:
+    """Divides tombstones into batches, in order; group ids may be long, and the log refuses too large batches."""
+    batch: list[StateRecord] = []
+    size = 0
+    for record in records:
+        if batch and (len(batch) >= records_max or size + len(record.key) > BATCH_BYTES_MAX):
+            yield tuple(batch)
+            batch, size = [], 0
+        batch.append(record)
+        size += len(record.key)
+    if batch:
+        yield tuple(batch)
