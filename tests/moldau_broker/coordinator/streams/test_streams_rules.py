@@ -26,6 +26,7 @@ from support.coordinator.streams_world import (
     GROUP,
     SESSION_MS,
     StreamsClient,
+    check_group,
     group_of,
     reloaded,
     settle,
@@ -279,3 +280,23 @@ def test_a_heartbeat_without_tasks_gives_none_back() -> None:
     for reported, joins in ((EMPTY_TASKS, False), (None, True)):
         after = reconcile(member, 5, EMPTY_TASKS, lambda kind, task: True, reported, joins=joins)
         assert (after.epoch, after.state, after.revoking) == (5, MemberState.STABLE, EMPTY_TASKS)
+
+
+def test_a_task_that_was_closed_and_comes_back_is_new() -> None:
+    """A commit of the time before may arrive late: the member has closed the task since, and may have gone on."""
+    driver = streams_driver()
+    first, second = StreamsClient(driver, "a"), StreamsClient(driver, "b")
+    settle([first])
+    before, all_tasks = first.epoch, first.running
+    second.beat()
+    first.beat()
+    closed = [number for part, number in sorted(all_tasks.active - first.running.active) if part == "0"]
+    kept = [number for part, number in sorted(first.running.active) if part == "0"]
+    second.leave()
+    first.beat()
+    assert first.running == all_tasks
+    assert [first.commit(partition=number, epoch=before) for number in kept] == [ErrorCode.NONE] * len(kept)
+    assert [first.commit(partition=number, epoch=before) for number in closed] == [ErrorCode.STALE_MEMBER_EPOCH]
+    settle([first])
+    assert first.commit(partition=closed[0]) is ErrorCode.NONE
+    check_group(group_of(driver))

@@ -94,8 +94,13 @@ def _each(first: TaskSets, second: TaskSets, combine: Callable[[Tasks, Tasks], T
 def _moved(
     member: StreamsMember, epoch: int, state: MemberState, assigned: TaskSets, revoking: TaskSets
 ) -> StreamsMember:
-    # In a step that gives tasks, the member reaches ``epoch``: it is that of the new tasks.
-    since = {task: member.since.get(task, epoch) for task in sorted(assigned.active | revoking.active)}
+    # In a step that gives tasks, the member reaches ``epoch``: it is that of the new tasks. A task that the member has
+    # closed and gets again is one of these.
+    kept = member.assigned.active
+    since = {
+        task: member.since.get(task, epoch) if task in kept else epoch
+        for task in sorted(assigned.active | revoking.active)
+    }
     return replace(
         member,
         epoch=epoch,
