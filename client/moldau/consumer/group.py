@@ -11,7 +11,7 @@ import trio
 from moldau.cluster.client import GROUP_COORDINATOR, TRANSPORT_ERRORS
 from moldau.cluster.committed import CommittedOffset, OffsetsUnknownError
 from moldau.cluster.metadata import TopicPartition
-from moldau.consumer.core.membership import NO_MEMBERSHIP, Membership, Next, assign_partitions
+from moldau.consumer.core.membership import NO_MEMBERSHIP, Membership, MemberState, Next, assign_partitions
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.heartbeat import HeartbeatResponse
 from moldau.protocol.messages.join_group import JoinGroupResponse
@@ -28,6 +28,8 @@ from moldau.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
 )
 from moldau.protocol.messages.sync_group import SyncGroupResponse
 from moldau.protocol.schema import Response
@@ -185,6 +187,10 @@ class GroupClient:
                 self._client.logger.info("join-failed", group=self._group_id, error=error)
                 membership.rejoin("the coordinator did not answer")
                 step, assigned = Next.RETRY, []
+            except KafkaError as error:
+                if membership.state is not MemberState.UNJOINED:  # no answer about the membership: the next poll joins
+                    membership.rejoin(f"joining failed: {error.code.name}")
+                raise
             if step is Next.GO_ON:
                 return assigned
             if step is Next.JOIN_AGAIN:
@@ -555,39 +561,18 @@ class GroupClient:
             require_stable=True,
         )
         response = await self._request(OffsetFetchResponse, request, deadline_ms, version=_FETCH_VERSION_MAX)
-        rows: list[tuple[str, int, int, int, str | None, int]] = []
+        rows: list[tuple[str, OffsetFetchResponsePartitions | OffsetFetchResponsePartition]] = []
         code = ErrorCode.of(response.error_code)
         for group in response.groups:
             code = ErrorCode.of(group.error_code)
-            rows += [
-                (
-                    topic.name,
-                    part.partition_index,
-                    part.committed_offset,
-                    part.committed_leader_epoch,
-                    part.metadata,
-                    part.error_code,
-                )
-                for topic in group.topics
-                for part in topic.partitions
-            ]
-        for flat in response.topics:
-            rows += [
-                (
-                    flat.name,
-                    part.partition_index,
-                    part.committed_offset,
-                    part.committed_leader_epoch,
-                    part.metadata,
-                    part.error_code,
-                )
-                for part in flat.partitions
-            ]
+            rows += [(topic.name, part) for topic in group.topics for part in topic.partitions]
+        rows += [(flat.name, part) for flat in response.topics for part in flat.partitions]
         found: dict[TopicPartition, CommittedOffset] = {}
         refused: dict[TopicPartition, ErrorCode] = {}
-        for name, number, offset, epoch, metadata, error_code in rows:
-            if error_code:
-                refused[TopicPartition(name, number)] = ErrorCode.of(error_code)
-            elif offset >= 0:
-                found[TopicPartition(name, number)] = CommittedOffset(offset, epoch, metadata or "")
+        for name, row in rows:
+            partition = TopicPartition(name, row.partition_index)
+            if row.error_code:
+                refused[partition] = ErrorCode.of(row.error_code)
+            elif row.committed_offset >= 0:
+                found[partition] = CommittedOffset(row.committed_offset, row.committed_leader_epoch, row.metadata or "")
         return code, found, refused
