@@ -66,8 +66,7 @@ class EpochGroupClient(GroupClient):
         self._wake()
         while True:
             await self._answered.wait_until(lambda: self._epochs.has_answer)
-            if self._epochs.fatal is not None:
-                raise self._epochs.fatal
+            self.check()
             assigned = self._named()
             if assigned is not None:
                 self._epochs.take_target()
@@ -89,6 +88,17 @@ class EpochGroupClient(GroupClient):
         """Returns the partitions of an assignment that the coordinator has not taken back meanwhile."""
         ids, target = self._given_ids, self._epochs.target or ()
         return [partition for partition in assigned if (ids.get(partition.topic), partition.partition) in target]
+
+    def check(self) -> None:
+        """Reports what the coordinator has refused for good in the background since the last call.
+
+        Raises:
+            KafkaError: FENCED_INSTANCE_ID, among others.
+        """
+        fatal, self._epochs.fatal = self._epochs.fatal, None
+        if fatal is not None:
+            raise fatal
+        super().check()
 
     def adopted(self) -> None:
         """Sends a heartbeat soon that names the partitions the member holds now."""
@@ -162,6 +172,7 @@ class EpochGroupClient(GroupClient):
 
     async def leave(self, reason: str) -> None:
         """Leaves the group; a static member keeps its partitions for the length of its session."""
+        self._refused = self._epochs.fatal = None
         request = self._epochs.epoch_leave_request(reason)
         if request is None:
             return

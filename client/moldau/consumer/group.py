@@ -111,6 +111,7 @@ class GroupClient:
         self.on_commit: Callable[[Mapping[TopicPartition, CommittedOffset]], None] | None = None
         # The committing task holds it. At most the consumer's task and one background task wait for it, in order.
         self._commit_turn = trio.Lock()
+        self._refused: KafkaError | None = None  # by a heartbeat or an automatic commit, which no call awaits
         self.partition_counts: dict[str, int] | None = None
         """The partitions of all topics of the group in the last assignment; None if another member computed it."""
 
@@ -273,14 +274,16 @@ class GroupClient:
                 client.logger.info("heartbeat-failed", group=self._group_id, error=error)
                 step = Next.FIND_COORDINATOR
             except KafkaError as error:
-                client.logger.warning("member-lost", group=self._group_id, error=error)
-                changed()
-                continue
+                client.logger.warning("heartbeat-refused", group=self._group_id, error=error)
+                self._refused = error
+                step = Next.FIND_COORDINATOR
+            if step is Next.GO_ON:
+                self._refused = None
             if step in (Next.GO_ON, Next.JOIN_AGAIN):
                 alive_ms = client.now_ms
             elif step is Next.FIND_COORDINATOR:
                 self._forget_coordinator()
-            if client.now_ms - alive_ms > self._session_ms:
+            if client.now_ms - alive_ms > self._session_ms and membership.has_generation:
                 membership.lose_generation("the session timed out")
                 changed()
             elif step is not Next.GO_ON:
@@ -299,6 +302,16 @@ class GroupClient:
             return Next.GO_ON
         return membership.on_heartbeat(ErrorCode.of(response.error_code))
 
+    def check(self) -> None:
+        """Reports what the coordinator has refused for good in the background since the last call.
+
+        Raises:
+            KafkaError: FENCED_INSTANCE_ID, among others.
+        """
+        refused, self._refused = self._refused, None
+        if refused is not None:
+            raise refused
+
     def adopted(self) -> None:
         """Notes that the positions are those of the last assignment."""
 
@@ -310,6 +323,7 @@ class GroupClient:
         """Leaves the group, so that others need not wait for the session timeout; a failure only delays them."""
         # While the broker holds a JoinGroup it answers nothing else on that connection.
         purpose = GROUP_PURPOSE if self._member().is_stable else ""
+        self._refused = None
         request = self._member().leave_request(reason)
         if request is None:
             return
@@ -422,7 +436,12 @@ class GroupClient:
                     and membership.is_stable
                     and asked.member == (membership.generation, membership.member_id)
                 ):
-                    membership.on_heartbeat(code)
+                    try:
+                        membership.on_heartbeat(code)
+                    except KafkaError as error:
+                        if asked.is_automatic:
+                            self._refused = error
+                        raise
                 raise self._refusal(code)
             elif code is not ErrorCode.STALE_MEMBER_EPOCH and not code.retriable:
                 # A stale epoch is renewed by the answer to a heartbeat that is on its way, or the member is lost.

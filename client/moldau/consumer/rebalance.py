@@ -130,12 +130,13 @@ class Rebalancer:
         """Joins if needed and takes over the assignment of a finished join; waits until ``deadline_ms``.
 
         Raises:
-            KafkaError: joining failed with an error that is not retriable; the next call tries again.
+            KafkaError: the coordinator refused the member with an error that is not retriable; the next call joins.
         """
         membership = self.membership
         while True:
             self._notice_changes()
             if self._join is None:
+                self._group.check()
                 if membership.state is not MemberState.UNJOINED:
                     return
                 await self._prepare()

@@ -3,14 +3,35 @@
 Method: consumers against a small cluster on virtual time, whose brokers refuse some requests.
 """
 
+from types import SimpleNamespace
+
 import pytest
+import trio
 
 from moldau import KafkaError, TopicPartition
+from moldau.consumer.core.epoch_membership import EpochMembership
+from moldau.consumer.core.membership import GroupIdentity
+from moldau.consumer.epoch_group import EpochGroupClient
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from support.client.consumer_stories import fill, numbers, simulate, take
 
 T0 = TopicPartition("t", 0)
+IDENTITY = GroupIdentity(group_id="g", instance_id="i", session_timeout_ms=6000, rebalance_timeout_ms=60000)
+
+
+async def polled(consumer, times):
+    """Polls so often; returns the values, and the codes of the errors."""
+    values, codes = [], []
+    for _ in range(times):
+        try:
+            batches = await consumer.poll(200)
+        except KafkaError as error:
+            codes.append(error.code)
+        else:
+            values += [record.value for batch in batches for record in batch.records]
+    return values, codes
 
 
 def test_a_member_joins_once_it_may_look_up_its_coordinator():
@@ -24,5 +45,85 @@ def test_a_member_joins_once_it_may_look_up_its_coordinator():
             with pytest.raises(KafkaError, match="GROUP_AUTHORIZATION_FAILED"):
                 await consumer.poll(2000)
             assert await take(consumer, 10) == numbers(0, 10)
+
+    simulate(scenario)
+
+
+def test_a_fenced_instance_is_reported():
+    """It must not take the place of the newer member with its instance id, at least not before it has said so."""
+
+    async def scenario(cluster, open_consumer):
+        fill(cluster.add_topic("t")[0], 0, 10)
+        async with open_consumer(group_id="g", group_instance_id="i", heartbeat_interval_ms=300) as consumer:
+            consumer.subscribe(["t"])
+            assert await take(consumer, 10) == numbers(0, 10)
+            joins = [key for _, key, _ in cluster.requests].count(ApiKey.JOIN_GROUP)
+            cluster.fail_next(ApiKey.HEARTBEAT, ErrorCode.FENCED_INSTANCE_ID)
+            while (await polled(consumer, 1))[1] != [ErrorCode.FENCED_INSTANCE_ID]:
+                assert trio.current_time() < 60
+            assert [key for _, key, _ in cluster.requests].count(ApiKey.JOIN_GROUP) == joins
+
+    simulate(scenario)
+
+
+def test_a_fenced_instance_is_reported_by_an_automatic_commit():
+    """A commit that no call awaits finds it first."""
+
+    async def scenario(cluster, open_consumer):
+        fill(cluster.add_topic("t")[0], 0, 10)
+        config = {"group_id": "g", "group_instance_id": "i", "auto_commit_interval_ms": 500}
+        async with open_consumer(**config) as consumer:
+            consumer.subscribe(["t"])
+            assert await take(consumer, 10) == numbers(0, 10)
+            cluster.fail_next(ApiKey.OFFSET_COMMIT, ErrorCode.FENCED_INSTANCE_ID)
+            assert await polled(consumer, 10) == ([], [ErrorCode.FENCED_INSTANCE_ID])
+
+    simulate(scenario)
+
+
+def test_a_fenced_instance_is_reported_in_the_consumer_protocol():
+    """The refusal comes while no poll waits for an assignment, and reaches the next poll."""
+    membership = EpochMembership(IDENTITY, "M", None)
+    config = SimpleNamespace(get_int=lambda _: 1_000, get_str=lambda _: "")
+    group = EpochGroupClient(SimpleNamespace(), "g", config, membership, list)
+    membership.want(["t"])
+    request = membership.epoch_heartbeat(())
+    membership.on_epoch_heartbeat(request, ConsumerGroupHeartbeatResponse(member_epoch=3), membership.losses)
+    group.check()
+    request = membership.epoch_heartbeat(())
+    refusal = ConsumerGroupHeartbeatResponse(error_code=ErrorCode.FENCED_INSTANCE_ID)
+    membership.on_epoch_heartbeat(request, refusal, membership.losses)
+    with pytest.raises(KafkaError, match="FENCED_INSTANCE_ID"):
+        group.check()
+    group.check()
+
+
+def test_a_refused_coordinator_of_a_member_is_reported():
+    """The member looks for its coordinator again, and may not; it is expelled meanwhile."""
+
+    async def scenario(cluster, open_consumer):
+        fill(cluster.add_topic("t")[0], 0, 10)
+        lost = []
+
+        async def on_lost(partitions):
+            lost.extend(partitions)
+            await trio.lowlevel.checkpoint()
+
+        config = {"heartbeat_interval_ms": 300, "session_timeout_ms": 6000, "enable_auto_commit": False}
+        async with open_consumer({"on_lost": on_lost}, group_id="g", **config) as consumer:
+            consumer.subscribe(["t"])
+            assert await take(consumer, 10) == numbers(0, 10)
+            cluster.fail_next(ApiKey.HEARTBEAT, ErrorCode.NOT_COORDINATOR)
+            cluster.fail_next(ApiKey.FIND_COORDINATOR, *[ErrorCode.GROUP_AUTHORIZATION_FAILED] * 1000)
+            values, codes = await polled(consumer, 100)
+            assert values == []
+            assert set(codes) == {ErrorCode.GROUP_AUTHORIZATION_FAILED}
+            assert lost == [T0], "its session has timed out"
+            cluster.errors.clear()
+            cluster.groups.clear()
+            fill(cluster.topics["t"][0], 10, 20)
+            values, codes = await polled(consumer, 20)
+            assert values[-10:] == numbers(10, 20)
+            assert len(codes) <= 1
 
     simulate(scenario)

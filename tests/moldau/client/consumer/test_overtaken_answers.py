@@ -188,6 +188,9 @@ class Coordinator:
     def still_given(self, assigned: Sequence[TopicPartition]) -> list[TopicPartition]:
         return [partition for partition in assigned if partition not in self.taken_back]
 
+    def check(self) -> None:
+        """Refuses nothing."""
+
     def adopted(self) -> None:
         """Sends nothing."""
 
