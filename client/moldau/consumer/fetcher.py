@@ -8,7 +8,6 @@ are bounded in bytes, so a slow application stops the fetching and nothing else.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from moldau.runtime.config import Config
 
 _ERRORS_KEPT_MAX = 100
-_NO_GENERATION = -1
 
 
 class OffsetOutOfRangeError(KafkaError):
@@ -97,7 +95,10 @@ class Fetcher:
         self._loop = StepLoop(client.environment.clock, client.changed)
         self._asking: dict[TopicPartition, None] = {}
         self.arrived = Signal()
-        self._errors: deque[tuple[Exception, PartitionPosition | None, int]] = deque(maxlen=_ERRORS_KEPT_MAX)
+        # While the application does not poll, the same is refused again and again: at most one error of each text, and
+        # of each position.
+        self._errors: dict[str, Exception] = {}
+        self._position_errors: dict[PartitionPosition, tuple[Exception, int]] = {}
         self.counters = ConsumerCounters()
         self._node_fetches = NodeFetcher(client, config, self, self.counters)
 
@@ -116,16 +117,25 @@ class Fetcher:
     def report(self, error: Exception, position: PartitionPosition | None = None) -> None:
         """Keeps an error for the next poll, which raises it.
 
-        An error of a ``position`` is dropped if the application seeks or gives the partition up before that poll.
+        An error of a ``position`` replaces its last one, and is dropped if the application seeks or gives the partition
+        up before that poll.
         """
-        self._errors.append((error, position, _NO_GENERATION if position is None else position.generation))
+        if position is None:
+            self._errors[str(error)] = error
+            if len(self._errors) > _ERRORS_KEPT_MAX:
+                del self._errors[next(iter(self._errors))]
+        else:
+            self._position_errors[position] = (error, position.generation)
         self.arrived.notify()
 
     def next_error(self) -> Exception | None:
-        """Removes the oldest error that is still true, and returns it; None if there is none."""
-        while self._errors:
-            error, position, generation = self._errors.popleft()
-            if position is None or position.generation == generation:
+        """Removes an error that is still true, and returns it; None if there is none."""
+        if self._errors:
+            return self._errors.pop(next(iter(self._errors)))
+        while self._position_errors:
+            position = next(iter(self._position_errors))
+            error, generation = self._position_errors.pop(position)
+            if position.generation == generation:
                 return error
         return None
 

@@ -127,3 +127,61 @@ def test_a_refused_coordinator_of_a_member_is_reported():
             assert len(codes) <= 1
 
     simulate(scenario)
+
+
+def test_a_refusal_is_raised_once_for_each_time_it_is_true():
+    """The application does not poll for a while; the right has come back when it does."""
+
+    async def scenario(cluster, open_consumer):
+        fill(cluster.add_topic("t")[0], 0, 10)
+        async with open_consumer() as consumer:
+            consumer.assign([T0])
+            assert await take(consumer, 10) == numbers(0, 10)
+            cluster.fail_next(ApiKey.FETCH, *[ErrorCode.TOPIC_AUTHORIZATION_FAILED] * 1000)
+            cluster.appended.notify()
+            await trio.sleep(20)
+            cluster.errors.clear()
+            fill(cluster.topics["t"][0], 10, 20)
+            await trio.sleep(5)
+            with pytest.raises(KafkaError, match="TOPIC_AUTHORIZATION_FAILED"):
+                await consumer.poll(1000)
+            assert await take(consumer, 10) == numbers(10, 20)
+
+    simulate(scenario)
+
+
+def test_a_refused_look_up_of_offsets_is_raised_once():
+    """The committed offsets are looked up again and again while the application does not poll."""
+
+    async def scenario(cluster, open_consumer):
+        fill(cluster.add_topic("t")[0], 0, 10)
+        cluster.fail_next(ApiKey.OFFSET_FETCH, *[ErrorCode.GROUP_AUTHORIZATION_FAILED] * 1000)
+        async with open_consumer(group_id="g") as consumer:
+            consumer.assign([T0])
+            await trio.sleep(20)
+            cluster.errors.clear()
+            await trio.sleep(5)
+            with pytest.raises(KafkaError, match="GROUP_AUTHORIZATION_FAILED"):
+                await consumer.poll(1000)
+            assert await take(consumer, 10) == numbers(0, 10)
+
+    simulate(scenario)
+
+
+def test_repeated_refusals_push_no_other_error_out():
+    """One partition is refused all the time; the other has no offset, and stands until the application decides."""
+
+    async def scenario(cluster, open_consumer):
+        for name in ("t", "u"):
+            fill(cluster.add_topic(name)[0], 0, 10)
+        async with open_consumer(auto_offset_reset="none") as consumer:
+            consumer.assign([("t", 0), ("u", 0)])
+            consumer.seek(("t", 0), 0)
+            consumer.seek(("u", 0), 99)
+            await trio.sleep(1)
+            cluster.fail_next(ApiKey.FETCH, *[ErrorCode.TOPIC_AUTHORIZATION_FAILED] * 10_000)
+            cluster.appended.notify()
+            await trio.sleep(60)
+            assert ErrorCode.OFFSET_OUT_OF_RANGE in (await polled(consumer, 5))[1]
+
+    simulate(scenario)
