@@ -91,6 +91,15 @@ def only_answer(answers: Sequence[A], what: str) -> A:
     raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the broker's answer leaves {what} out")
 
 
+def only_passing(codes: Iterable[int], *, final: Collection[ErrorCode] = ()) -> ErrorCode | None:
+    """Returns the first code if nothing was done, so that all of it may be repeated; else None.
+
+    Then each code is a retriable failure, and none is in ``final``.
+    """
+    found = [ErrorCode.of(code) for code in codes]
+    return found[0] if found and all(code.retriable and code not in final for code in found) else None
+
+
 def first_retriable(codes: Iterable[int], *, final: Collection[ErrorCode] = ()) -> ErrorCode | None:
     """Returns the first failure's code if all failures are retriable, else None.
 

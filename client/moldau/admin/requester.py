@@ -25,7 +25,7 @@ from moldau.protocol.schema import Response
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
     from moldau.cluster.caller import Caller
     from moldau.protocol.schema import Request
@@ -253,6 +253,44 @@ class Requester:
                 failures[name] = error
         raise_failures(failures, found)
         return found
+
+    async def change_each(
+        self,
+        names: Iterable[str],
+        change: Callable[[Requester, list[str]], Awaitable[Mapping[str, KafkaError]]],
+        *,
+        final: Collection[ErrorCode] = (),
+    ) -> dict[str, KafkaError]:
+        """Makes a change for each name, and again for those refused for a while: not with a code of ``final``.
+
+        ``change`` takes the names to send and returns the errors of those that were refused; it raises if nothing was
+        done. A name that was changed is not sent again: the repeated change would be refused.
+
+        Returns the errors that remain, in the order of ``names``.
+
+        Raises:
+            KafkaError: nothing was done.
+        """
+        bounded = self.within(self.timeout_ms)
+        errors: dict[str, KafkaError] = {}
+        wanted = list(dict.fromkeys(names))
+        left, rounds = wanted, 0
+        while True:
+            try:
+                refused = await change(bounded, left)
+            except KafkaError as error:
+                if not rounds:
+                    raise
+                errors |= dict.fromkeys(left, error)
+                break
+            errors = {name: error for name, error in errors.items() if name not in left} | dict(refused)
+            left = [name for name in left if name in refused and refused[name].retriable]
+            left = [name for name in left if refused[name].code not in final]
+            if not left:
+                break
+            rounds += 1
+            await self.client.backoff(rounds)
+        return {name: errors[name] for name in [*wanted, *errors] if name in errors}
 
     async def at_once(self, calls: Mapping[K, Callable[[], Awaitable[V]]]) -> tuple[dict[K, V], dict[K, KafkaError]]:
         """Makes calls about different brokers at the same time, so that none waits for a broker of another.

@@ -8,7 +8,7 @@ from uuid import UUID
 import trio
 
 from moldau.admin.checks import checked_topics
-from moldau.admin.failures import ABSENT, AdminError, error_of, first_retriable, raise_failures
+from moldau.admin.failures import ABSENT, AdminError, error_of, first_retriable, only_passing, raise_failures
 from moldau.admin.requester import Requester, by_topic, operations_of
 from moldau.admin.values import (
     CreatedTopic,
@@ -46,9 +46,11 @@ from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTo
 from moldau.runtime.net.served_versions import NeededVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 
+_FINAL_FOR_DELETION = (*ABSENT, ErrorCode.REQUEST_TIMED_OUT)
+"""Codes after which a deletion is not repeated: after a timeout, which may still take effect, it finds no topic."""
 _DELETED_BY_ID = NeededVersion(6, "deletion of topics by id (KIP-516, Kafka 2.8)")
 _DESCRIBED_BY_ID = NeededVersion(12, "descriptions of topics by id (KIP-516, Kafka 3.1)")
 
@@ -61,58 +63,64 @@ class Topics:
 
     async def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> list[CreatedTopic]:
         """Implements ``Admin.create_topics``."""
-        request = CreateTopicsRequest(
-            topics=[
-                CreatableTopic(
-                    name=topic.name,
-                    num_partitions=-1 if topic.assignments else topic.partitions,
-                    replication_factor=-1 if topic.assignments else topic.replication_factor,
-                    assignments=[
-                        CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
-                        for index, brokers in topic.assignments.items()
-                    ],
-                    configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
-                )
-                for topic in checked_topics(topics)
-            ],
-            timeout_ms=self._requester.broker_timeout_ms,
-            validate_only=validate_only,
-        )
-        response = await self._requester.ask(
-            CreateTopicsResponse, request, code_of=lambda each: first_retriable(t.error_code for t in each.topics)
-        )
-        errors = {topic.name: error_of(topic.error_code, topic.error_message) for topic in response.topics}
-        created = [
-            CreatedTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=topic.num_partitions,
-                replication_factor=topic.replication_factor,
+        checked = checked_topics(topics)
+        created: dict[str, CreatedTopic] = {}
+
+        async def create(requester: Requester, names: Collection[str]) -> dict[str, KafkaError]:
+            request = CreateTopicsRequest(
+                topics=[_creatable(topic) for topic in checked if topic.name in names],
+                timeout_ms=requester.broker_timeout_ms,
+                validate_only=validate_only,
             )
-            for topic in response.topics
-            if not topic.error_code
-        ]
-        raise_failures({name: error for name, error in errors.items() if error is not None}, created)
-        return created
+            response = await requester.ask(
+                CreateTopicsResponse, request, code_of=lambda each: only_passing(t.error_code for t in each.topics)
+            )
+            for topic in response.topics:
+                if not topic.error_code:
+                    created[topic.name] = CreatedTopic(
+                        name=topic.name,
+                        topic_id=topic.topic_id,
+                        partitions=topic.num_partitions,
+                        replication_factor=topic.replication_factor,
+                    )
+            return _refusals((topic.name, topic.error_code, topic.error_message) for topic in response.topics)
+
+        failures = await self._requester.change_each((topic.name for topic in checked), create)
+        results = [created[name] for name in dict.fromkeys(topic.name for topic in checked) if name in created]
+        raise_failures(failures, results)
+        return results
 
     async def delete_topics(self, names: Iterable[str | UUID]) -> None:
         """Implements ``Admin.delete_topics``."""
         wanted = _names_or_ids("delete_topics", names)
         by_id = any(isinstance(each, UUID) for each in wanted)
-        request = DeleteTopicsRequest(
-            topics=[
-                DeleteTopicState(topic_id=each) if isinstance(each, UUID) else DeleteTopicState(name=each)
-                for each in wanted
-            ],
-            topic_names=[each for each in wanted if isinstance(each, str)],
-            timeout_ms=self._requester.broker_timeout_ms,
-        )
-        response = await self._requester.ask(DeleteTopicsResponse, request, needed=_DELETED_BY_ID if by_id else None)
-        errors = {
-            topic.name or str(topic.topic_id): error_of(topic.error_code, topic.error_message)
-            for topic in response.responses
-        }
-        raise_failures({name: error for name, error in errors.items() if error is not None})
+
+        async def delete(requester: Requester, names: Collection[str]) -> dict[str, KafkaError]:
+            left = [each for each in wanted if str(each) in names]
+            request = DeleteTopicsRequest(
+                topics=[
+                    DeleteTopicState(topic_id=each) if isinstance(each, UUID) else DeleteTopicState(name=each)
+                    for each in left
+                ],
+                topic_names=[each for each in left if isinstance(each, str)],
+                timeout_ms=requester.broker_timeout_ms,
+            )
+            response = await requester.ask(
+                DeleteTopicsResponse,
+                request,
+                code_of=lambda each: only_passing((t.error_code for t in each.responses), final=_FINAL_FOR_DELETION),
+                needed=_DELETED_BY_ID if by_id else None,
+            )
+            return _refusals(
+                (
+                    str(topic.topic_id) if topic.topic_id in left else topic.name or str(topic.topic_id),
+                    topic.error_code,
+                    topic.error_message,
+                )
+                for topic in response.responses
+            )
+
+        raise_failures(await self._requester.change_each(map(str, wanted), delete, final=_FINAL_FOR_DELETION))
 
     async def create_partitions(
         self,
@@ -130,27 +138,31 @@ class Topics:
             shape = "a list of lists of broker ids such as [[1, 2]]"
             for brokers in arguments.elements("create_partitions", f"the assignment of {name}", shape, replicas):
                 arguments.integers("create_partitions", f"the assignment of {name}", brokers)
-        request = CreatePartitionsRequest(
-            topics=[
-                CreatePartitionsTopic(
-                    name=name,
-                    count=count,
-                    assignments=[CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in placed[name]]
-                    if name in placed
-                    else None,
-                )
-                for name, count in counts.items()
-            ],
-            timeout_ms=self._requester.broker_timeout_ms,
-            validate_only=validate_only,
-        )
-        response = await self._requester.ask(
-            CreatePartitionsResponse,
-            request,
-            code_of=lambda each: first_retriable((t.error_code for t in each.results), final=ABSENT),
-        )
-        errors = {topic.name: error_of(topic.error_code, topic.error_message) for topic in response.results}
-        raise_failures({name: error for name, error in errors.items() if error is not None})
+
+        async def create(requester: Requester, names: Collection[str]) -> dict[str, KafkaError]:
+            request = CreatePartitionsRequest(
+                topics=[
+                    CreatePartitionsTopic(
+                        name=name,
+                        count=count,
+                        assignments=[CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in placed[name]]
+                        if name in placed
+                        else None,
+                    )
+                    for name, count in counts.items()
+                    if name in names
+                ],
+                timeout_ms=requester.broker_timeout_ms,
+                validate_only=validate_only,
+            )
+            response = await requester.ask(
+                CreatePartitionsResponse,
+                request,
+                code_of=lambda each: only_passing((t.error_code for t in each.results), final=ABSENT),
+            )
+            return _refusals((topic.name, topic.error_code, topic.error_message) for topic in response.results)
+
+        raise_failures(await self._requester.change_each(counts, create, final=ABSENT))
 
     async def list_topics(self, *, include_internal: bool = False) -> list[TopicListing]:
         """Implements ``Admin.list_topics``."""
@@ -291,6 +303,25 @@ class Topics:
         if any(leader not in self._requester.client.cluster_metadata.brokers for leader in by_leader):
             await self._requester.fetch_brokers()
         return by_leader
+
+
+def _creatable(topic: NewTopic) -> CreatableTopic:
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=-1 if topic.assignments else topic.partitions,
+        replication_factor=-1 if topic.assignments else topic.replication_factor,
+        assignments=[
+            CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
+            for index, brokers in topic.assignments.items()
+        ],
+        configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
+    )
+
+
+def _refusals(results: Iterable[tuple[str | None, int, str | None]]) -> dict[str, KafkaError]:
+    """Returns the errors by name, of names with error codes and messages."""
+    errors = {name or "": error_of(code, message) for name, code, message in results}
+    return {name: error for name, error in errors.items() if error is not None}
 
 
 def _deletion(before: Mapping[TopicPartition, int], timeout_ms: int) -> DeleteRecordsRequest:
