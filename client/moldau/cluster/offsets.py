@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from moldau.cluster.client import ClusterClient
+    from moldau.cluster.metadata import TopicInfo
 
 
 async def list_offsets(
@@ -34,8 +35,9 @@ async def list_offsets(
         trio.TooSlowError: offsets are missing after ``timeout_ms``.
     """
     deadline_ms = client.now_ms + timeout_ms
-    for partition in wanted:
-        client.add_topic(partition.topic)
+    before = {topic: client.cluster_metadata.topics.get(topic) for topic, _ in wanted}
+    for topic in before:
+        client.add_topic(topic)
     found: dict[TopicPartition, tuple[int, int]] = {}
     failures = 0
     code = ErrorCode.LEADER_NOT_AVAILABLE
@@ -46,6 +48,8 @@ async def list_offsets(
                 leader = client.cluster_metadata.leader(partition)
                 if leader is not None:
                     by_node.setdefault(leader[0], []).append(partition)
+                else:
+                    _check_topic(client, partition.topic, before[partition.topic])
         for node_id, partitions in by_node.items():
             try:
                 code = await _ask(client, node_id, {each: wanted[each] for each in partitions}, isolation_level, found)
@@ -62,6 +66,17 @@ async def list_offsets(
             raise trio.TooSlowError(f"no offsets of {missing} within {timeout_ms:g} ms ({code.name})")
         client.request_update()
         await client.backoff(failures)
+
+
+def _check_topic(client: ClusterClient, topic: str, before: TopicInfo | None) -> None:
+    """Reports a topic that brokers have refused since ``before``: the right may have been granted in the meantime.
+
+    Raises:
+        KafkaError: the topic may not be used, and asking again does not help.
+    """
+    info = client.cluster_metadata.topics.get(topic)
+    if info is not None and info is not before and info.error is not ErrorCode.NONE and not info.error.retriable:
+        raise KafkaError(info.error, f"topic {topic}: {info.error.message}")
 
 
 async def _ask(

@@ -4,8 +4,10 @@ Method: canned answers of a small cluster on virtual time.
 """
 
 import pytest
+import trio
 
-from moldau.admin import Admin, AdminError, NewTopic
+from moldau import KafkaError, TopicPartition
+from moldau.admin import LATEST, Admin, AdminError, NewTopic
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import create_partitions as cp
@@ -122,3 +124,42 @@ def test_a_topic_that_stays_refused_keeps_the_others():
         assert {*map(tuple, asked[1:])} == {("c",)}
 
     simulate(scenario, {ApiKey.CREATE_TOPICS: create})
+
+
+@pytest.mark.parametrize("answer", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None])
+def test_offsets_of_a_group_are_set_in_the_time_of_the_call(answer):
+    """Both where the coordinator answers with an error that may pass, and where it does not answer at all."""
+
+    async def scenario(cluster, admin):
+        if answer is None:
+            cluster.handlers[ApiKey.OFFSET_COMMIT] = lambda broker, request: None
+        else:
+            cluster.fail_next(ApiKey.OFFSET_COMMIT, *[answer] * 1000)
+        began = trio.current_time()
+        with pytest.raises(KafkaError) as caught:
+            await admin.within(1_500).alter_group_offsets("g", {("t", 0): 5})
+        assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
+        assert trio.current_time() - began < 2.6
+
+    simulate(scenario, {})
+
+
+@pytest.mark.parametrize("fault", ["refused", "silent"])
+def test_offsets_are_looked_up_in_the_time_of_the_call(fault):
+    """A topic that may not be read is refused at once; a leader that does not answer costs the time of the call."""
+
+    async def scenario(cluster, admin):
+        if fault == "refused":
+            cluster.fail_next(ApiKey.METADATA, *[ErrorCode.TOPIC_AUTHORIZATION_FAILED] * 1000)
+        else:
+            cluster.handlers[ApiKey.LIST_OFFSETS] = lambda broker, request: None
+        began = trio.current_time()
+        with pytest.raises(KafkaError) as caught:
+            await admin.within(2_000).list_offsets({TopicPartition("t", 0): LATEST})
+        is_refused = fault == "refused"
+        assert caught.value.code is (
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED if is_refused else ErrorCode.REQUEST_TIMED_OUT
+        )
+        assert trio.current_time() - began < 2.6
+
+    simulate(scenario, {})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+import trio
+
 from moldau.admin.failures import (
     AdminError,
     first_retriable,
@@ -279,8 +281,13 @@ class Groups:
 
         consumer = CONSUMER_CONFIG.parse({"bootstrap.servers": ",".join(self._bootstrap_servers), "group.id": group_id})
         group = GroupClient(self._requester.client, group_id, consumer, None)
+        client, requester = self._requester.client, self._requester
         try:
-            await group.commit(committed)
+            with trio.fail_after(requester.limit_s()):
+                await group.commit(committed, client.now_ms + requester.timeout_ms)
+        except trio.TooSlowError as error:
+            text = str(error) or f"group {group_id}: no answer in time"
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) from error
         except OffsetsRefusedError as error:
             if len(error.refused) == len(committed):
                 raise

@@ -241,9 +241,10 @@ class Topics:
         client = self._requester.client
         asked = arguments.times("list_offsets", "wanted", wanted)
         try:
-            return await list_offsets(client, asked, self._requester.timeout_ms, isolation_level)
+            with trio.fail_after(self._requester.limit_s()):
+                return await list_offsets(client, asked, self._requester.timeout_ms, isolation_level)
         except trio.TooSlowError as error:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error) or "no answer in time") from error
 
     async def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
         """Implements ``Admin.delete_records``."""

@@ -185,3 +185,20 @@ def test_repeated_refusals_push_no_other_error_out():
             assert ErrorCode.OFFSET_OUT_OF_RANGE in (await polled(consumer, 5))[1]
 
     simulate(scenario)
+
+
+def test_a_topic_that_may_not_be_read_has_no_offsets():
+    """Its refusal comes at once, and not as a timeout without a reason."""
+
+    async def scenario(cluster, open_consumer):
+        cluster.add_topic("t")
+        cluster.fail_next(ApiKey.METADATA, *[ErrorCode.TOPIC_AUTHORIZATION_FAILED] * 1000)
+        async with open_consumer() as consumer:
+            began = trio.current_time()
+            with pytest.raises(KafkaError, match="TOPIC_AUTHORIZATION_FAILED"):
+                await consumer.end_offsets([T0])
+            assert trio.current_time() - began < 5
+            cluster.errors.clear()
+            assert await consumer.end_offsets([T0]) == {T0: 0}
+
+    simulate(scenario)
