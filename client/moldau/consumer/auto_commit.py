@@ -43,16 +43,22 @@ class AutoCommit:
         self._next_ms = client.now_ms + self._interval_ms
         self._is_committing = False
 
-    def commit_when_due(self, nursery: trio.Nursery) -> None:
-        """Begins a commit in ``nursery`` if the interval is over and none is in progress."""
+    def commit_when_due(self, nursery: trio.Nursery) -> float:
+        """Begins a commit in ``nursery`` if the interval is over and none is in progress.
+
+        Returns when to call again, on ``ClusterClient.now_ms``.
+        """
         now_ms = self._client.now_ms
-        if now_ms < self._next_ms or self._is_committing:
-            return
+        if self._is_committing:
+            return now_ms + self._interval_ms
+        if now_ms < self._next_ms:
+            return self._next_ms
         self._next_ms = now_ms + self._interval_ms
         offsets = self._consumed()
         if offsets:
             self._is_committing = True
             nursery.start_soon(self._commit_in_background, self._group.ask_commit(offsets, is_automatic=True))
+        return self._next_ms
 
     async def commit(self) -> None:
         """Commits the present positions; logs a failure."""

@@ -13,6 +13,7 @@ poll within ``max.poll.interval.ms`` leaves its group; a background task sends t
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
@@ -271,7 +272,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             poller = self._polling()
             self._is_heartbeating = True
             self._background.nursery.start_soon(
-                self._group.heartbeat_forever, lambda: poller.last_poll_ms, self._opened()[1].arrived.notify
+                self._group.heartbeat_forever, poller.polling_ms, self._opened()[1].arrived.notify
             )
 
     async def unsubscribe(self) -> None:
@@ -584,9 +585,10 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         """
         return await self._grouped().committed(arguments.partitions("committed", partitions))
 
-    def _commit_when_due(self) -> None:
-        if self._auto_commit is not None:
-            self._auto_commit.commit_when_due(self._background.nursery)
+    def _commit_when_due(self) -> float:
+        if self._auto_commit is None:
+            return math.inf
+        return self._auto_commit.commit_when_due(self._background.nursery)
 
     async def _commit_if_automatic(self) -> None:
         if self._auto_commit is not None:

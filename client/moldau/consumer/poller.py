@@ -40,11 +40,15 @@ class Poller:
         positions: Positions,
         *,
         rebalance: Callable[[float], Awaitable[bool]],
-        commit_when_due: Callable[[], None],
+        commit_when_due: Callable[[], float],
         decoding: Decoding | None,
         interceptors: Sequence[ConsumerInterceptor],
     ) -> None:
-        """``rebalance`` does what the group demands, until a deadline; False if the consumer is in no group."""
+        """Takes what a poll does besides.
+
+        ``rebalance`` does what the group demands, until a deadline; False if the consumer is in no group.
+        ``commit_when_due`` begins automatic commits, and returns when to call it again.
+        """
         self._client = client
         self._fetcher = fetcher
         self._positions = positions
@@ -54,11 +58,16 @@ class Poller:
         self._decoding = decoding
         self._interceptors = interceptors
         self._is_polled = False
+        self._is_waiting = False
         self._since_poll = 0
         self.last_poll_ms = client.now_ms
         """When the application polled last, for ``max.poll.interval.ms``."""
         self.has_polled = False
         """Whether the application has polled at all."""
+
+    def polling_ms(self) -> float:
+        """Returns when the application polled last: now if a poll waits for records, however long."""
+        return self._client.now_ms if self._is_waiting else self.last_poll_ms
 
     def refuse_second(self) -> None:
         """Refuses a call while another one polls.
@@ -82,7 +91,7 @@ class Poller:
         try:
             return await self._poll_until(began_ms + timeout_ms, take)
         finally:
-            self._is_polled = False
+            self._is_polled = self._is_waiting = False
             self.counters.polled_for(began_ms, self._client.now_ms)
 
     async def continue_poll(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -132,8 +141,11 @@ class Poller:
             remaining_ms = deadline_ms - client.now_ms
             if remaining_ms <= 0:
                 return []
-            with trio.move_on_after(remaining_ms / 1000):
+            commit_ms = max(self._commit_when_due() - client.now_ms, _POLL_INTERVAL_MS)
+            self._is_waiting = True
+            with trio.move_on_after(min(remaining_ms, commit_ms) / 1000):
                 await fetcher.arrived.wait()
+            self._is_waiting = False
 
     def statistics(self) -> ConsumerStatistics:
         """Returns the consumer's numbers now."""

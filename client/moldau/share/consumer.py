@@ -367,6 +367,7 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
                 return []
             with trio.move_on_after(min(remaining_ms, _NEWS_MS) / 1000):
                 await fetcher.arrived.wait()
+            self._last_poll_ms = client.now_ms  # a poll that waits, however long, is no missing one
 
     def _start_fetches(self) -> None:
         client, membership = self._opened(), self._membership

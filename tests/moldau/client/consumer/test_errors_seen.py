@@ -202,3 +202,20 @@ def test_a_topic_that_may_not_be_read_has_no_offsets():
             assert await consumer.end_offsets([T0]) == {T0: 0}
 
     simulate(scenario)
+
+
+def test_a_long_poll_keeps_its_place_and_commits():
+    """One call that waits longer than max.poll.interval.ms is no missing poll; positions are committed meanwhile."""
+
+    async def scenario(cluster, open_consumer):
+        fill(cluster.add_topic("t")[0], 0, 10)
+        config = {"group_id": "g", "heartbeat_interval_ms": 300, "max_poll_interval_ms": 10_000}
+        async with open_consumer(**config) as consumer:
+            consumer.subscribe(["t"])
+            assert await take(consumer, 10) == numbers(0, 10)
+            cluster.topics["t"][0].leader = -1  # no fetch wakes the poll
+            await consumer.poll(60_000)
+            assert cluster.offsets["g", "t", 0][0] == 10
+            assert ApiKey.LEAVE_GROUP not in [key for _, key, _ in cluster.requests]
+
+    simulate(scenario)

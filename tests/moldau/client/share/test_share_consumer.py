@@ -337,6 +337,24 @@ def test_refused_member(run):
     run(scenario)
 
 
+def test_a_poll_may_wait_longer_than_the_poll_interval(run):
+    """One call that waits for records is no missing poll: the member stays, and gets what comes at last."""
+
+    async def scenario(cluster):
+        async with consumer(cluster, max_poll_interval_ms="3000") as member, trio.open_nursery() as nursery:
+            member.subscribe(["t"])
+
+            async def later():
+                await trio.sleep(20)
+                await produce(cluster, b"late")
+
+            nursery.start_soon(later)
+            (record,) = await member.poll(60_000)
+            assert record.value == b"late"
+
+    run(scenario)
+
+
 def test_member_that_does_not_poll_leaves(run):
     """A member that does not poll within max.poll.interval.ms leaves the group, and the next poll joins again."""
 
