@@ -55,6 +55,7 @@ _COORDINATOR_CODES = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 )
 _JOIN_GRACE_MS = 5_000.0
+_STALE_EPOCH = ErrorCode.STALE_MEMBER_EPOCH
 _UNKNOWN_TOPIC = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 _UNKNOWN_TOPIC_MS = 1_000.0
 """How long an automatic commit waits until the coordinator knows a topic, which may be new, or deleted."""
@@ -443,7 +444,7 @@ class GroupClient:
                             self._refused = error
                         raise
                 raise self._refusal(code)
-            elif code is not ErrorCode.STALE_MEMBER_EPOCH and not code.retriable:
+            elif code is not _STALE_EPOCH and not code.retriable:
                 # A stale epoch is renewed by the answer to a heartbeat that is on its way, or the member is lost.
                 raise OffsetsRefusedError(self._group_id, refused)
             if asked.is_automatic and left and all(each is _UNKNOWN_TOPIC for each in refused.values()):
@@ -471,7 +472,7 @@ class GroupClient:
     async def _commit_once(
         self, asked: AskedCommit, deadline_ms: float
     ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
-        """Returns the first error, and the error of each partition whose offset was refused."""
+        """Returns the first error, one that stays if there is one, and the error of each refused partition."""
         topics: dict[str, list[OffsetCommitRequestPartition]] = {}
         for partition, committed in asked.offsets.items():
             topics.setdefault(partition.topic, []).append(
@@ -509,7 +510,8 @@ class GroupClient:
             for answer in topic.partitions
             if answer.error_code
         }
-        return next(iter(refused.values()), ErrorCode.NONE), refused
+        staying_first = sorted(refused.items(), key=lambda each: each[1].retriable or each[1] is _STALE_EPOCH)
+        return next((code for _, code in staying_first), ErrorCode.NONE), dict(staying_first)
 
     async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
         """Returns the committed offsets; partitions without one are left out.

@@ -12,9 +12,15 @@ from moldau import KafkaError, TopicPartition
 from moldau.consumer.core.epoch_membership import EpochMembership
 from moldau.consumer.core.membership import GroupIdentity
 from moldau.consumer.epoch_group import EpochGroupClient
+from moldau.consumer.group import OffsetsRefusedError
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
+from moldau.protocol.messages.offset_commit import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
 from support.client.consumer_stories import fill, numbers, simulate, take
 
 T0 = TopicPartition("t", 0)
@@ -217,5 +223,32 @@ def test_a_long_poll_keeps_its_place_and_commits():
             await consumer.poll(60_000)
             assert cluster.offsets["g", "t", 0][0] == 10
             assert ApiKey.LEAVE_GROUP not in [key for _, key, _ in cluster.requests]
+
+    simulate(scenario)
+
+
+def test_a_commit_that_may_pass_hides_none_that_does_not():
+    """The first partition is refused for a while, the second for good: the call ends at once, with the latter."""
+    codes = {"t": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "u": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+
+    def answer(broker, request):
+        return OffsetCommitResponse(
+            topics=[
+                OffsetCommitResponseTopic(
+                    name=topic.name,
+                    partitions=[OffsetCommitResponsePartition(partition_index=0, error_code=codes[topic.name])],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    async def scenario(cluster, open_consumer):
+        cluster.handlers[ApiKey.OFFSET_COMMIT] = answer
+        async with open_consumer(group_id="g") as consumer:
+            began = trio.current_time()
+            with pytest.raises(OffsetsRefusedError, match="TOPIC_AUTHORIZATION_FAILED") as caught:
+                await consumer.commit({("t", 0): 1, ("u", 0): 1})
+            assert caught.value.refused == {TopicPartition(topic, 0): code for topic, code in codes.items()}
+            assert trio.current_time() - began < 5
 
     simulate(scenario)
