@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
@@ -237,20 +238,14 @@ class Requester:
     async def each(self, names: Iterable[str], call: Callable[[Requester, str], Awaitable[V]]) -> dict[str, V]:
         """Returns what ``call`` returns for each name; all of them together have the time of one call.
 
+        The calls are made at the same time, as ``at_once``: a coordinator that does not answer costs no other its time.
+
         Raises:
             AdminError: ``call`` failed for a name; it was made for the others.
             SaslAuthenticationError: the login was refused.
         """
         bounded = self.within(self.timeout_ms)
-        found: dict[str, V] = {}
-        failures: dict[str, KafkaError] = {}
-        for name in dict.fromkeys(names):
-            try:
-                found[name] = await call(bounded, name)
-            except SaslAuthenticationError:
-                raise
-            except KafkaError as error:
-                failures[name] = error
+        found, failures = await self._made({name: partial(call, bounded, name) for name in dict.fromkeys(names)})
         raise_failures(failures, found)
         return found
 
@@ -303,6 +298,13 @@ class Requester:
             SaslAuthenticationError: the login was refused.
             KafkaError: the only call failed.
         """
+        found, failures = await self._made(calls)
+        if len(calls) == 1:
+            for error in failures.values():
+                raise error
+        return found, failures
+
+    async def _made(self, calls: Mapping[K, Callable[[], Awaitable[V]]]) -> tuple[dict[K, V], dict[K, KafkaError]]:
         _ = self.client  # misuse is refused here, outside the tasks
         found: dict[K, V] = {}
         failures: dict[K, KafkaError] = {}
@@ -324,7 +326,7 @@ class Requester:
             for key, call in islice(waiting, AT_ONCE_MAX):
                 nursery.start_soon(work, key, call)
         for error in failures.values():
-            if len(calls) == 1 or isinstance(error, SaslAuthenticationError):
+            if isinstance(error, SaslAuthenticationError):
                 raise error
         return {key: found[key] for key in calls if key in found}, {
             key: failures[key] for key in calls if key in failures

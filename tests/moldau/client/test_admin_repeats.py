@@ -13,6 +13,8 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import create_partitions as cp
 from moldau.protocol.messages import create_topics as ct
 from moldau.protocol.messages import delete_topics as dt
+from moldau.protocol.messages import describe_groups as desc
+from moldau.protocol.messages import find_coordinator as fc
 from moldau_jepsen.world.world import run_world
 from support.client.fake_cluster import FakeCluster
 
@@ -163,3 +165,25 @@ def test_offsets_are_looked_up_in_the_time_of_the_call(fault):
         assert trio.current_time() - began < 2.6
 
     simulate(scenario, {})
+
+
+def test_a_silent_coordinator_costs_no_other_group():
+    """Each of two groups has its own coordinator, and the first one does not answer."""
+
+    def find(broker, request):
+        number = 1 if "a" in request.coordinator_keys else 2
+        coordinator = fc.Coordinator(key=request.coordinator_keys[0], node_id=number, host=f"broker{number}", port=9092)
+        return fc.FindCoordinatorResponse(coordinators=[coordinator])
+
+    def describe(broker, request):
+        if broker == 1:
+            return None
+        return desc.DescribeGroupsResponse(groups=[desc.DescribedGroup(group_id="b", group_state="Empty")])
+
+    async def scenario(cluster, admin):
+        with pytest.raises(AdminError) as caught:
+            await admin.within(3_000).describe_groups(["a", "b"])
+        assert {name: error.code for name, error in caught.value.failures.items()} == {"a": ErrorCode.REQUEST_TIMED_OUT}
+        assert [(group.group_id, group.coordinator) for group in caught.value.results.values()] == [("b", 2)]
+
+    simulate(scenario, {ApiKey.FIND_COORDINATOR: find, ApiKey.DESCRIBE_GROUPS: describe})
