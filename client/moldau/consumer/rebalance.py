@@ -81,7 +81,8 @@ class Rebalancer:
         self._pattern = None if pattern is None else re.compile(pattern)
         if self._pattern is None:
             self.topics = names
-            self._client.set_topics(names)
+            # A leader goes on watching the topics of the other members.
+            self._client.set_topics([*names, *(self._group.partition_counts or ())])
         else:
             self.topics = self._matching_topics(self._pattern)
             self._client.want_all_topics()

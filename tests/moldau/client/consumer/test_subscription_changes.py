@@ -7,6 +7,7 @@ from moldau import TopicPartition
 from moldau.consumer.core.assignors import decode_subscription
 from moldau.protocol.api import ApiKey
 from support.client.consumer_stories import CommittedOffsets, fill, resubscribing, simulate
+from support.client.fake_cluster import FakePartition
 from support.proof import proof_beyond
 
 A0, B0 = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -137,3 +138,32 @@ def test_drawn_resubscriptions_take_back_no_commit(strategy, seed):
         assert sum(worker.resubscribed for worker in workers) >= 10, "the story needs members that resubscribe"
 
     simulate(scenario, seed)
+
+
+def test_a_leader_that_subscribes_again_watches_all_topics():
+    """The same subscription again changes nothing; the other member gets a partition that its topic has got."""
+
+    async def scenario(cluster, open_consumer):
+        for topic in "tu":
+            cluster.add_topic(topic)
+        config = {"group_id": "g", "metadata_max_age_ms": 1000, "heartbeat_interval_ms": 300}
+        async with open_consumer(**config) as first, open_consumer(**config) as member, trio.open_nursery() as nursery:
+
+            async def poll(consumer, topic):
+                while True:
+                    consumer.subscribe([topic])
+                    await consumer.poll(200)
+
+            nursery.start_soon(poll, first, "t")
+            await trio.sleep(2)
+            nursery.start_soon(poll, member, "u")
+            await trio.sleep(5)
+            assert (first.assignment, member.assignment) == ([("t", 0)], [("u", 0)])
+            leads = first.group_metadata().member_id == cluster.group("g").leader
+            topic, other = ("u", member) if leads else ("t", first)
+            cluster.topics[topic].append(FakePartition(leader=1))
+            await trio.sleep(10)
+            assert sorted(other.assignment) == [(topic, 0), (topic, 1)]
+            nursery.cancel_scope.cancel()
+
+    simulate(scenario)
