@@ -244,6 +244,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             raise RuntimeError("the consumer is subscribed; unsubscribe() first")
         wanted = arguments.partitions("assign", partitions)
         check_topic_names(partition.topic for partition in wanted)
+        self._commit_when_due()  # no rebalance commits the positions of partitions that are given up here
         self._positions.assign(wanted)
         client.set_topics(partition.topic for partition in wanted)
         fetcher.wake()

@@ -6,7 +6,7 @@ import trio
 from moldau import TopicPartition
 from moldau.consumer.core.assignors import decode_subscription
 from moldau.protocol.api import ApiKey
-from support.client.consumer_stories import CommittedOffsets, fill, resubscribing, simulate
+from support.client.consumer_stories import CommittedOffsets, fill, numbers, resubscribing, simulate, take
 from support.client.fake_cluster import FakePartition
 from support.proof import proof_beyond
 
@@ -165,5 +165,22 @@ def test_a_leader_that_subscribes_again_watches_all_topics():
             await trio.sleep(10)
             assert sorted(other.assignment) == [(topic, 0), (topic, 1)]
             nursery.cancel_scope.cancel()
+
+    simulate(scenario)
+
+
+def test_positions_are_committed_before_another_assignment():
+    """No rebalance follows that would commit those of the former partitions."""
+
+    async def scenario(cluster, open_consumer):
+        fill(cluster.add_topic("t")[0], 0, 10)
+        cluster.add_topic("u")
+        async with open_consumer(group_id="g", auto_commit_interval_ms=1000) as consumer:
+            consumer.assign([("t", 0)])
+            assert await take(consumer, 10) == numbers(0, 10)
+            await trio.sleep(2)
+            consumer.assign([("u", 0)])
+            await trio.sleep(1)
+            assert cluster.offsets["g", "t", 0][0] == 10
 
     simulate(scenario)
