@@ -282,12 +282,18 @@ def drawn_entry(draw: random.Random) -> Acl:
     operations = (
         ("all", "read", "write", "describe", "delete", "alter") if on_topics else ("all", "read", "describe", "delete")
     )
+    name = base if draw.random() < EXACT_SHARE else draw.choice(names)
+    principal = draw.choice((*USER_PRINCIPALS, *USER_PRINCIPALS, "User:*", "User:alic"))
+    operation = draw.choice(operations)
+    permission = "deny" if draw.random() < DENY_SHARE else "allow"
+    if (name, principal, permission) == ("*", "User:*", "deny"):
+        principal = USER_PRINCIPALS[0]  # it would stop the clients of all other workloads, for as long as it is there
     return Acl(
         resource="topic" if on_topics else "group",
-        name=base if draw.random() < EXACT_SHARE else draw.choice(names),
-        principal=draw.choice((*USER_PRINCIPALS, *USER_PRINCIPALS, "User:*", "User:alic")),
-        operation=draw.choice(operations),
-        permission="deny" if draw.random() < DENY_SHARE else "allow",
+        name=name,
+        principal=principal,
+        operation=operation,
+        permission=permission,
         pattern=pattern,
     )
 
