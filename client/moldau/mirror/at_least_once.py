@@ -93,7 +93,8 @@ class AtLeastOnce:
             except (KafkaError, CorruptRecordError, InvalidRecordError) as error:
                 self._reader.failed(part.partition, error)
             else:
-                if has_more:
+                # A batch before these may have been refused meanwhile: the position is then before that one, and stays.
+                if has_more and part.generation == self._reader.progress.generation(part.partition):
                     self._reader.go_on_at(part.partition, sent[-1].span.after.offset)
                 if is_alone and sent:
                     self._reader.hold(part.partition)

@@ -15,6 +15,8 @@ from moldau.mirror.at_least_once import AtLeastOnce
 from moldau.mirror.core.batches import Run
 from moldau.mirror.core.formats import Position
 from moldau.mirror.core.progress import Progress, stored_start
+from moldau.mirror.reading import Part
+from moldau.mirror.sending import Sent
 from moldau.values import ZERO_UUID
 from support.proof import examples
 
@@ -190,3 +192,41 @@ def test_a_stop_during_a_flush_stores_what_that_had_taken():
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     assert stored == [{P: Position(5)}]
+
+
+def test_a_batch_that_goes_alone_skips_nothing_refused():
+    """A batch before it is refused while it waits for memory: the partition is read again from that one."""
+    progress, seeks = Progress(), []
+    progress.begin(P, Position(5))
+    batches = SimpleNamespace(topic_partition=P, topic_id=TOPIC, next_offset=30)
+
+    async def poll(*_):
+        await trio.lowlevel.checkpoint()
+        return [Part(progress.generation(P), batches)]
+
+    async def send(part, sent, *, batches_max):
+        assert batches_max == 1
+        span = progress.sent(P, part.generation, (), 20, topic_id=TOPIC, leader_epoch=3)
+        await trio.lowlevel.checkpoint()
+        progress.begin(P, progress.by_partition[P].position)  # what ``SourceReader.failed`` does meanwhile
+        seeks.append(5)
+        sent.append(Sent(span, None, 0))
+        return True
+
+    def seek(_, offset):
+        seeks.append(offset)
+
+    ignored = {"hold": lambda _: None, "release": lambda _: None, "is_doubtful": lambda _: True}
+    copies = AtLeastOnce(
+        SimpleNamespace(progress=progress, poll=poll, go_on_at=seek, **ignored),
+        SimpleNamespace(send=send),
+        None,
+        None,
+        None,
+        None,
+        flush_ms=100.0,
+        statistics=None,
+        logger=None,
+    )
+    trio.run(copies._step, None)
+    assert seeks == [5]
