@@ -93,6 +93,8 @@ class _Processor:
                 raise
             except TimeoutError:
                 committing.cancel()
+            finally:
+                steps.end()
         return self._plan.work.finished
 
     def _start(self, group: asyncio.TaskGroup) -> None:

@@ -101,7 +101,10 @@ class _Processor:
                 finally:
                     self._is_over = True
         finally:
-            self._commit()
+            try:
+                self._commit()
+            finally:
+                self._end()
         if self._failure is not None:
             raise self._failure
         return self._work.finished
@@ -170,6 +173,17 @@ class _Processor:
         topic, value, key, headers, *_ = output
         send = self._producer.send_bytes if is_raw else self._producer.send
         send(topic, value, key, headers=headers).result()
+
+    def _end(self) -> None:
+        """Returns the records that were not processed to the consumer, and ends the pauses; see ``SharedSteps.end``."""
+        assignment, cluster = self._consumer.assignment, self._consumer.clusters_left
+        with self._lock:
+            self._work.follow(cluster)
+            self._work.retain(assignment)
+            returned, paused = self._work.to_return(), self._work.paused()
+        for partition, offset in returned.items():
+            self._consumer.seek(partition, offset)
+        self._consumer.resume(*paused)
 
     def _commit(self) -> None:
         """Commits what is processed; a member that has lost its partitions reads them again elsewhere."""

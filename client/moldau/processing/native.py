@@ -87,8 +87,11 @@ class _Processor:
                         due_s = trio.current_time() + interval_s
                 self._until = lambda: True
         finally:
-            with trio.move_on_after(FAREWELL_S, shield=True):
-                await steps.commit()
+            try:
+                with trio.move_on_after(FAREWELL_S, shield=True):
+                    await steps.commit()
+            finally:
+                steps.end()
         return self._plan.work.finished
 
     def _start(self, nursery: trio.Nursery) -> None:

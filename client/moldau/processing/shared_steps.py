@@ -122,6 +122,18 @@ class SharedSteps:
         send = self._producer.send_bytes if is_raw else self._producer.send
         await (await send(topic, value, key, headers=headers))
 
+    def end(self) -> None:
+        """Returns the records that were not processed to the consumer, and ends the pauses, once no handler runs.
+
+        Otherwise the next poll would begin behind these records, and the commits after it would include them.
+        """
+        work, consumer = self._work, self._consumer
+        work.follow(consumer.clusters_left)
+        work.retain(consumer.assignment)
+        for partition, offset in work.to_return().items():
+            consumer.seek(partition, offset)
+        consumer.resume(*work.paused())
+
     async def commit(self) -> None:
         """Commits what is processed; a member that has lost its partitions reads them again elsewhere."""
         self._work.follow(self._consumer.clusters_left)

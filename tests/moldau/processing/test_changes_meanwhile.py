@@ -158,3 +158,80 @@ def test_a_dead_letter_skips_nothing_of_another_cluster(run, moves):
     assert group.polls > 1
     assert group.seeks == ([] if moves else [(KEPT, 8)])
     assert group.committed == ([] if moves else [{KEPT: 8}])
+
+
+class Log:
+    """One partition with eight records, four for each poll. The handler fails once, at the second record."""
+
+    def __init__(self):
+        self.assignment = [KEPT]
+        self.clusters_left = 0
+        self.position = 0
+        self.polls = 0
+        self.is_paused = False
+        self.handled = []
+        self.committed = []
+
+    def poll(self):
+        self.polls += 1
+        if self.is_paused or self.position >= 8:
+            return []
+        first, self.position = self.position, min(self.position + 4, 8)
+        records = [Record(offset, 0, b"", b"") for offset in range(first, self.position)]
+        shape = {"next_offset": self.position, "leader_epoch": 0, "high_watermark": 8}
+        return [ConsumedBatch(topic="t", partition=0, records=records, **shape)]
+
+    def is_over(self):
+        return 7 in self.handled or self.polls > 10_000
+
+    def seek(self, partition, offset):
+        self.position = offset
+
+    def pause(self, *partitions):
+        self.is_paused |= bool(partitions)
+
+    def resume(self, *partitions):
+        self.is_paused &= not partitions
+
+    def handle(self, record):
+        self.handled.append(record.offset)
+        if self.handled == [0, 1]:
+            raise ValueError("once")
+
+    def commit(self, offsets):
+        self.committed.append(offsets[KEPT])
+
+
+def twice_with_threads(log):
+    more = {"seek": log.seek, "pause": log.pause, "resume": log.resume}
+    consumer = face(log, lambda timeout_ms: log.poll(), log.commit, **more)
+    settings = {"pending_max": 2, "until": log.is_over}
+    with pytest.raises(ValueError, match="once"):
+        moldau.blocking.processing.process(consumer, log.handle, **settings)
+    moldau.blocking.processing.process(consumer, log.handle, **settings)
+
+
+def twice_with_tasks(log):
+    poll, commit = calls_of_tasks(log, trio.testing.wait_all_tasks_blocked)
+    consumer = face(log, poll, commit, seek=log.seek, pause=log.pause, resume=log.resume)
+    settings = {"pending_max": 2, "until": log.is_over}
+
+    async def handle(record):
+        await trio.lowlevel.checkpoint()
+        log.handle(record)
+
+    async def main():
+        with pytest.raises(ExceptionGroup):
+            await process(consumer, handle, **settings)
+        await process(consumer, handle, **settings)
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("run", [twice_with_threads, twice_with_tasks])
+def test_records_that_were_not_processed_come_again(run):
+    """The first ``process`` fails, the second one reads with the same consumer what the first had taken."""
+    log = Log()
+    run(log)
+    assert log.handled == [0, 1, 1, 2, 3, 4, 5, 6, 7]
+    assert log.committed == [1, 8]

@@ -220,6 +220,14 @@ class Work:
             self._partitions[partition].is_paused = False
         return found
 
+    def to_return(self) -> dict[TopicPartition, int]:
+        """Returns the first unfinished offset of each partition whose records are not all finished."""
+        return {partition: held.pending[0] for partition, held in self._partitions.items() if held.pending}
+
+    def paused(self) -> list[TopicPartition]:
+        """Returns the partitions that ``to_pause`` named last."""
+        return [partition for partition, held in self._partitions.items() if held.is_paused]
+
     def to_commit(self) -> dict[tuple[str, int], int]:
         """Returns the offsets that may be committed and are not yet."""
         return {
