@@ -183,7 +183,7 @@ class _Processor:
             returned, paused = self._work.to_return(), self._work.paused()
         for partition, offset in returned.items():
             self._consumer.seek(partition, offset)
-        self._consumer.resume(*paused)
+        self._consumer.resume(*(each for each in paused if each in assignment))
 
     def _commit(self) -> None:
         """Commits what is processed; a member that has lost its partitions reads them again elsewhere."""

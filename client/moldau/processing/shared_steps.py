@@ -132,7 +132,7 @@ class SharedSteps:
         work.retain(consumer.assignment)
         for partition, offset in work.to_return().items():
             consumer.seek(partition, offset)
-        consumer.resume(*work.paused())
+        consumer.resume(*(each for each in work.paused() if each in consumer.assignment))
 
     async def commit(self) -> None:
         """Commits what is processed; a member that has lost its partitions reads them again elsewhere."""

@@ -150,6 +150,17 @@ def test_full_partitions_pause_until_half_is_done():
     assert work.to_resume() == [PARTITIONS[0]]
 
 
+def test_a_pause_ends_with_the_records_of_another_cluster():
+    """A partition that was assigned by hand stays assigned in the other cluster, and paused."""
+    work = Work(concurrency=10, order="none", pending_max=4)
+    work.take([batch(PARTITIONS[0], 0, 4)])
+    assert work.to_pause() == [PARTITIONS[0]]
+    work.follow(1)
+    assert work.paused() == [PARTITIONS[0]]
+    assert work.to_resume() == [PARTITIONS[0]]
+    assert work.to_resume() == work.paused() == []
+
+
 def test_a_record_of_a_retry_topic_waits_until_it_is_due():
     work = Work(concurrency=1, order="partition", pending_max=4)
     (plain,) = batch(PARTITIONS[0], 0, 1).with_partition()

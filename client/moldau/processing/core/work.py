@@ -69,6 +69,7 @@ class Work:
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._lanes: dict[tuple[TopicPartition, object], _Lane] = {}
         self._ready: deque[tuple[TopicPartition, object]] = deque()  # keys of lanes that are not busy and have records
+        self._dropped_paused: dict[TopicPartition, None] = {}  # nothing else would end their pauses
         self._cluster = 0
         self.running = 0
         self.finished = 0
@@ -188,7 +189,8 @@ class Work:
     def _drop(self, lost: Iterable[TopicPartition]) -> None:
         gone = set(lost)
         for partition in gone:
-            del self._partitions[partition]
+            if self._partitions.pop(partition).is_paused:
+                self._dropped_paused[partition] = None
         for key in [key for key in self._lanes if key[0] in gone]:
             lane = self._lanes[key]
             if lane.is_busy:
@@ -210,23 +212,27 @@ class Work:
         return found
 
     def to_resume(self) -> list[TopicPartition]:
-        """Returns the paused partitions of which half of the records is finished."""
+        """Returns the paused partitions of which half of the records is finished or all were dropped."""
         found = [
             partition
             for partition, held in self._partitions.items()
             if held.is_paused and held.unfinished <= self._pending_max // 2
         ]
+        dropped, self._dropped_paused = self._dropped_paused, {}
         for partition in found:
             self._partitions[partition].is_paused = False
-        return found
+        held = self._partitions
+        found += [partition for partition in dropped if partition not in held or not held[partition].is_paused]
+        return list(dict.fromkeys(found))
 
     def to_return(self) -> dict[TopicPartition, int]:
         """Returns the first unfinished offset of each partition whose records are not all finished."""
         return {partition: held.pending[0] for partition, held in self._partitions.items() if held.pending}
 
     def paused(self) -> list[TopicPartition]:
-        """Returns the partitions that ``to_pause`` named last."""
-        return [partition for partition, held in self._partitions.items() if held.is_paused]
+        """Returns the partitions that ``to_pause`` has named and ``to_resume`` has not."""
+        held = [partition for partition, held in self._partitions.items() if held.is_paused]
+        return list(dict.fromkeys([*held, *self._dropped_paused]))
 
     def to_commit(self) -> dict[tuple[str, int], int]:
         """Returns the offsets that may be committed and are not yet."""
