@@ -94,17 +94,9 @@ class ExactlyOnce:
             if not self._positions_due():
                 return
             parts = []
-        progress = self._reader.progress
-        sent: list[Sent] = []
-        read: dict[TopicPartition, None] = {}
-        moved: dict[TopicPartition, Position] = {}
         begun_ms = self._clock.monotonic_ms()
-        self._producer.begin_transaction()
         try:
-            await self._fill(parts, sent, read)
-            moved = progress.take_moved()
-            await self._store.send(self._producer, moved | behind(sent))
-            await self._producer.commit_transaction(END_TIMEOUT_MS)
+            await self._transact(parts)
         except FatalTransactionError as error:
             age_ms = self._clock.monotonic_ms() - begun_ms
             if age_ms < self._timeout_ms / 2:
@@ -114,6 +106,21 @@ class ExactlyOnce:
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT, f"a transaction of {age_ms:.0f} ms failed: {error}"
             ) from error
+
+    async def _transact(self, parts: list[Part]) -> None:
+        """Copies parts, and what can be read with them, in one transaction; aborts it if it cannot be committed."""
+        progress = self._reader.progress
+        sent: list[Sent] = []
+        read: dict[TopicPartition, None] = {}
+        moved: dict[TopicPartition, Position] = {}
+        self._producer.begin_transaction()
+        try:
+            await self._fill(parts, sent, read)
+            moved = progress.take_moved()
+            await self._store.send(self._producer, moved | behind(sent))
+            await self._producer.commit_transaction(END_TIMEOUT_MS)
+        except FatalTransactionError:
+            raise
         except (TransactionError, TransactionAbortedError, _RefusedError) as error:
             progress.keep_moved(moved)
             await self._abort(sent, read, error)

@@ -9,9 +9,10 @@ Method: the flow of an exactly-once mirror alone, with stand-ins for its clients
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import pytest
 import trio
 
 from moldau.cluster.metadata import TopicPartition
@@ -19,9 +20,12 @@ from moldau.mirror.core.formats import Position
 from moldau.mirror.core.progress import Progress
 from moldau.mirror.exactly_once import ExactlyOnce
 from moldau.mirror.statistics import SourceStatistics
-from moldau.producer import TransactionAbortedError
-from moldau.protocol.errors import ErrorCode
+from moldau.producer import ProducerFencedError, TransactionAbortedError
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.telemetry.log import EventLogger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PARTITION = TopicPartition("flights", 0)
 BEGINNING = Position(40, UUID(int=7), 3)
@@ -57,19 +61,17 @@ async def poll(*arguments: object, **options: object) -> list[object]:
     return []
 
 
-def test_a_position_of_an_aborted_transaction_is_stored_later() -> None:
-    progress, target = Progress(), Target()
-    progress.begin(PARTITION, BEGINNING, is_news=True)
-    parts: Any = SimpleNamespace(progress=progress, poll=poll)
-    stand_in: Any = target
-    flow = ExactlyOnce(
-        parts,
-        stand_in,
-        stand_in,
-        stand_in,
-        stand_in,
-        stand_in,
-        clock=SimpleNamespace(monotonic_ms=lambda: 0.0),
+def flow_of(target: Any, progress: Progress, now_ms: Callable[[], float]) -> ExactlyOnce:
+    reader: Any = SimpleNamespace(progress=progress, poll=poll)
+    clock: Any = SimpleNamespace(monotonic_ms=now_ms)
+    return ExactlyOnce(
+        reader,
+        target,
+        target,
+        target,
+        target,
+        target,
+        clock=clock,
         boundary_ms=0,
         timeout_ms=60_000,
         bytes_max=1,
@@ -78,6 +80,12 @@ def test_a_position_of_an_aborted_transaction_is_stored_later() -> None:
         logger=EventLogger("test"),
     )
 
+
+def test_a_position_of_an_aborted_transaction_is_stored_later() -> None:
+    progress, target = Progress(), Target()
+    progress.begin(PARTITION, BEGINNING, is_news=True)
+    flow = flow_of(target, progress, lambda: 0.0)
+
     async def main() -> None:
         for _ in range(3):
             await flow._step()
@@ -85,3 +93,31 @@ def test_a_position_of_an_aborted_transaction_is_stored_later() -> None:
     trio.run(main)
     assert target.ends == ["abort", "commit"]
     assert target.sent == [{PARTITION: BEGINNING}, {PARTITION: BEGINNING}]
+
+
+class Fencing(Target):
+    """A target whose coordinator has fenced the producer before it aborts, ``after_ms`` after its transaction began."""
+
+    def __init__(self, after_ms: float) -> None:
+        super().__init__()
+        self.now_ms = 0.0
+        self.after_ms = after_ms
+
+    async def abort_transaction(self, timeout_ms: float) -> None:
+        await trio.lowlevel.checkpoint()
+        self.now_ms += self.after_ms
+        raise ProducerFencedError(ErrorCode.PRODUCER_FENCED)
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "code"), [(70_000.0, ErrorCode.REQUEST_TIMED_OUT), (10.0, ErrorCode.PRODUCER_FENCED)]
+)
+def test_an_abort_after_the_timeout_stops_no_mirror(after_ms: float, code: ErrorCode) -> None:
+    """The coordinator has aborted a transaction that timed out; no other mirror has taken over."""
+    progress, target = Progress(), Fencing(after_ms)
+    progress.begin(PARTITION, BEGINNING, is_news=True)
+    flow = flow_of(target, progress, lambda: target.now_ms)
+    with pytest.raises(KafkaError) as failure:
+        trio.run(flow._step)
+    assert failure.value.code is code
+    assert isinstance(failure.value, ProducerFencedError) == (code is ErrorCode.PRODUCER_FENCED)
