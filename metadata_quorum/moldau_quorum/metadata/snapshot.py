@@ -8,6 +8,7 @@ immutable, so the caller may pause ``snapshot_pieces`` while newer images are ma
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
 from moldau.values import BrokerId
@@ -20,6 +21,29 @@ if TYPE_CHECKING:
 
 RECORDS_PER_PIECE: Final = 500
 """Number of records in a piece: some 50 kB and about a millisecond of work."""
+PIECE_TEXT_MAX: Final = 512 * 1024
+"""Length of all texts in a piece of several records. Each character has four bytes at most, so such a piece stays
+below the 4 MiB that the log allows."""
+
+_TEXTS: Final[dict[type[r.MetadataRecord], tuple[str, ...]]] = {
+    record_class: tuple(field.name for field in fields(record_class))
+    for record_class in r.RECORD_CLASSES
+    if record_class not in (r.TopicRecord, r.PartitionRecord)
+}
+"""Fields by class of record. The two classes that are left out hold no long texts, and most records are theirs."""
+
+
+def _text_size(record: r.MetadataRecord) -> int:
+    """Returns the length of all texts in a record, in characters or bytes."""
+    return sum(_length(getattr(record, name)) for name in _TEXTS.get(type(record), ()))
+
+
+def _length(value: object) -> int:
+    if isinstance(value, (str, bytes)):
+        return len(value)
+    if isinstance(value, r.Endpoint):
+        return len(value.name) + len(value.host)
+    return sum(map(_length, value)) if isinstance(value, tuple) else 0
 
 
 def snapshot_records(image: MetadataImage) -> Iterator[r.MetadataRecord]:
@@ -87,13 +111,18 @@ def snapshot_pieces(image: MetadataImage, *, records_per_piece: int = RECORDS_PE
             controller_sequence=image.controller_sequence,
         )
     ]
-    count = 0
+    count = held = 0
     for record in snapshot_records(image):
+        size = _text_size(record)
+        if batch and held + size > PIECE_TEXT_MAX:
+            yield r.encode_records(batch, level)
+            batch, held = [], 0
         count += 1
         batch.append(record)
+        held += size
         if len(batch) >= records_per_piece:
             yield r.encode_records(batch, level)
-            batch = []
+            batch, held = [], 0
     batch.append(r.SnapshotFooterRecord(record_count=count))
     yield r.encode_records(batch, level)
 
