@@ -17,25 +17,29 @@ from moldau_quorum.metadata.image import ImageEditor, MetadataImage, quota_sort_
 from moldau_quorum.metadata.image_parts import partition_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 RECORDS_PER_PIECE: Final = 500
 """Number of records in a piece: some 50 kB and about a millisecond of work."""
-PIECE_TEXT_MAX: Final = 512 * 1024
-"""Length of all texts in a piece of several records. Each character has four bytes at most, so such a piece stays
+RECORD_BYTES_MAX: Final = 1024 * 1024
+"""Maximum size of a record that a controller may write. A snapshot can join the parts of a broker's registration that
+two records brought, and the log allows 4 MiB for a piece."""
+PIECE_LENGTH_MAX: Final = 512 * 1024
+"""Length of a piece of several records, in characters of texts. Each has four bytes at most, so such a piece stays
 below the 4 MiB that the log allows."""
+_CHARACTER_BYTES_MAX: Final = 4
 
-_TEXTS: Final[dict[type[r.MetadataRecord], tuple[str, ...]]] = {
+_FIELDS: Final[dict[type[r.MetadataRecord], tuple[str, ...]]] = {
     record_class: tuple(field.name for field in fields(record_class))
     for record_class in r.RECORD_CLASSES
     if record_class not in (r.TopicRecord, r.PartitionRecord)
 }
-"""Fields by class of record. The two classes that are left out hold no long texts, and most records are theirs."""
+"""Fields by class of record. The two classes that are left out hold no long values, and most records are theirs."""
 
 
-def _text_size(record: r.MetadataRecord) -> int:
-    """Returns the length of all texts in a record, in characters or bytes."""
-    return sum(_length(getattr(record, name)) for name in _TEXTS.get(type(record), ()))
+def _record_length(record: r.MetadataRecord) -> int:
+    """Returns the length of all values in a record, that of texts in characters."""
+    return sum(_length(getattr(record, name)) for name in _FIELDS.get(type(record), ()))
 
 
 def _length(value: object) -> int:
@@ -43,7 +47,7 @@ def _length(value: object) -> int:
         return len(value)
     if isinstance(value, r.Endpoint):
         return len(value.name) + len(value.host)
-    return sum(map(_length, value)) if isinstance(value, tuple) else 0
+    return sum(map(_length, value)) if isinstance(value, tuple) else 16  # a UUID
 
 
 def snapshot_records(image: MetadataImage) -> Iterator[r.MetadataRecord]:
@@ -96,6 +100,20 @@ def _setting_records(image: MetadataImage) -> Iterator[r.MetadataRecord]:
         yield image.delegation_tokens[token_id]
 
 
+def check_records_fit(records: Iterable[r.MetadataRecord], level: int) -> None:
+    """Checks that each record fits into a piece of a snapshot.
+
+    Raises:
+        CommandTooLargeError: a record exceeds ``RECORD_BYTES_MAX``.
+    """
+    for record in records:
+        if _record_length(record) * _CHARACTER_BYTES_MAX <= RECORD_BYTES_MAX:
+            continue
+        size = len(r.encode_records((record,), level))
+        if size > RECORD_BYTES_MAX:
+            raise r.CommandTooLargeError(f"a {type(record).__name__} of {size} bytes exceeds {RECORD_BYTES_MAX}")
+
+
 def snapshot_pieces(image: MetadataImage, *, records_per_piece: int = RECORDS_PER_PIECE) -> Iterator[bytes]:
     """Yields the pieces of a snapshot; each ``next`` does a bounded amount of work.
 
@@ -113,8 +131,8 @@ def snapshot_pieces(image: MetadataImage, *, records_per_piece: int = RECORDS_PE
     ]
     count = held = 0
     for record in snapshot_records(image):
-        size = _text_size(record)
-        if batch and held + size > PIECE_TEXT_MAX:
+        size = _record_length(record)
+        if batch and held + size > PIECE_LENGTH_MAX:
             yield r.encode_records(batch, level)
             batch, held = [], 0
         count += 1

@@ -19,6 +19,7 @@ from moldau_quorum.metadata.records import (
     decode_command,
     encode_command,
 )
+from moldau_quorum.metadata.snapshot import RECORD_BYTES_MAX, check_records_fit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,10 +100,10 @@ class Projection:
         """Writes records as one command and replays them on the projection.
 
         Each command is decoded and replayed as every replica will do it before it enters the log: an entry that cannot
-        be replayed would end all controllers, at every start.
+        be replayed would end all controllers, at every start. So would a record that no snapshot can hold.
 
         Raises:
-            CommandTooLargeError: the command exceeds the bound of one entry; nothing was written.
+            CommandTooLargeError: the command exceeds the bound of one entry, or a record its own; nothing was written.
             MetadataCorruptError: the command cannot be replayed; nothing was written.
             NotLeaderError: the controller epoch is over; nothing was written.
         """
@@ -117,6 +118,8 @@ class Projection:
         if pause is not None:
             await pause()
         data = encode_command(command, self.image.metadata_level)
+        if len(data) > RECORD_BYTES_MAX:
+            check_records_fit(records, self.image.metadata_level)
         if pause is not None:
             await pause()
         decoded = decode_command(data)
