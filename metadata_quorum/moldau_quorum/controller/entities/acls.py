@@ -25,10 +25,12 @@ from moldau.protocol.messages.describe_acls import (
     DescribeAclsResponse,
 )
 from moldau_quorum.authorization.rules import parse_network
-from moldau_quorum.controller.context import Context, RefusedError, Result
+from moldau_quorum.controller.context import Context, DecisionView, RefusedError, Result
 from moldau_quorum.metadata.records import AccessControlEntryRecord, MetadataRecord, RemoveAccessControlEntryRecord
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from moldau_quorum.metadata.image import MetadataImage
 
 ANY, MATCH, LITERAL, PREFIXED = 1, 2, 3, 4
@@ -40,6 +42,12 @@ WILDCARD: Final = "*"
 CLUSTER_RESOURCE: Final = 4
 CLUSTER_NAME: Final = "kafka-cluster"
 ACLS_MAX: Final = 100_000
+COMPARISONS_MAX: Final = 2_000_000
+"""Comparisons of an entry with a filter in one deletion, about a second of work; further filters are refused."""
+SLICE_COMPARISONS: Final = 25_000
+"""Comparisons between two turns of other tasks."""
+COMPARISONS_PER_MATCH: Final = 10
+"""A match takes the time of so many comparisons, because it is described in the response."""
 
 
 def create_acls(request: CreateAclsRequest, image: MetadataImage, context: Context) -> Result[CreateAclsResponse]:
@@ -182,11 +190,46 @@ def describe_acls(request: DescribeAclsRequest, image: MetadataImage, context: C
     return Result(response=DescribeAclsResponse(error_message=None, resources=described))
 
 
+class _Index:
+    """The entries of an image, by principal and by name: most filters of a deletion name one of both."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self._all = list(image.acls.values())
+        self._by_principal: dict[str, list[AccessControlEntryRecord]] = {}
+        self._by_name: dict[str, list[AccessControlEntryRecord]] = {}
+        for entry in self._all:
+            self._by_principal.setdefault(entry.principal, []).append(entry)
+            self._by_name.setdefault(entry.resource_name, []).append(entry)
+
+    def candidates(self, acl_filter: AclFilter) -> list[AccessControlEntryRecord]:
+        """Returns entries among which are all that pass the filter."""
+        found = self._all
+        if acl_filter.principal is not None:
+            found = self._by_principal.get(acl_filter.principal, [])
+        if acl_filter.resource_name is not None and acl_filter.pattern_type != MATCH:
+            found = min(found, self._by_name.get(acl_filter.resource_name, []), key=len)
+        return found
+
+
 def delete_acls(request: DeleteAclsRequest, image: MetadataImage, context: Context) -> Result[DeleteAclsResponse]:
     """Removes all entries that pass a filter."""
-    removed: dict[int, MetadataRecord] = {}
     results: list[DeleteAclsFilterResult] = []
+    return Result(
+        response=DeleteAclsResponse(filter_results=results), steps=lambda view: _delete_each(request, view, results)
+    )
+
+
+def _delete_each(
+    request: DeleteAclsRequest, view: DecisionView, results: list[DeleteAclsFilterResult]
+) -> Iterator[list[MetadataRecord]]:
+    """Yields empty slices while it looks for the entries, then all records in one."""
+    removed: dict[int, MetadataRecord] = {}
+    index = _Index(view.image)
+    total = in_slice = 0
     for wanted in request.filters:
+        if in_slice >= SLICE_COMPARISONS:
+            yield []
+            in_slice = 0
         acl_filter = AclFilter(
             resource_type=wanted.resource_type_filter,
             resource_name=wanted.resource_name_filter,
@@ -198,23 +241,30 @@ def delete_acls(request: DeleteAclsRequest, image: MetadataImage, context: Conte
         )
         try:
             acl_filter.check()
+            if total >= COMPARISONS_MAX:
+                raise RefusedError(ErrorCode.POLICY_VIOLATION, "the request compares too many entries: split it")
         except RefusedError as refusal:
             results.append(DeleteAclsFilterResult(error_code=refusal.code, error_message=refusal.message))
             continue
-        matching: list[DeleteAclsMatchingAcl] = []
-        for entry in _matching(acl_filter, image):
-            removed[entry.acl_id.int] = RemoveAccessControlEntryRecord(acl_id=entry.acl_id)
-            matching.append(
-                DeleteAclsMatchingAcl(
-                    error_message=None,
-                    resource_type=entry.resource_type,
-                    resource_name=entry.resource_name,
-                    pattern_type=entry.pattern_type,
-                    principal=entry.principal,
-                    host=entry.host,
-                    operation=entry.operation,
-                    permission_type=entry.permission_type,
-                )
-            )
-        results.append(DeleteAclsFilterResult(error_message=None, matching_acls=matching))
-    return Result(records=tuple(removed.values()), response=DeleteAclsResponse(filter_results=results))
+        candidates = index.candidates(acl_filter)
+        matching = sorted((entry for entry in candidates if acl_filter.matches(entry)), key=_identity)
+        removed.update((entry.acl_id.int, RemoveAccessControlEntryRecord(acl_id=entry.acl_id)) for entry in matching)
+        results.append(
+            DeleteAclsFilterResult(error_message=None, matching_acls=[_matching_acl(entry) for entry in matching])
+        )
+        work = 1 + len(candidates) + COMPARISONS_PER_MATCH * len(matching)
+        total, in_slice = total + work, in_slice + work
+    yield list(removed.values())
+
+
+def _matching_acl(entry: AccessControlEntryRecord) -> DeleteAclsMatchingAcl:
+    return DeleteAclsMatchingAcl(
+        error_message=None,
+        resource_type=entry.resource_type,
+        resource_name=entry.resource_name,
+        pattern_type=entry.pattern_type,
+        principal=entry.principal,
+        host=entry.host,
+        operation=entry.operation,
+        permission_type=entry.permission_type,
+    )

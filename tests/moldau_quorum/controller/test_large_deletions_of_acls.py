@@ -1,0 +1,94 @@
+"""A deletion of access control entries with many filters takes a bounded time.
+
+The controller decides nothing else meanwhile, and while it compares without a pause its quorum elects another leader,
+which then gets the same request. The tests count comparisons; they do not measure time.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.create_acls import AclCreation, CreateAclsRequest
+from moldau.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from moldau_quorum.controller.context import DecisionView
+from moldau_quorum.controller.entities import acls
+from support.controller.model import ModelController
+
+COUNT = 300
+
+
+@pytest.fixture
+def controller() -> ModelController:
+    controller = ModelController()
+    creations = [
+        AclCreation(
+            resource_type=2,
+            resource_name=f"t{number}",
+            resource_pattern_type=3,
+            principal=f"User:u{number % 7}",
+            host="*",
+            operation=3,
+            permission_type=3,
+        )
+        for number in range(COUNT)
+    ]
+    results = controller.handle(CreateAclsRequest(creations=creations)).results
+    assert not any(result.error_code for result in results)
+    return controller
+
+
+@pytest.fixture
+def compared(monkeypatch) -> list[int]:
+    """Returns the number of comparisons, in a list of one."""
+    counts, matches = [0], acls.AclFilter.matches
+
+    def counting(acl_filter, entry):
+        counts[0] += 1
+        return matches(acl_filter, entry)
+
+    monkeypatch.setattr(acls.AclFilter, "matches", counting)
+    return counts
+
+
+def acl_filter(name: str | None = None, principal: str | None = None) -> DeleteAclsFilter:
+    return DeleteAclsFilter(
+        resource_type_filter=2,
+        resource_name_filter=name,
+        pattern_type_filter=3,
+        principal_filter=principal,
+        host_filter=None,
+        operation=1,
+        permission_type=1,
+    )
+
+
+def test_filters_that_name_entries_find_them_at_once(controller, compared) -> None:
+    filters = [acl_filter(name=f"t{number}") for number in range(COUNT)]
+    filters.append(acl_filter(name="t3", principal="User:u3"))
+    filters.append(acl_filter(name="t3", principal="User:u4"))
+    filters.append(acl_filter(principal="User:none"))
+    results = controller.handle(DeleteAclsRequest(filters=filters)).filter_results
+    assert [len(result.matching_acls) for result in results] == [1] * COUNT + [1, 0, 0]
+    assert compared[0] <= COUNT + 2
+    assert not controller.image.acls
+
+
+def test_a_deletion_that_compares_too_much_is_refused(controller, compared, monkeypatch) -> None:
+    monkeypatch.setattr(acls, "COMPARISONS_MAX", 10 * COUNT)
+    filters = [acl_filter(principal="User:u0") for _ in range(1_000)]
+    results = controller.handle(DeleteAclsRequest(filters=filters)).filter_results
+    assert results[0].error_code == ErrorCode.NONE
+    assert results[0].matching_acls
+    assert results[-1].error_code == ErrorCode.POLICY_VIOLATION
+    assert compared[0] <= 10 * COUNT
+
+
+def test_others_run_while_entries_are_compared(controller, monkeypatch) -> None:
+    """A long deletion yields, and removes all entries in one command."""
+    monkeypatch.setattr(acls, "SLICE_COMPARISONS", COUNT)
+    context = controller.context()
+    request = DeleteAclsRequest(filters=[acl_filter() for _ in range(5)])
+    result = acls.delete_acls(request, controller.image, context)
+    slices = [len(records) for records in result.slices(DecisionView(controller.image, context))]
+    assert slices == [0, 0, 0, 0, COUNT]
