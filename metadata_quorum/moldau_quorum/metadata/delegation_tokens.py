@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.sasl.core.scram import (
@@ -18,6 +19,7 @@ from moldau.runtime.sasl.core.scram import (
     keys_of,
     salted_password,
 )
+from moldau_quorum.metadata.persistent_map import PersistentMap
 
 if TYPE_CHECKING:
     from moldau.runtime.config import Config
@@ -57,13 +59,40 @@ def is_expired(token: DelegationTokenRecord, wall_ms: int) -> bool:
     return wall_ms >= min(token.expiry_ms, token.max_ms)
 
 
+class _TokenIds:
+    """The ids of tokens by their HMACs; follows the tokens from image to image, so that each HMAC is derived once."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._tokens: PersistentMap[str, DelegationTokenRecord] = PersistentMap()
+        self._ids: dict[bytes, str] = {}
+
+    def find(self, tokens: PersistentMap[str, DelegationTokenRecord], wanted: bytes) -> str | None:
+        """Returns the id of the token among ``tokens`` that has an HMAC; None if there is none."""
+        for token_id in self._tokens.changed_keys(tokens):
+            is_new, is_kept = token_id not in self._tokens, token_id in tokens
+            if is_new or not is_kept:
+                derived = token_hmac(self._secret, token_id)
+                if is_kept:
+                    self._ids[derived] = token_id
+                else:
+                    del self._ids[derived]
+        self._tokens = tokens
+        return self._ids.get(wanted)
+
+
+@lru_cache(maxsize=2)
+def _token_ids(secret: bytes) -> _TokenIds:
+    return _TokenIds(secret)
+
+
 def find_token(image: MetadataImage, secret: bytes, wanted: bytes) -> DelegationTokenRecord | None:
-    """Returns the token with an HMAC; None if there is none."""
-    found = None
-    for token_id, token in image.delegation_tokens.items():
-        if hmac.compare_digest(token_hmac(secret, token_id), wanted):
-            found = token
-    return found
+    """Returns the token with an HMAC; None if there is none.
+
+    The time of a lookup says nothing about an HMAC that is close to the wanted one: it depends on a hash of all bytes.
+    """
+    token_id = _token_ids(secret).find(image.delegation_tokens, wanted)
+    return None if token_id is None else image.delegation_tokens[token_id]
 
 
 class TokenLogins:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from moldau_quorum.metadata.records import MetadataRecord
 
 TOKENS_MAX: Final = 10_000
-"""Tokens of a cluster: each login and each renewal may look at all of them."""
+"""Tokens of a cluster: each description may look at all of them."""
 RENEWERS_MAX: Final = 100
 
 
