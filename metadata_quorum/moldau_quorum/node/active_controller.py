@@ -82,6 +82,9 @@ STALL_MS: Final = 100.0
 """When this task comes so much too late, it was the process that stood still, and sessions are extended."""
 DECISIONS_PER_TURN: Final = 64
 """Decisions between two checkpoints."""
+TURN_MS: Final = 20.0
+"""Time of decisions after which there is a checkpoint before the next one: some requests take much longer than others,
+and while this task decides, the node neither sends nor receives messages of the metadata log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -409,15 +412,21 @@ class ActiveController:
             self._depose()
 
     async def _decide_queued(self) -> None:
-        decided = 0
+        decided, clock = 0, self._environment.clock
+        began_ms = clock.monotonic_ms()
         while self._queue and self._projection.epoch is not None:
             pending = self._queue.pop()
             await self._decide(pending)
             decided += 1
-            if decided % DECISIONS_PER_TURN == 0 or self._projection.records_in_turn >= SLICE_RECORDS:
+            if (
+                decided % DECISIONS_PER_TURN == 0
+                or self._projection.records_in_turn >= SLICE_RECORDS
+                or clock.monotonic_ms() - began_ms >= TURN_MS
+            ):
                 self._projection.records_in_turn = 0
                 await trio.lowlevel.checkpoint()
                 await self._decide_timed()
+                began_ms = clock.monotonic_ms()
 
     async def _decide(self, pending: PendingAnswer) -> None:
         """Decides one request."""
