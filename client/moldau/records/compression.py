@@ -37,6 +37,8 @@ _SNAPPY_EXPANSION_MAX = 32  # a copy element of 3 bytes yields at most 64
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_EXPANSION_MAX = 128 * 1024  # a block of 3 to 4 bytes yields at most 128 KiB
 _ZSTD_FIRST_BYTES = 64 * 1024
+_STREAM_FIRST_BYTES = 256
+"""First input of each further gzip member or lz4 frame."""
 _INT32 = struct.Struct(">i")
 
 
@@ -139,47 +141,83 @@ def damaged(codec: Compression, detail: object) -> CorruptRecordError:
     return CorruptRecordError(f"{codec.config_name} data is damaged: {detail}")
 
 
+class _Input:
+    """Hands compressed bytes to one stream after another.
+
+    A library copies the input that a stream leaves, and data may consist of many thousand tiny streams. Only the first
+    one therefore gets everything at once, as most data are one stream; the others get a little, and then more and more.
+    """
+
+    __slots__ = ("_at", "_data", "_step")
+
+    def __init__(self, data: Buffer) -> None:
+        self._data = memoryview(data)
+        self._at = 0
+        self._step = len(self._data)
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether no byte is left."""
+        return self._at >= len(self._data)
+
+    def next_stream(self, unused: int) -> None:
+        """Takes back the bytes that a stream has left behind its end."""
+        self._at -= unused
+        self._step = _STREAM_FIRST_BYTES
+
+    def take(self) -> memoryview:
+        """Returns the next bytes; none at the end."""
+        found = self._data[self._at : self._at + self._step]
+        self._at += len(found)
+        self._step *= 2
+        return found
+
+
 def _decompress_gzip(data: Buffer, size_limit: int) -> bytes:
+    source = _Input(data)
     parts: list[bytes] = []
     size = 0
-    rest: Buffer = data
     while True:
         member = zlib.decompressobj(31)
-        try:
-            # max_length 0 would mean "unlimited", hence one more than the limit.
-            part = member.decompress(rest, size_limit - size + 1)
-        except zlib.error as error:
-            raise damaged(Compression.GZIP, error) from None
-        size += len(part)
-        if size > size_limit:
-            raise oversized(Compression.GZIP, size_limit)
-        if not member.eof:
-            raise damaged(Compression.GZIP, "it ends too early")
-        parts.append(part)
-        rest = member.unused_data
-        if not rest:
+        while not member.eof:
+            given = source.take()
+            try:
+                # max_length 0 would mean "unlimited", hence one more than the limit.
+                part = member.decompress(given, size_limit - size + 1)
+            except zlib.error as error:
+                raise damaged(Compression.GZIP, error) from None
+            size += len(part)
+            if size > size_limit:
+                raise oversized(Compression.GZIP, size_limit)
+            if not given and not member.eof:
+                raise damaged(Compression.GZIP, "it ends too early")
+            parts.append(part)
+        source.next_stream(len(member.unused_data))
+        if source.is_used_up:
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _decompress_lz4(data: Buffer, size_limit: int) -> bytes:
     import lz4.frame
 
+    source = _Input(data)
     parts: list[bytes] = []
     size = 0
-    rest: Buffer | None = data
-    while rest:
+    while not source.is_used_up:
         frame = lz4.frame.LZ4FrameDecompressor()
-        try:
-            part: bytes = frame.decompress(rest, max_length=size_limit - size + 1)
-        except (RuntimeError, ValueError) as error:
-            raise damaged(Compression.LZ4, error) from None
-        size += len(part)
-        if size > size_limit:
-            raise oversized(Compression.LZ4, size_limit)
-        if not frame.eof:
-            raise damaged(Compression.LZ4, "it ends too early")
-        parts.append(part)
-        rest = frame.unused_data
+        while not frame.eof:
+            given: Buffer = source.take() if frame.needs_input else b""
+            try:
+                part: bytes = frame.decompress(given, max_length=size_limit - size + 1)
+            except (RuntimeError, ValueError) as error:
+                raise damaged(Compression.LZ4, error) from None
+            size += len(part)
+            if size > size_limit:
+                raise oversized(Compression.LZ4, size_limit)
+            if not given and not part and not frame.eof:
+                raise damaged(Compression.LZ4, "it ends too early")
+            parts.append(part)
+        source.next_stream(len(frame.unused_data or b""))
     if not parts:
         raise damaged(Compression.LZ4, "it is empty")
     return parts[0] if len(parts) == 1 else b"".join(parts)

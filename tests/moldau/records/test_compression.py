@@ -3,6 +3,7 @@
 import gzip
 import struct
 import tracemalloc
+import zlib
 
 import cramjam
 import lz4.frame
@@ -134,3 +135,41 @@ def test_names():
     assert Compression.from_config_name("zstd") is Compression.ZSTD
     with pytest.raises(ValueError, match="unknown compression 'brotli'; expected one of none, gzip"):
         Compression.from_config_name("brotli")
+
+
+class Offered:
+    """Counts the bytes that decompressors are offered; each copies what it leaves of them."""
+
+    def __init__(self, make):
+        self.make, self.count = make, 0
+
+    def __call__(self, *args):
+        return Counting(self.make(*args), self)
+
+
+class Counting:
+    def __init__(self, stream, offered):
+        self._stream, self._offered = stream, offered
+
+    def __getattr__(self, name):
+        return getattr(self._stream, name)
+
+    def decompress(self, data, *args, **options):
+        self._offered.count += len(data)
+        return self._stream.decompress(data, *args, **options)
+
+
+@pytest.mark.parametrize(
+    ("codec", "module", "name"),
+    [(Compression.GZIP, zlib, "decompressobj"), (Compression.LZ4, lz4.frame, "LZ4FrameDecompressor")],
+    ids=["gzip", "lz4"],
+)
+def test_the_work_grows_with_the_number_of_streams(codec, module, name, monkeypatch):
+    """And not with its square: one megabyte holds 50,000 empty gzip members, or 95,000 empty lz4 frames."""
+    streams = 2_000
+    empty = gzip.compress(b"") if codec is Compression.GZIP else lz4.frame.compress(b"", store_size=False)
+    packed = empty * streams + compress(codec, TEXT)
+    offered = Offered(getattr(module, name))
+    monkeypatch.setattr(module, name, offered)
+    assert decompress(codec, packed) == TEXT
+    assert offered.count < 2 * len(packed) + 512 * streams
