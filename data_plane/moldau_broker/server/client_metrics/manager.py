@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
+import trio
+
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsResponse
 from moldau.protocol.messages.push_telemetry import PushTelemetryResponse
@@ -71,6 +73,8 @@ class ClientMetrics:
         self._read = read
         self._bytes_max = bytes_max
         self.instances = Instances()
+        self.lane = trio.Lock()
+        """Held while a push is read and until other tasks have had their turn."""
         self.counts = Counts()
 
     def follow(self, image: MetadataImage) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 TEXT_MAX: Final = 200
 """Characters of a name, of a label's name and of its value; longer ones are cut."""
+PARTS_MAX: Final = 20_000
+"""Resources, their attributes, scopes and metrics of one push: walking them takes some 20 ms."""
 LABELS_MAX: Final = 16
 """Labels of a point; further ones are dropped, in the order of their names."""
 OWN_LABELS: Final = frozenset({"client_id", "client_instance_id"})
@@ -39,12 +41,14 @@ def points_of(data: bytes | bytearray | memoryview) -> tuple[list[Point], int, L
     """Returns at most ``CLIENT_SERIES_MAX`` points, how many others the data have, and the labels of the client.
 
     Raises:
-        ValueError: the bytes are no ``MetricsData``.
+        ValueError: the bytes are no ``MetricsData``, or have more than ``PARTS_MAX`` parts.
     """
     try:
         message = MetricsData.FromString(bytes(data))
     except DecodeError as error:
         raise ValueError(f"the metrics are no MetricsData of OpenTelemetry: {error}") from error
+    if not _is_walkable(message):
+        raise ValueError(f"the metrics have more than {PARTS_MAX} parts")
     points: list[Point] = []
     left_out = 0
     for metric in _metrics(message):
@@ -71,6 +75,22 @@ def points_of(data: bytes | bytearray | memoryview) -> tuple[list[Point], int, L
             for value in taken
         ]
     return points, left_out, _client_labels(message)
+
+
+def _is_walkable(message: MetricsData) -> bool:
+    """Returns whether a message has at most ``PARTS_MAX`` parts; empty ones take two bytes each."""
+    left = PARTS_MAX - len(message.resource_metrics)
+    if left < 0:
+        return False
+    for resource in message.resource_metrics:
+        left -= len(resource.resource.attributes) + len(resource.scope_metrics)
+        if left < 0:
+            return False
+        for scope in resource.scope_metrics:
+            left -= len(scope.metrics)
+            if left < 0:
+                return False
+    return True
 
 
 def _client_labels(message: MetricsData) -> Labels:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+import trio
+
 from moldau_broker.server.client_metrics.core.instances import Client
 
 if TYPE_CHECKING:
@@ -31,12 +33,20 @@ def handle_get_telemetry_subscriptions(
     return context.client_metrics.get(request, _client(call))
 
 
-def handle_push_telemetry(
+async def handle_push_telemetry(
     context: TelemetryContext, request: PushTelemetryRequest, call: Call
 ) -> PushTelemetryResponse:
-    """Takes the metrics of the client."""
-    assert context.client_metrics is not None, "a broker without telemetry does not offer the API"
-    return context.client_metrics.push(request, _client(call))
+    """Takes the metrics of the client; other tasks run between two pushes, also of two clients.
+
+    A push of a hundred bytes may hold a megabyte, which takes a tenth of a second to read, and one drain may hold many
+    such pushes.
+    """
+    metrics = context.client_metrics
+    assert metrics is not None, "a broker without telemetry does not offer the API"
+    async with metrics.lane:
+        response = metrics.push(request, _client(call))
+        await trio.lowlevel.checkpoint()
+    return response
 
 
 def _client(call: Call) -> Client:

@@ -7,7 +7,7 @@ import pytest
 from opentelemetry.proto.metrics.v1 import metrics_pb2
 
 from moldau_broker.server.client_metrics.core.series import CLIENT_SERIES_MAX, Point
-from moldau_broker.server.client_metrics.otlp import LABELS_MAX, TEXT_MAX, points_of
+from moldau_broker.server.client_metrics.otlp import LABELS_MAX, PARTS_MAX, TEXT_MAX, points_of
 
 DELTA, CUMULATIVE = 1, 2
 
@@ -78,3 +78,23 @@ def test_hostile_metrics_stay_within_the_bounds() -> None:
 def test_bytes_that_are_no_metrics_are_refused() -> None:
     with pytest.raises(ValueError, match="no MetricsData"):
         points_of(b"\xff\xff\xff")
+
+
+@pytest.mark.parametrize("kind", ["resources", "attributes", "scopes", "metrics"])
+def test_many_empty_parts_are_refused(kind) -> None:
+    """A part without content takes two bytes, and compressed almost none."""
+    data, metrics = message()
+    resource = data.resource_metrics[0]
+    parts = {
+        "resources": data.resource_metrics,
+        "attributes": resource.resource.attributes,
+        "scopes": resource.scope_metrics,
+        "metrics": metrics,
+    }[kind]
+    for _ in range(PARTS_MAX - 2):
+        parts.add()
+    assert points_of(data.SerializeToString()) == ([], 0, ())
+    for _ in range(2):
+        parts.add()
+    with pytest.raises(ValueError, match=f"more than {PARTS_MAX} parts"):
+        points_of(data.SerializeToString())

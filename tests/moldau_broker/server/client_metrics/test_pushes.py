@@ -6,8 +6,9 @@ Method: requests to a whole broker on virtual time; its registry is read as a sc
 from __future__ import annotations
 
 import sys
+from itertools import repeat
 from typing import TYPE_CHECKING
-from uuid import UUID
+from uuid import NAMESPACE_URL, UUID, uuid5
 
 import trio
 from opentelemetry.proto.metrics.v1 import metrics_pb2
@@ -21,10 +22,10 @@ from moldau.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from moldau.protocol.messages.push_telemetry import PushTelemetryRequest
+from moldau.protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
 from moldau.records.compression import Compression, compress
 from moldau.runtime.telemetry.metrics import Registry
-from moldau_broker.server.client_metrics.core.instances import id_text
+from moldau_broker.server.client_metrics.core.instances import INTERVAL_MS_DEFAULT, id_text, subscription_id
 from moldau_broker.server.client_metrics.manager import OFFERED
 from moldau_broker.server.metrics.clients import register_client_metrics
 from support.cluster.broker_cluster import run_cluster
@@ -32,6 +33,8 @@ from support.cluster.broker_cluster import run_cluster
 if TYPE_CHECKING:
     import pytest
 
+    from moldau.values import Buffer
+    from moldau_broker.server.client_metrics.core.series import Labels, Point
     from support.cluster.broker_cluster import Client, Cluster
 
 NAME = "org.apache.kafka.producer.connection.creation.total"
@@ -105,6 +108,40 @@ def test_a_client_asks_and_pushes() -> None:
         )
 
     run_cluster(scenario, telemetry_max_bytes="2000")
+
+
+def test_other_tasks_run_between_two_pushes() -> None:
+    """One drain of a connection may hold many pushes, each of which is a megabyte when it is decompressed."""
+    order: list[str] = []
+
+    async def turn() -> None:
+        order.append("turn")
+
+    async def scenario(cluster: Cluster) -> None:
+        async with trio.open_nursery() as nursery:
+
+            def read(data: Buffer) -> tuple[list[Point], int, Labels]:
+                order.append("push")
+                nursery.start_soon(turn)
+                return [], 0, ()
+
+            clients = cluster.running[1].context.client_metrics
+            assert clients is not None
+            clients._read = read
+            connection = await cluster.client(1).connection()
+            pushes = [
+                PushTelemetryRequest(
+                    client_instance_id=instance_id,
+                    subscription_id=subscription_id(instance_id, (), INTERVAL_MS_DEFAULT),
+                    metrics=metrics(),
+                )
+                for instance_id in map(uuid5, repeat(NAMESPACE_URL), "abcde")
+            ]
+            for answer in [connection.submit(push) for push in pushes]:
+                assert await answer.wait() == PushTelemetryResponse()
+
+    run_cluster(scenario)
+    assert order == ["push", "turn"] * 5
 
 
 def test_without_the_library_nothing_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
