@@ -11,6 +11,7 @@ import pytest
 from moldau.protocol.api import APIS, ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.framing import decode_request_header, encode_request, encode_response
+from moldau.protocol.messages.api_versions import ApiVersionsResponse
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from moldau.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from moldau.protocol.messages.produce import (
@@ -164,3 +165,15 @@ def test_a_head_that_cannot_be_read_is_left_out():
     traced = Traced(slow_ms=1)
     traced.run(encode_request(HeartbeatRequest(group_id="g"), 4, 1, "c" * 1000), wait=5)
     assert traced.found == []
+
+
+def test_answers_in_another_version_are_traced():
+    """The answer to an ApiVersions request of an unknown version is in version 0; a bare SASL token is no request."""
+    traced = Traced(sample_ratio=1.0)
+    answer = encode_response(ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION), 0, 1)
+    traced.run(bytes(4) + bytes((0, ApiKey.API_VERSIONS, 0, 99)) + bytes(6), answer=(answer,))
+    assert [(found.version, found.result) for found in traced.found] == [(99, "answered")]
+    traced.run(bytes(4) + b"\1", answer=(bytes(4),))
+    assert len(traced.found) == 1
+    for key in APIS:
+        assert result_of(key, 999, (answer,)) == "answered"

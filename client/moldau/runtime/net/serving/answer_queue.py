@@ -174,15 +174,15 @@ class AnswerQueue:
             ready = self._ready_answers()
             parts = self._parts_of(ready)
             rest = self._transmission.send_now(parts) if parts else _NOTHING
-        except Exception as error:  # noqa: BLE001 - the writer raises it
+            if rest:
+                self._rest = rest, ready
+                self._work.notify()
+                return
+            self._sent(ready)
+        except Exception as error:  # noqa: BLE001 - the writer raises it: a turn serves other connections too
             self._failure = error
             self._work.notify()
             return
-        if rest:
-            self._rest = rest, ready
-            self._work.notify()
-            return
-        self._sent(ready)
         if self.pending and not self._waits_without_task():
             self._work.notify()
 

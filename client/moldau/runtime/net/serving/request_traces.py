@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.api import APIS, ApiKey
-from moldau.protocol.codec import DecodeError
+from moldau.protocol.codec import DecodeError, ProtocolError
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.framing import decode_request_header, decode_response
 from moldau.protocol.schema import Struct
@@ -138,6 +138,8 @@ class RequestTraces:
 
     def answered(self, trace: RequestTrace, now_ms: float, answer: Sequence[ResponsePart]) -> None:
         """Notes that the answer has left; hands the request on if it was slow or is drawn."""
+        if len(trace.head) < _KEY_VERSION_BYTES:
+            return  # a bare SASL token
         key, version = _KEY_VERSION(trace.head)
         took_ms = now_ms - trace.received_ms
         if key in POLLS:
@@ -182,6 +184,7 @@ class RequestTraces:
         return self.topic_name(found) or found.hex()
 
 
+_KEY_VERSION_BYTES: Final = 4
 _KEY_VERSION = struct.Struct(">hh").unpack_from
 
 
@@ -251,7 +254,7 @@ def result_of(api_key: int, version: int, answer: Sequence[ResponsePart]) -> str
         return "answered"
     try:
         _, response = decode_response(api.response, version, b"".join(parts)[4:])
-    except DecodeError:
+    except ProtocolError:  # also of an ApiVersions request whose version is not served: its answer has another one
         return "answered"
     code = next(_errors(response), 0)
     return ErrorCode.of(code).name
