@@ -19,7 +19,7 @@ from moldau.runtime.net.serving.handshakes import PATIENCE_MS
 from moldau.runtime.net.serving.server import ServerLimits, serve
 from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.ports.real import real_environment
-from moldau.runtime.tls.connection import TlsConnection
+from moldau.runtime.tls.connection import CIPHERTEXT_RECEIVES_MAX, TlsConnection
 from moldau.runtime.tls.context import ListenerTls, TlsNetwork, client_context, server_context
 from moldau.runtime.tls.errors import TlsHandshakeError
 from moldau_jepsen.world.world import run_world
@@ -519,3 +519,34 @@ def test_a_client_trusts_the_system_by_default():
     assert "one needs the other" in problems(
         ADMIN_CONFIG, {"bootstrap.servers": "h:1", "security.protocol": "SSL", "ssl.keystore.key": "k"}
     )
+
+
+class Flood:
+    """A transport from which ciphertext always comes at once."""
+
+    def __init__(self):
+        self.receives = 0
+
+    def receive_into_nowait(self, buffer):
+        self.receives += 1
+        assert self.receives < 100, "one call does not end while bytes come"
+        return len(buffer)
+
+
+class MessagesOfTls:
+    """Stands for OpenSSL, which finds nothing but messages of TLS itself; Python cannot send them."""
+
+    def read(self, size, buffer):
+        raise ssl.SSLWantReadError
+
+
+def test_messages_of_tls_alone_do_not_hold_the_event_loop():
+    """A peer may prepare megabytes of KeyUpdate messages and send them faster than they are handled."""
+    flood = Flood()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    connection = TlsConnection(flood, context, server_side=True)
+    connection._tls = MessagesOfTls()
+    for calls in (1, 2):
+        with pytest.raises(BlockingIOError):
+            connection.receive_into_nowait(memoryview(bytearray(10)))
+        assert flood.receives == calls * CIPHERTEXT_RECEIVES_MAX

@@ -35,6 +35,13 @@ if TYPE_CHECKING:
 CIPHERTEXT_BYTES = 32 * 1024
 """Ciphertext received in one call; a TLS record has at most 16 KiB of content."""
 
+CIPHERTEXT_RECEIVES_MAX = 2
+"""Receives of one call that yield no content; one completes any record that the transport has.
+
+A peer may send messages of TLS itself (KeyUpdate, RFC 8446 section 4.6.3) without end, some thousand to a receive. One
+call must not handle them for as long as they come, because nothing else runs meanwhile.
+"""
+
 PLAINTEXT_BYTES_MAX = 64 * 1024
 """Plaintext encrypted in one call: bounds the ciphertext that waits for the transport."""
 
@@ -217,11 +224,15 @@ class TlsConnection:
             return count
         if len(buffer) == 0:
             return 0
-        while True:
+        for _ in range(CIPHERTEXT_RECEIVES_MAX):
             try:
                 return self._decrypt_into(buffer)
             except ssl.SSLWantReadError:
                 self._take_ciphertext()
+        try:
+            return self._decrypt_into(buffer)
+        except ssl.SSLWantReadError:  # so whatever is left has yet to be received: a wait for it ends
+            raise BlockingIOError(errno.EAGAIN, "nothing but messages of TLS has arrived") from None
 
     async def wait_readable(self) -> None:
         """See ``Connection.wait_readable``."""
