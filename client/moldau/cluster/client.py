@@ -546,7 +546,7 @@ class ClusterClient:
 async def wait_topic(client: ClusterClient, topic: str, deadline_ms: float, partition: int | None = None) -> TopicInfo:
     """Waits until the metadata hold a topic, and the partition if one is given.
 
-    A refusal counts only if it has come since the call began: the topic may have been created, or the right granted.
+    A refusal counts only if it has come since the call began (``ClusterMetadata.check_topic``).
 
     Raises:
         KafkaError: the topic does not exist or may not be used, and asking again does not help.
@@ -559,7 +559,5 @@ async def wait_topic(client: ClusterClient, topic: str, deadline_ms: float, part
         info = client.cluster_metadata.topics.get(topic)
         if info is not None and info.partitions and (partition is None or partition < len(info.partitions)):
             return info
-        is_news = info is not before  # each Metadata answer makes its own
-        if is_news and info is not None and info.error is not ErrorCode.NONE and not info.error.retriable:
-            raise KafkaError(info.error, f"topic {topic}: {info.error.message}")
+        client.cluster_metadata.check_topic(topic, before)
         await client.wait_update(deadline_ms)

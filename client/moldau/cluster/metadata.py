@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from moldau.protocol.errors import ErrorCode
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.values import ZERO_UUID
 
 if TYPE_CHECKING:
@@ -169,6 +169,19 @@ class ClusterMetadata:
         """Returns the id of a topic, all zero where it is not known."""
         topic = self.topics.get(name)
         return NO_TOPIC_ID if topic is None else topic.topic_id
+
+    def check_topic(self, name: str, before: TopicInfo | None) -> None:
+        """Checks that brokers have not refused a topic since its entry was ``before``.
+
+        An older refusal does not count: the topic may have been created, or the right granted in the meantime.
+
+        Raises:
+            KafkaError: the topic may not be used, and asking again does not help.
+        """
+        info = self.topics.get(name)
+        is_news = info is not before  # each Metadata answer makes its own
+        if is_news and info is not None and info.error is not ErrorCode.NONE and not info.error.retriable:
+            raise KafkaError(info.error, f"topic {name}: {info.error.message}")
 
     def topic_names(self) -> dict[UUID, str]:
         """Returns the names by id, of topics whose id is known."""

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from moldau.cluster.client import ClusterClient
-    from moldau.cluster.metadata import TopicInfo
 
 
 async def list_offsets(
@@ -49,7 +48,7 @@ async def list_offsets(
                 if leader is not None:
                     by_node.setdefault(leader[0], []).append(partition)
                 else:
-                    _check_topic(client, partition.topic, before[partition.topic])
+                    client.cluster_metadata.check_topic(partition.topic, before[partition.topic])
         for node_id, partitions in by_node.items():
             try:
                 code = await _ask(client, node_id, {each: wanted[each] for each in partitions}, isolation_level, found)
@@ -66,17 +65,6 @@ async def list_offsets(
             raise trio.TooSlowError(f"no offsets of {missing} within {timeout_ms:g} ms ({code.name})")
         client.request_update()
         await client.backoff(failures)
-
-
-def _check_topic(client: ClusterClient, topic: str, before: TopicInfo | None) -> None:
-    """Reports a topic that brokers have refused since ``before``: the right may have been granted in the meantime.
-
-    Raises:
-        KafkaError: the topic may not be used, and asking again does not help.
-    """
-    info = client.cluster_metadata.topics.get(topic)
-    if info is not None and info is not before and info.error is not ErrorCode.NONE and not info.error.retriable:
-        raise KafkaError(info.error, f"topic {topic}: {info.error.message}")
 
 
 async def _ask(
