@@ -240,11 +240,8 @@ class Topics:
         """Implements ``Admin.list_offsets``."""
         client = self._requester.client
         asked = arguments.times("list_offsets", "wanted", wanted)
-        try:
-            with trio.fail_after(self._requester.limit_s()):
-                return await list_offsets(client, asked, self._requester.timeout_ms, isolation_level)
-        except trio.TooSlowError as error:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error) or "no answer in time") from error
+        with self._requester.in_time("no answer in time"):
+            return await list_offsets(client, asked, self._requester.timeout_ms, isolation_level)
 
     async def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
         """Implements ``Admin.delete_records``."""

@@ -19,7 +19,7 @@ from moldau_broker.log.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
 
     from moldau.records import BatchHeader
     from moldau_broker.log.files.segment import LogSegment
@@ -68,38 +68,34 @@ def _search(log: SegmentedLog, timestamp_ms: int) -> Generator[Step, None, Times
 
 
 def _largest_timestamp(log: SegmentedLog) -> Generator[Step, None, int]:
-    largest, looked = NO_TIMESTAMP, 0
-    segment = _behind(log, -1)
-    while segment is not None:
+    largest = NO_TIMESTAMP
+    for looked, segment in enumerate(_segments(log), 1):
         largest = max(largest, segment.max_entry().timestamp_ms)
-        looked += 1
         if looked % SEGMENTS_PER_STEP == 0:
             yield None
-        segment = _behind(log, segment.base_offset)
     return largest
 
 
 def _batch_with_timestamp(
     log: SegmentedLog, timestamp_ms: int, start_offset: int
 ) -> Generator[Step, None, tuple[BatchHeader, bytes] | None]:
-    looked = 0
-    segment = _behind(log, -1)
-    while segment is not None:
+    for looked, segment in enumerate(_segments(log), 1):
         if segment.max_entry().timestamp_ms >= timestamp_ms:
             found = segment.find_timestamp(timestamp_ms, start_offset)
             if found is not None:
                 return found
-        looked += 1
         if looked % SEGMENTS_PER_STEP == 0:
             yield None
-        segment = _behind(log, segment.base_offset)
     return None
 
 
-def _behind(log: SegmentedLog, base_offset: int) -> LogSegment | None:
-    """Returns the first segment behind a base offset, as the log is now; None if there is none."""
-    index = log.segments.index_of(base_offset) + 1
-    return log.segments.all[index] if index < len(log.segments.all) else None
+def _segments(log: SegmentedLog) -> Iterator[LogSegment]:
+    """Yields the segments in order. The log may change in between: each is the next one of the log as it is then."""
+    base_offset = -1
+    while (index := log.segments.index_of(base_offset) + 1) < len(log.segments.all):
+        segment = log.segments.all[index]
+        yield segment
+        base_offset = segment.base_offset
 
 
 def aborted_transactions(log: SegmentedLog, result: ReadResult, upper_bound_offset: int) -> list[AbortedTransaction]:

@@ -501,8 +501,7 @@ class BrokerConnection:
         if isinstance(request, bytes):
             return (request,)
         assert api.handle is not None, f"{api.key.name} has no handler"
-        judge_again = partial(self._judge_again, request, header.api_version, context.metadata.image.acls)
-        verdict = self._judge(request, header.api_version)
+        asked, verdict = request, self._judge(request, header.api_version)
         if verdict is not None and verdict.remainder is not None:
             request = verdict.remainder
             call = replace(call, verdict=verdict)
@@ -513,6 +512,7 @@ class BrokerConnection:
             assert verdict.refused is not None
             return (exchange.refuse(verdict.refused),)
         if api.waits:
+            judge_again = partial(self._judge_again, asked, header.api_version, context.metadata.image.acls)
             return HandlerAnswer(context, request, exchange, judge_again)
         outcome = api.handle(context, request, call)
         if isinstance(outcome, Completion):

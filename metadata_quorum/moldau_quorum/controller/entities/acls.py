@@ -29,7 +29,7 @@ from moldau_quorum.controller.context import Context, DecisionView, RefusedError
 from moldau_quorum.metadata.records import AccessControlEntryRecord, MetadataRecord, RemoveAccessControlEntryRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from moldau_quorum.metadata.image import MetadataImage
 
@@ -153,8 +153,8 @@ class AclFilter:
         return self.resource_name == entry.resource_name
 
 
-def _matching(acl_filter: AclFilter, image: MetadataImage) -> list[AccessControlEntryRecord]:
-    return sorted((entry for entry in image.acls.values() if acl_filter.matches(entry)), key=_identity)
+def _matching(acl_filter: AclFilter, entries: Iterable[AccessControlEntryRecord]) -> list[AccessControlEntryRecord]:
+    return sorted((entry for entry in entries if acl_filter.matches(entry)), key=_identity)
 
 
 def describe_acls(request: DescribeAclsRequest, image: MetadataImage, context: Context) -> Result[DescribeAclsResponse]:
@@ -173,7 +173,7 @@ def describe_acls(request: DescribeAclsRequest, image: MetadataImage, context: C
     except RefusedError as refusal:
         return Result(response=DescribeAclsResponse(error_code=refusal.code, error_message=refusal.message))
     resources: dict[tuple[int, str, int], list[AclDescription]] = {}
-    for entry in _matching(acl_filter, image):
+    for entry in _matching(acl_filter, image.acls.values()):
         key = (entry.resource_type, entry.resource_name, entry.pattern_type)
         resources.setdefault(key, []).append(
             AclDescription(
@@ -247,7 +247,7 @@ def _delete_each(
             results.append(DeleteAclsFilterResult(error_code=refusal.code, error_message=refusal.message))
             continue
         candidates = index.candidates(acl_filter)
-        matching = sorted((entry for entry in candidates if acl_filter.matches(entry)), key=_identity)
+        matching = _matching(acl_filter, candidates)
         removed.update((entry.acl_id.int, RemoveAccessControlEntryRecord(acl_id=entry.acl_id)) for entry in matching)
         results.append(
             DeleteAclsFilterResult(error_message=None, matching_acls=[_matching_acl(entry) for entry in matching])
