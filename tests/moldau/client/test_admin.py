@@ -38,23 +38,7 @@ from moldau.protocol.messages import list_config_resources as lcr
 from moldau.protocol.messages import list_groups as lg
 from moldau.protocol.messages import list_partition_reassignments as lpr
 from moldau.runtime.config import ConfigError, ConfigSource
-from moldau_jepsen.world.world import run_world
-from support.client.fake_cluster import FakeCluster
-
-
-def simulate(scenario, handlers, *, seed=1, **config):
-    """Runs ``scenario(cluster, admin)`` in a simulated world whose brokers also answer what ``handlers`` say."""
-
-    async def main(world):
-        cluster = FakeCluster(world, 2)
-        cluster.handlers = handlers
-        cluster.add_topic("t", 2)
-        cluster.start()
-        given = {"bootstrap.servers": cluster.bootstrap} | config
-        async with Admin(given, environment=world.node("client").environment) as admin:
-            return await scenario(cluster, admin)
-
-    return run_world(main, seed)
+from support.client.admin_stories import simulate
 
 
 def asked(cluster, key):

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from moldau import KafkaError, TopicPartition
-from moldau.admin import LATEST, Admin, AdminError, NewTopic
+from moldau.admin import LATEST, AdminError, NewTopic
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import create_partitions as cp
@@ -15,25 +15,9 @@ from moldau.protocol.messages import create_topics as ct
 from moldau.protocol.messages import delete_topics as dt
 from moldau.protocol.messages import describe_groups as desc
 from moldau.protocol.messages import find_coordinator as fc
-from moldau_jepsen.world.world import run_world
-from support.client.fake_cluster import FakeCluster
+from support.client.admin_stories import simulate
 
 THROTTLED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
-
-
-def simulate(scenario, handlers, **config):
-    """Runs ``scenario(cluster, admin)`` with brokers that also answer what ``handlers`` say."""
-
-    async def main(world):
-        cluster = FakeCluster(world, 2)
-        cluster.handlers = handlers
-        cluster.add_topic("t", 2)
-        cluster.start()
-        given = {"bootstrap.servers": cluster.bootstrap} | config
-        async with Admin(given, environment=world.node("client").environment) as admin:
-            return await scenario(cluster, admin)
-
-    return run_world(main, 1)
 
 
 class Quota:

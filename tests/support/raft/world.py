@@ -68,6 +68,18 @@ def message_in(body: bytes) -> Message:
     return decode_payload(unseal(body)[2])
 
 
+def run_jobs(node: RaftNode) -> None:
+    """Carries out the jobs of a node that is driven by hand, such as snapshots."""
+    while (job := node.take_job()) is not None:
+        while job.step():
+            pass
+        work = job.blocking_work()
+        if work is not None:
+            work()
+        job.finish()
+        node.process()
+
+
 def hand_to(node: RaftNode, sender: int, message: Message, now_ms: float, **envelope: Any) -> None:
     """Gives a node a message that no peer has sent."""
     directories = {

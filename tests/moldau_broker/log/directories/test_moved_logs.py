@@ -6,6 +6,7 @@ Method: log managers over two virtual directories, restarted.
 from __future__ import annotations
 
 import uuid
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +15,11 @@ from moldau_broker.log.errors import LogError, LogStorageError
 from moldau_broker.log.values import TopicPartition
 from support.log.lab import A, create, new_manager, open_manager, tick
 from support.log.model import START_MS, VirtualMachine, all_rows, make_batch
+
+if TYPE_CHECKING:
+    from moldau_broker.log.directories.manager import LogManager
+    from moldau_broker.log.partition.partition_log import PartitionLog
+    from moldau_broker.log.values import AppendInfo
 
 
 def put(log, value: bytes, epoch: int) -> None:
@@ -57,14 +63,16 @@ def test_a_moved_log_keeps_a_leader_epoch_without_records(records: int) -> None:
     assert moved.end_offset_for_epoch(4) == log.end_offset_for_epoch(4)
 
 
-@pytest.mark.parametrize("end", ["none", "stop", "kill"])
-def test_a_moved_log_knows_producers_of_deleted_records(end: str) -> None:
-    """A batch is sent again whose records retention has deleted: the log had them, and must not take them twice."""
-    machine = VirtualMachine(1)
-    manager = open_manager(machine)
+def append_of_producer(log: PartitionLog) -> AppendInfo:
+    """Appends a batch of producer 7, each time the same."""
+    batch = make_batch([(START_MS, b"k", b"v")], producer=(7, 0, 0))
+    return log.append_as_leader(memoryview(batch), leader_epoch=1, now_ms=START_MS)
+
+
+def moved_after_deletion(manager: LogManager) -> PartitionLog:
+    """Returns a log that has moved after retention had deleted the batch of producer 7, at offset 0."""
     log = create(manager)
-    batch = bytes(make_batch([(START_MS, b"k", b"v")], producer=(7, 0, 0)))
-    first = log.append_as_leader(memoryview(bytearray(batch)), leader_epoch=1, now_ms=START_MS)
+    assert append_of_producer(log).first_offset == 0
     log.storage.roll(1, START_MS)
     log.update_high_watermark(1)
     log.increment_log_start_offset(1)
@@ -72,14 +80,22 @@ def test_a_moved_log_knows_producers_of_deleted_records(end: str) -> None:
     put(log, b"later", 1)
     manager.alter_replica_log_dir(A, "/d2", START_MS)
     assert manager.copy_to_future(A, START_MS)
-    moved = manager.replace_current_with_future(A, START_MS)
+    return manager.replace_current_with_future(A, START_MS)
+
+
+@pytest.mark.parametrize("end", ["none", "stop", "kill"])
+def test_a_moved_log_knows_producers_of_deleted_records(end: str) -> None:
+    """A batch is sent again whose records retention has deleted: the log had them, and must not take them twice."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    moved = moved_after_deletion(manager)
     if end == "stop":
         manager.close()
     if end != "none":
         machine.boot(power_lost=False)
         moved = open_manager(machine).logs[A]
-    again = moved.append_as_leader(memoryview(bytearray(batch)), leader_epoch=1, now_ms=START_MS)
-    assert (again.duplicate, again.first_offset) == (True, first.first_offset)
+    again = append_of_producer(moved)
+    assert (again.duplicate, again.first_offset) == (True, 0)
     assert moved.log_end_offset == 2
 
 
@@ -87,21 +103,10 @@ def test_a_moved_log_knows_producers_of_deleted_records(end: str) -> None:
 def test_a_moved_log_knows_its_producers_after_a_power_loss(seed: int) -> None:
     """A log that stays knows the producers of deleted records then, because an older snapshot of it is durable."""
     machine = VirtualMachine(seed)
-    manager = open_manager(machine)
-    log = create(manager)
-    batch = bytes(make_batch([(START_MS, b"k", b"v")], producer=(7, 0, 0)))
-    log.append_as_leader(memoryview(bytearray(batch)), leader_epoch=1, now_ms=START_MS)
-    log.storage.roll(1, START_MS)
-    log.update_high_watermark(1)
-    log.increment_log_start_offset(1)
-    log.apply_retention(START_MS)
-    put(log, b"later", 1)
-    manager.alter_replica_log_dir(A, "/d2", START_MS)
-    assert manager.copy_to_future(A, START_MS)
-    manager.replace_current_with_future(A, START_MS)
+    moved_after_deletion(open_manager(machine))
     machine.boot(power_lost=True)
     moved = open_manager(machine).logs[A]
-    assert moved.append_as_leader(memoryview(bytearray(batch)), leader_epoch=1, now_ms=START_MS).duplicate
+    assert append_of_producer(moved).duplicate
 
 
 def test_a_moved_log_serves_readers_and_keeps_its_start_offset() -> None:

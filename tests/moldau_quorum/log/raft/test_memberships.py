@@ -21,7 +21,7 @@ from moldau_quorum.log.raft.core.types import (
     configuration_of,
     encode_configuration,
 )
-from support.raft.world import World, hand_to
+from support.raft.world import World, hand_to, run_jobs
 
 if TYPE_CHECKING:
     from moldau_quorum.log.raft.node import RaftNode
@@ -103,13 +103,7 @@ def test_a_snapshot_holds_no_uncommitted_membership() -> None:
     followed(node, 2, AppendRequest(epoch=5, prev_index=0, prev_epoch=0, commit_index=2, entries=entries))
     assert (node.applied_index, node.configuration) == (2, voters.without(3))
     node.take_snapshot()
-    while (job := node.take_job()) is not None:
-        while job.step():
-            pass
-        work = job.blocking_work()
-        if work is not None:
-            work()
-        job.finish()
+    run_jobs(node)
     cut = AppendRequest(
         epoch=6, prev_index=2, prev_epoch=5, commit_index=2, entries=(Entry(3, 6, EntryKind.NOOP, b""),)
     )

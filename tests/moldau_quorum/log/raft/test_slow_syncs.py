@@ -9,7 +9,7 @@ import pytest
 
 from moldau_quorum.log.raft.core.messages import SnapshotRequest, VoteRequest, VoteResponse
 from moldau_quorum.log.raft.core.types import configuration_of, encode_configuration
-from support.raft.world import World, hand_to, message_in
+from support.raft.world import World, hand_to, message_in, run_jobs
 
 
 def started(seed=1, **options):
@@ -27,17 +27,6 @@ def sync(node):
     while (work := node.begin_sync()) is not None:
         work.run()
         node.sync_done(work)
-        node.process()
-
-
-def run_jobs(node):
-    while (job := node.take_job()) is not None:
-        while job.step():
-            pass
-        work = job.blocking_work()
-        if work is not None:
-            work()
-        job.finish()
         node.process()
 
 
