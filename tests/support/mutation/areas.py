@@ -156,6 +156,41 @@ AREAS = (
         simulated=True,
     ),
     Area(
+        name="log of a partition",
+        modules=(f"{BROKER}/log/partition",),
+        tests=("tests/moldau_broker/log/partition", "tests/moldau_broker/log/files"),
+    ),
+    Area(
+        name="files of a log",
+        modules=(f"{BROKER}/log/files",),
+        tests=("tests/moldau_broker/log/files", "tests/moldau_broker/log/partition"),
+    ),
+    Area(
+        name="log directories",
+        modules=(f"{BROKER}/log/directories",),
+        tests=("tests/moldau_broker/log/directories",),
+    ),
+    Area(
+        name="files of the quorum",
+        modules=(f"{QUORUM}/log/raft/storage",),
+        tests=("tests/moldau_quorum/log/raft",),
+    ),
+    Area(
+        name="connections and metadata of clients",
+        modules=("client/moldau/cluster",),
+        tests=tests_in(
+            "tests/moldau/client",
+            *("bootstrap", "rebootstrap", "metadata_rules", "shared_attempts", "silence", "silent_coordinators"),
+            *("unusable_servers", "former_leaders", "background_opening", "steps", "admin_failover"),
+        )
+        + ("tests/moldau/client/telemetry",),
+    ),
+    Area(
+        name="serializers",
+        modules=("client/moldau/serialization/core",),
+        tests=("tests/moldau/serialization",),
+    ),
+    Area(
         name="log cleaner",
         modules=(f"{BROKER}/log/cleaner",),
         tests=("tests/moldau_broker/log/cleaner",),
