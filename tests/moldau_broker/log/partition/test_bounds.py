@@ -15,7 +15,7 @@ from moldau_broker.log.errors import LogError, OffsetOutOfRangeError
 from moldau_broker.log.partition.validator import check_header
 from moldau_broker.log.values import AppendOrigin, EpochEndOffset, TimestampOffset
 from support.log.lab import A, create, open_manager, put
-from support.log.model import START_MS, VirtualMachine, all_rows
+from support.log.model import START_MS, VirtualMachine, all_rows, make_batch
 
 UNKNOWN = EpochEndOffset(leader_epoch=-1, end_offset=-1)
 
@@ -105,3 +105,19 @@ def test_epochs_below_the_first_kept_one_are_read_again() -> None:
     manager.close()
     machine.boot(power_lost=False)
     assert open_manager(machine).logs[A].epochs.entries == wanted
+
+
+@pytest.mark.parametrize("power_lost", [False, True])
+def test_the_first_producer_id_is_recovered(power_lost: bool) -> None:
+    """Producer ids begin with 0: after a crash its repeated batch is recognised, and a later one continues it."""
+    machine = VirtualMachine(1)
+    log = create(open_manager(machine))
+    batch = make_batch([(START_MS, b"k", b"v")], producer=(0, 0, 0))
+    log.append_as_leader(memoryview(bytearray(batch)), leader_epoch=1, now_ms=START_MS)
+    log.flush()
+    machine.boot(power_lost=power_lost)
+    log = open_manager(machine).logs[A]
+    assert log.append_as_leader(memoryview(batch), leader_epoch=1, now_ms=START_MS).duplicate
+    later = make_batch([(START_MS, b"k", b"w")], producer=(0, 0, 1))
+    log.append_as_leader(memoryview(later), leader_epoch=1, now_ms=START_MS)
+    assert log.log_end_offset == 2
