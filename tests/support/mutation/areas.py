@@ -180,7 +180,15 @@ AREAS = (
         modules=("client/moldau/cluster",),
         tests=tests_in(
             "tests/moldau/client",
-            *("bootstrap", "rebootstrap", "metadata_rules", "shared_attempts", "silence", "silent_coordinators"),
+            *(
+                "bootstrap",
+                "links",
+                "rebootstrap",
+                "metadata_rules",
+                "shared_attempts",
+                "silence",
+                "silent_coordinators",
+            ),
             *("unusable_servers", "former_leaders", "background_opening", "steps", "admin_failover"),
         )
         + ("tests/moldau/client/telemetry",),

@@ -1,0 +1,115 @@
+"""Goal: a client connects to a broker when it may, pauses after failures, and closes what is idle and nothing else.
+
+Method: a client of simulated brokers that are unreachable, unknown, slow to answer or idle.
+"""
+
+from itertools import pairwise
+
+import pytest
+import trio
+
+from moldau.cluster.client import ClusterClient
+from moldau.cluster.troubles import REMIND_MS, Troubles
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from moldau.runtime.config import ADMIN_CONFIG
+from moldau_jepsen.world.world import run_world
+from support.client.fake_cluster import PORT, FakeCluster
+
+
+def with_client(scenario, **settings):
+    """Runs ``scenario(world, cluster, client)`` with a client that knows two brokers."""
+
+    async def main(world):
+        cluster = FakeCluster(world, 2)
+        cluster.start()
+        config = ADMIN_CONFIG.parse({"bootstrap.servers": f"broker2:{PORT}", **settings})
+        client = ClusterClient(world.node("client").environment, config, "admin")
+        async with trio.open_nursery() as background:
+            await background.start(client.run)
+            await trio.sleep(1)  # the first metadata are there
+            await scenario(world, cluster, client)
+            background.cancel_scope.cancel()
+
+    run_world(main, 1)
+
+
+def test_failed_attempts_pause_longer_and_longer():
+    """A broker that refuses connections is not asked in a loop."""
+
+    async def scenario(world, cluster, client):
+        cluster.kill_broker(1)
+        attempts = []
+        client.opening_failed = lambda address, error: attempts.append(trio.current_time())
+        with trio.move_on_after(30):
+            while True:
+                assert client.connection_nowait(1) is None
+                await trio.sleep(0.01)
+        pauses = [later - earlier for earlier, later in pairwise(attempts)]
+        assert pauses[0] < 0.2
+        assert all(pause > 0.7 for pause in pauses[5:])
+        assert len(attempts) < 50
+
+    with_client(scenario, **{"reconnect.backoff.ms": "50", "reconnect.backoff.max.ms": "1000"})
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_broker_that_was_unknown_is_connected_to(waits):
+    """An attempt without an address ends, and does not stand in the way of the next one."""
+
+    async def scenario(world, cluster, client):
+        client.cluster_metadata.brokers.pop(1)
+        if waits:
+            with pytest.raises(ConnectionError, match="not known"):
+                await client.connection(1)
+            client.request_update()
+        else:
+            assert client.connection_nowait(1) is None
+        for _ in range(100):
+            if client.connection_nowait(1) is not None:
+                return
+            await trio.sleep(0.05)
+        pytest.fail("no connection")
+
+    with_client(scenario)
+
+
+def test_a_closed_client_opens_nothing():
+    async def scenario(world, cluster, client):
+        client.close()
+        with pytest.raises(ConnectionError, match="the client is closed"):
+            await client.connection(1)
+        assert client.connection_nowait(1) is None
+
+    with_client(scenario)
+
+
+def test_idle_connections_close_unless_an_answer_is_due():
+    async def scenario(world, cluster, client):
+        waiting, idle = await client.connection(1), await client.connection(2, "idle")
+        cluster.handlers[ApiKey.METADATA] = lambda broker, request: None  # no answer
+
+        async def ask():
+            with trio.move_on_after(40):
+                await client.request(1, MetadataResponse, MetadataRequest(topics=[]), timeout_ms=60_000)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.sleep(20)
+            assert (waiting.is_open, waiting.in_flight, idle.is_open) == (True, 1, False)
+
+    with_client(scenario, **{"connections.max.idle.ms": "5000", "metadata.max.age.ms": "300000"})
+
+
+def test_troubles_are_reported_when_they_last():
+    troubles = Troubles()
+    assert troubles.due(0, ("a", "x"), grace_ms=100) == []
+    assert troubles.due(99, ("a", "x"), grace_ms=100) == []
+    assert troubles.due(100, ("a", "x"), ("b", "x"), grace_ms=100) == ["a"]
+    assert troubles.due(199, ("a", "x"), ("b", "x"), grace_ms=100) == []
+    assert troubles.due(200, ("a", "y"), ("b", "x"), grace_ms=100) == ["b"]
+    assert troubles.due(300, ("a", "y"), grace_ms=100) == ["a"]
+    assert troubles.due(300 + REMIND_MS - 1, ("a", "y"), grace_ms=100) == []
+    assert troubles.due(300 + REMIND_MS, ("a", "y"), grace_ms=100) == ["a"]
+    assert troubles.due(400 + REMIND_MS, grace_ms=100) == []
+    assert troubles.due(500 + REMIND_MS, ("a", "y")) == ["a"]
