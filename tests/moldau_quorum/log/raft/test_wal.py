@@ -14,6 +14,7 @@ from moldau_jepsen.world.disk.disk_profile import DiskProfile
 from moldau_jepsen.world.disk.virtual_disk import VirtualDisk
 from moldau_quorum.log.port import LogDamagedError
 from moldau_quorum.log.raft.core.types import Configuration, Entry, EntryKind, HardState, SnapshotPoint
+from moldau_quorum.log.raft.storage import record_format, snapshot_store
 from moldau_quorum.log.raft.storage.record_format import RecordType, encode_record, read_record
 from moldau_quorum.log.raft.storage.snapshot_store import SnapshotFileReader, SnapshotWriter, open_newest_snapshot
 from moldau_quorum.log.raft.storage.wal import SLOT_BYTES, WriteAheadLog, make_durable_directories
@@ -272,6 +273,69 @@ def test_a_segment_that_was_torn_when_it_began_is_no_damage():
         _, hard_state, log = open_wal_that_exists(virtual_disk)
         assert contents(log)[:10] == [entry(index, index) for index in range(1, 11)]
         assert hard_state == HardState(epoch=10, voted_for=1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_torn_end_of_a_new_segment_is_cut(seed):
+    """Its records say how much of this segment is durable, not of the one before."""
+    virtual_disk = fresh_disk(seed)
+    wal, _, _ = open_wal(virtual_disk, 50_000)
+    write(wal, None, [entry(index, 1, 3000) for index in range(1, 11)])
+    sync(wal)
+    wal.rotate()
+    wal.write(None, [entry(index, 1, 3000) for index in range(11, 21)])
+    virtual_disk.lose_power()
+    for _ in range(2):
+        wal, _, log = open_wal_that_exists(virtual_disk)
+        assert contents(log) == [entry(index, 1, 3000) for index in range(1, log.last_index + 1)]
+        assert log.last_index >= 10
+        wal.close()
+        virtual_disk.lose_power()
+
+
+@pytest.mark.parametrize("kind", [RecordType.SNAPSHOT_HEADER, RecordType.DURABLE_MARK, RecordType.SEGMENT])
+def test_a_record_that_does_not_belong_there_is_reported(kind):
+    virtual_disk = fresh_disk()
+    wal, _, _ = open_wal(virtual_disk)
+    sync(wal)
+    wal.close()
+    NodeDisk(virtual_disk).open(segments(virtual_disk)[-1], OpenMode.WRITE).append([encode_record(1, 0, kind, b"x")])
+    with pytest.raises(LogDamagedError, match=f"is of type {int(kind)}, which does not belong there"):
+        open_wal(virtual_disk)
+
+
+def test_a_lone_later_segment_without_its_beginning_is_reported():
+    """The segment before it went because a snapshot covers it, so this one had been durable."""
+    virtual_disk = fresh_disk()
+    wal, _, _ = open_wal(virtual_disk)
+    write(wal, None, [entry(1, 1)])
+    sync(wal)
+    wal.rotate()
+    sync(wal)
+    assert (wal.drop_before(0), wal.drop_before(1)) == (0, 1)
+    wal.close()
+    (path,) = segments(virtual_disk)
+    cut(virtual_disk, path, 10)
+    with pytest.raises(LogDamagedError, match="cut or damaged at its beginning"):
+        open_wal(virtual_disk)
+
+
+def test_the_largest_record_is_read_back(monkeypatch):
+    monkeypatch.setattr(record_format, "PAYLOAD_BYTES_MAX", 100)
+    for size in (99, 100):
+        record = encode_record(3, 0, RecordType.ENTRY, bytes(size))
+        assert read_record(3, record, 0).payload == bytes(size)
+        assert record_format.record_length(record) == len(record)
+
+
+def test_the_largest_piece_of_a_snapshot_is_taken(monkeypatch):
+    monkeypatch.setattr(snapshot_store, "SNAPSHOT_PIECE_BYTES_MAX", 100)
+    virtual_disk = fresh_disk()
+    written_snapshot(virtual_disk, [b"x" * 100])
+    reader = open_newest_snapshot(NodeDisk(virtual_disk), DIRECTORY)
+    assert reader.read_pieces(0, 1 << 20) == (b"x" * 100,)
+    with pytest.raises(ValueError, match="a piece of a snapshot has 101 bytes"):
+        written_snapshot(virtual_disk, [b"x" * 101])
 
 
 def test_a_log_of_the_format_before_is_read_and_goes_on():
