@@ -199,6 +199,21 @@ AREAS = (
         tests=("tests/moldau/serialization",),
     ),
     Area(
+        name="serving of connections",
+        modules=("client/moldau/runtime/net/serving",),
+        tests=("tests/moldau/runtime/net",),
+    ),
+    Area(
+        name="processing",
+        modules=("client/moldau/processing",),
+        tests=("tests/moldau/processing",),
+    ),
+    Area(
+        name="Spark source",
+        modules=("spark/pyspark_moldau/source/core",),
+        tests=tests_in("tests/pyspark_moldau/source", "ends", "offsets", "options", "reader"),
+    ),
+    Area(
         name="log cleaner",
         modules=(f"{BROKER}/log/cleaner",),
         tests=("tests/moldau_broker/log/cleaner",),

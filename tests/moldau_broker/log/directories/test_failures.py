@@ -1,0 +1,150 @@
+"""Goal: failures of one log directory are named as what they are, and the log manager keeps its promises around them.
+
+Method: a log manager on a virtual disk whose writes fail, or whose descriptors run out, at a chosen moment.
+"""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from moldau.protocol.errors import ErrorCode
+from moldau_broker.log.directories.directory import read_offsets
+from moldau_broker.log.directories.log_table import DeletionQueue
+from moldau_broker.log.errors import DescriptorsShortError, LogError, LogStorageError
+from moldau_broker.log.values import TopicPartition, run_work
+from support.log.lab import TOPIC_ID, A, create, open_manager, put, tick
+from support.log.model import START_MS, VirtualMachine, make_batch
+
+B = TopicPartition("b", 0)
+
+
+def test_a_log_cannot_be_created_on_a_failing_disk() -> None:
+    """The directory goes offline, and the next log is created in another one."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine, ["/d1", "/d2"])
+    machine.virtual_disk.profile.write_error_probability = 1.0
+    with pytest.raises(LogStorageError, match=r"creating a-0 failed: .*Input/output error"):
+        create(manager, directory="/d1")
+    machine.virtual_disk.profile.write_error_probability = 0.0
+    assert [directory.path for directory in manager.directories if directory.online] == ["/d2"]
+    assert create(manager).parent_directory == "/d2"
+    with pytest.raises(LogStorageError, match="offline"):
+        create(manager, B, directory="/d1")
+    with pytest.raises(LogError) as caught:
+        create(manager, B, directory="/d3")
+    assert caught.value.code is ErrorCode.LOG_DIR_NOT_FOUND
+
+
+def test_a_shortage_of_descriptors_is_no_failure_of_the_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = open_manager(VirtualMachine(1), ["/d1"])
+    store = manager._store
+
+    def short(*arguments: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_set_topic_id", short)
+        with pytest.raises(DescriptorsShortError, match="a-0 cannot be created"):
+            create(manager)
+    assert manager.directories[0].online
+    put(create(manager))
+    assert store.fail_directory("/d1", DescriptorsShortError("/d1", "no room")) == []
+    assert store.fail_directory("/elsewhere", OSError(errno.EIO, "Input/output error")) == []
+    assert manager.directories[0].online
+    assert store.fail_directory("/d1", OSError(errno.EIO, "Input/output error")) == [A]
+    assert not manager.directories[0].online
+
+
+def test_a_topic_id_that_cannot_be_written_is_a_failure_of_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = open_manager(VirtualMachine(1), ["/d1"])
+    log = create(manager)
+    log.topic_id = None
+
+    def broken(*arguments: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(manager._store, "_set_topic_id", broken)
+        with pytest.raises(LogStorageError, match=r"a-0: .*Input/output error"):
+            create(manager)
+    assert create(manager).topic_id == TOPIC_ID
+
+
+def test_a_log_whose_sync_failed_takes_no_more_records() -> None:
+    machine = VirtualMachine(1)
+    manager = open_manager(machine, ["/d1"])
+    log = create(manager)
+    put(log)
+    work = manager.flush_work(log)
+    assert work is not None
+    machine.virtual_disk.profile.sync_error_probability = 1.0
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        work.run()
+    work.failed(caught.value)
+    machine.virtual_disk.profile.sync_error_probability = 0.0
+    assert log.failed
+    assert not manager.directories[0].online
+    with pytest.raises(LogStorageError):
+        put(log)
+
+
+def test_a_moved_log_start_is_announced() -> None:
+    """Those who wait for the log start of a partition hear of what retention has removed."""
+    manager = open_manager(VirtualMachine(1), ["/d1"], retention_ms=1000, segment_bytes=100)
+    log = create(manager)
+    moved: list[TopicPartition] = []
+    manager._housekeeping.start_listener = moved.append
+    for number in range(3):
+        put(log, now=START_MS + number)
+    assert moved == []
+    for _ in range(2):
+        tick(manager, START_MS + 60_000)
+        assert (log.log_start_offset > 0, moved) == (True, [A])
+
+
+def test_a_log_restarted_at_an_offset_is_remembered_at_once() -> None:
+    """Its checkpoints must not say more than the log holds, whenever the power fails."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine, ["/d1"])
+    log = create(manager)
+    for _ in range(5):
+        put(log)
+    log.flush()
+    for work in manager.tick(START_MS + 10_000):
+        run_work(work)
+    log.truncate_fully_and_start_at(3, START_MS)
+    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint", "log-start-offset-checkpoint"):
+        assert read_offsets(machine.disk, f"/d1/{name}") == {A: 3}, name
+
+
+def test_deletions_of_a_full_directory_are_due_at_once() -> None:
+    queue = DeletionQueue()
+    for directory in ("/d1", "/d10"):
+        queue.add_tree(500, f"{directory}/tree")
+        queue.add_files(100, (f"{directory}/early.log", f"{directory}/early.index"))
+        queue.add_files(900, (f"{directory}/late.log",))
+    queue.hasten("/d1", 200)
+    assert queue.take_due(99) == []
+    assert queue.take_due(100) == ["/d1/early.log", "/d1/early.index", "/d10/early.log", "/d10/early.index"]
+    assert queue.take_due(200) == ["/d1/tree", "/d1/late.log"]
+    assert queue.take_due(900) == ["/d10/tree", "/d10/late.log"]
+    queue.add_files(1, ("/d1/x.log",))
+    queue.add_files(2, ("/d10/x.log",))
+    queue.forget_directory("/d1")
+    assert queue.take_due(5) == ["/d10/x.log"]
+
+
+def test_a_future_log_leaves_the_offsets_of_the_current_one_alone() -> None:
+    machine = VirtualMachine(1)
+    manager = open_manager(machine, ["/d1"])
+    log = create(manager)
+    log.append_as_leader(memoryview(make_batch([(START_MS, b"k", b"v")])), leader_epoch=1, now_ms=START_MS)
+    log.flush()
+    directory = manager.directories[0]
+    directory.recovery_points.write_now({A: 1})
+    manager._store.create(A, TOPIC_ID, "/d1", START_MS, is_future=True)
+    assert directory.recovery_points.offsets == {A: 1}
+    manager._store.create(B, TOPIC_ID, "/d1", START_MS, is_future=False)
+    assert directory.recovery_points.offsets == {A: 1}
