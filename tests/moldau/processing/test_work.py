@@ -207,3 +207,39 @@ def test_records_that_come_again_are_committed():
 def test_wrong_settings_are_refused(wrong):
     with pytest.raises(ValueError, match="process: "):
         Work(**{"concurrency": 1, "order": "key", "pending_max": 1, **wrong})
+
+
+def test_records_finished_out_of_order_do_not_pause_a_partition():
+    work = Work(concurrency=10, order="none", pending_max=6)
+    work.take([batch(PARTITIONS[0], 0, 5)])
+    first, *others = [work.start(0) for _ in range(5)]
+    for record in others:
+        work.finish(record)
+    work.take([batch(PARTITIONS[0], 5, 4)])
+    assert work.to_pause() == [], "five are unfinished"
+    work.take([batch(PARTITIONS[0], 9, 1)])
+    assert work.to_pause() == [PARTITIONS[0]]
+    assert work.to_commit() == {PARTITIONS[0]: first.offset}
+
+
+@pytest.mark.parametrize(("count", "resumed"), [(4, []), (3, [PARTITIONS[0]])])
+def test_a_partition_that_comes_back_full_stays_paused(count, resumed):
+    work = Work(concurrency=10, order="none", pending_max=4)
+    work.take([batch(PARTITIONS[0], 0, 4)])
+    assert work.to_pause() == [PARTITIONS[0]]
+    work.retain(())
+    work.take([batch(PARTITIONS[0], 0, count)])
+    assert bool(work.to_pause()) == (not resumed)
+    assert work.to_resume() == resumed
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_nothing_is_kept_of_finished_records(order):
+    """A processor runs for months, over any number of keys and offsets."""
+    work = Work(concurrency=10, order=order, pending_max=100)
+    work.take([batch(PARTITIONS[0], 0, 50, keys=25)])
+    while (record := work.start(0)) is not None:
+        work.finish(record)
+    assert work._lanes == {}
+    assert not work._ready
+    assert work.finished == 50

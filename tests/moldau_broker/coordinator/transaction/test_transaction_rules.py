@@ -5,10 +5,13 @@ Method: the pure core; the test commits or refuses each write.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.end_txn import EndTxnResponse
+from moldau_broker.coordinator.transaction.core.config import TransactionConfig
 from moldau_broker.coordinator.transaction.core.state import TransactionStatus
 from support.coordinator.transaction_world import (
     Producer,
@@ -88,3 +91,64 @@ def test_a_producer_that_timed_out_cannot_come_back() -> None:
     assert driver.state() == "CompleteAbort"
     late = driver.ask(init_request(producer_id=producer.producer_id, epoch=producer.epoch), 4)
     assert code_of(late) is ErrorCode.PRODUCER_FENCED
+
+
+def test_a_coordinator_that_is_full_refuses_each_partition() -> None:
+    """The answer to AddPartitionsToTxn is one part of a combined one."""
+    driver = TransactionDriver(TransactionConfig(appends_pending_max=1), automatic=False)
+    driver.commits_at_once = True
+    producer, other = Producer(driver), Producer(driver, "y")
+    producer.init()
+    other.init()
+    driver.commits_at_once = False
+    driver.send(add_request(producer.producer_id, producer.epoch, 0), 4)
+    answer = driver.ask(add_request(other.producer_id, other.epoch, 3, 5, name="y"), 4)
+    (transaction,) = answer.results_by_transaction
+    assert transaction.transactional_id == "y"
+    (topic,) = transaction.topic_results
+    codes = {each.partition_index: each.partition_error_code for each in topic.results_by_partition}
+    assert codes == dict.fromkeys((3, 5), ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert code_of(driver.ask(end_request(other.producer_id, other.epoch, commit=True, name="y"), 4)) is (
+        ErrorCode.COORDINATOR_NOT_AVAILABLE
+    )
+
+
+@pytest.mark.parametrize("round_max", [1, 3, 10])
+def test_a_round_of_expiry_is_bounded_and_no_id_is_left_out(round_max: int) -> None:
+    config = TransactionConfig(expired_per_round_max=round_max, id_expiration_ms=1_000_000)
+    driver = TransactionDriver(config)
+    for number in range(7):
+        Producer(driver, f"x{number}").init()
+    left = []
+    driver.pass_time(config.id_expiration_ms - 1)
+    before = len(driver.core.transactions)
+    while driver.core.transactions:
+        driver.pass_time(config.expiration_check_interval_ms)
+        left.append(len(driver.core.transactions))
+    expected = [max(before - round_max * turn, 0) for turn in range(1, len(left) + 1)]
+    assert left in (expected, [before, *expected[:-1]])
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_only_clients_with_an_epoch_per_transaction_need_an_id_at_an_end(version: int) -> None:
+    driver = TransactionDriver()
+    producer = Producer(driver, bumps=version > 4)
+    producer.init()
+    transaction = driver.core.transactions["x"]
+    driver.core.lifecycle.transactions["x"] = replace(transaction, producer_epoch=32_766)
+    request = end_request(producer.producer_id, 32_766, commit=True)
+    assert driver.core.needs_producer_id(request, version) == (version > 4)
+
+
+def test_nothing_is_kept_of_markers_that_are_written() -> None:
+    driver = TransactionDriver(automatic=False)
+    driver.commits_at_once = True
+    producer = Producer(driver)
+    producer.init()
+    assert producer.add(0, 1) is ErrorCode.NONE
+    driver.send(end_request(producer.producer_id, producer.epoch, commit=True), 4)
+    driver.write_markers(1)
+    assert list(driver.core.lifecycle._markers_left) == ["x"]
+    driver.write_markers()
+    assert not driver.core.lifecycle._markers_left
+    assert driver.state() == "CompleteCommit"
