@@ -198,6 +198,36 @@ def test_tokens_for_others() -> None:
     assert cluster.decide(tokens.create_token, wrong, ALICE).error_code == ErrorCode.INVALID_PRINCIPAL_TYPE
 
 
+def test_names_of_renewers_are_bounded_as_a_whole() -> None:
+    """All nodes keep all tokens in memory, so that none may hold a hundred names of 32 kB."""
+    cluster = Cluster()
+    rest = tokens.NAMES_BYTES_MAX - len(ALICE.principal)
+    half = rest // 2
+    assert cluster.create(renewers=["r" * half, "s" * (rest - half)]).error_code == ErrorCode.NONE
+    assert cluster.create(renewers=["r" * half, "s" * (rest - half + 1)]).error_code == ErrorCode.INVALID_REQUEST
+    assert cluster.create(renewers=["\N{PILE OF POO}" * (rest // 4 + 1)]).error_code == ErrorCode.INVALID_REQUEST
+    long_owner = "o" * (tokens.NAMES_BYTES_MAX + 1)
+    assert cluster.create(owner=long_owner).error_code == ErrorCode.INVALID_REQUEST
+    assert len(cluster.image.delegation_tokens) == 1
+
+
+def test_one_creator_leaves_tokens_to_others(monkeypatch) -> None:
+    """Tokens count for the principal that asked for them, for any owner, until they end."""
+    monkeypatch.setattr(tokens, "TOKENS_MAX", 6)
+    monkeypatch.setattr(tokens, "TOKENS_PER_CREATOR_MAX", 3)
+    cluster = Cluster()
+    mine = [cluster.create(ALICE), cluster.create(ALICE, owner="bob"), cluster.create(ALICE, owner="carol")]
+    assert [token.error_code for token in mine] == [ErrorCode.NONE] * 3
+    assert cluster.create(ALICE).error_code == ErrorCode.POLICY_VIOLATION
+    assert cluster.create(ALICE, owner="dave").error_code == ErrorCode.POLICY_VIOLATION
+    assert cluster.create(BOB).error_code == ErrorCode.NONE
+    assert cluster.create(BOB, owner="alice").error_code == ErrorCode.NONE
+    cluster.expire(mine[0], ALICE)
+    assert cluster.create(ALICE).error_code == ErrorCode.NONE
+    assert cluster.create(EVE).error_code == ErrorCode.NONE
+    assert cluster.create(EVE).error_code == ErrorCode.POLICY_VIOLATION, "the cluster has its six tokens"
+
+
 @given(
     life_ms=st.integers(-(1 << 63), (1 << 63) - 1),
     periods=st.lists(st.tuples(st.booleans(), st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, DAY)), max_size=6),

@@ -31,15 +31,22 @@ from moldau_quorum.metadata.delegation_tokens import (
 from moldau_quorum.metadata.records import METADATA_LEVEL_TOKENS, DelegationTokenRecord, RemoveDelegationTokenRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from moldau.protocol.messages.create_delegation_token import CreatableRenewers
     from moldau.runtime.sasl.core.identity import Identity
     from moldau_quorum.metadata.image import MetadataImage
     from moldau_quorum.metadata.records import MetadataRecord
 
 TOKENS_MAX: Final = 10_000
 """Tokens of a cluster: each description may look at all of them."""
+TOKENS_PER_CREATOR_MAX: Final = TOKENS_MAX // 10
+"""Tokens that one principal has created: else one client with a login could leave no token to others. A service that
+creates one for each of its jobs can start a hundred jobs a day."""
 RENEWERS_MAX: Final = 100
+NAMES_BYTES_MAX: Final = 16 * 1024
+"""Bytes of the names of a token's owner and renewers. All nodes keep all tokens in memory, where one character of four
+bytes makes a name four times as long."""
 
 
 def _allowed(image: MetadataImage, context: Context) -> tuple[bytes, Identity]:
@@ -70,12 +77,8 @@ def create_token(
         if request.owner_principal_name:
             _check_type(request.owner_principal_type or "")
             owner = f"{request.owner_principal_type}:{request.owner_principal_name}"
-        if len(request.renewers) > RENEWERS_MAX:
-            raise RefusedError(ErrorCode.INVALID_REQUEST, "")
-        for renewer in request.renewers:
-            _check_type(renewer.principal_type)
-        if len(image.delegation_tokens) >= TOKENS_MAX:
-            raise RefusedError(ErrorCode.POLICY_VIOLATION, "")
+        _check_names(owner, request.renewers)
+        _check_number(image, requester.principal)
     except RefusedError as refusal:
         principal = "" if context.requester is None else context.requester.principal
         kind, _, name = principal.partition(":")
@@ -118,6 +121,25 @@ def create_token(
             hmac=token_hmac(secret, token_id),
         ),
     )
+
+
+def _check_names(owner: str, renewers: Sequence[CreatableRenewers]) -> None:
+    if len(renewers) > RENEWERS_MAX:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, "")
+    for renewer in renewers:
+        _check_type(renewer.principal_type)
+    names = [owner, *(renewer.principal_name for renewer in renewers)]
+    if sum(len(name.encode()) for name in names) > NAMES_BYTES_MAX:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, "")
+
+
+def _check_number(image: MetadataImage, creator: str) -> None:
+    tokens = image.delegation_tokens
+    if len(tokens) < TOKENS_PER_CREATOR_MAX:
+        return
+    own = sum(token.requester == creator for token in tokens.unordered_values())
+    if len(tokens) >= TOKENS_MAX or own >= TOKENS_PER_CREATOR_MAX:
+        raise RefusedError(ErrorCode.POLICY_VIOLATION, "")
 
 
 def _check_type(kind: str) -> None:
