@@ -181,7 +181,7 @@ class TokenChecker:
             raise TokenRefusedError(
                 "the key that signed the token is not at sasl.oauthbearer.jwks.endpoint.url"
             ) from error
-        except (JoseError, ValueError, TypeError, KeyError) as error:
+        except (JoseError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise TokenRefusedError(f"the signature is not valid ({type(error).__name__})") from error
         if not isinstance(claims, dict):
             raise TokenRefusedError("the token holds no claims")
@@ -208,7 +208,7 @@ class TokenChecker:
         if missing:
             raise TokenRefusedError("the token lacks a required scope", scope=" ".join(missing))
         principal = claims.get(rules.principal_claim)
-        if not isinstance(principal, str) or not principal.strip():
+        if not isinstance(principal, str) or not principal.strip() or not _is_text(principal):
             raise TokenRefusedError(f"the token's {rules.principal_claim} claim names no user")
         return TokenFacts(principal=principal.strip(), expires_wall_ms=expires_ms + rules.clock_skew_ms)
 
@@ -232,11 +232,21 @@ def _time(claims: dict[str, object], name: str) -> int | None:
     value = claims.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise TokenRefusedError(f"the token's {name} claim is no time")
+    # Holds neither for NaN nor infinity, and compares integers that no float can hold.
     if not 0 <= value <= 1 << 40:
         raise TokenRefusedError(f"the token's {name} claim is out of range")
     return int(value * 1000)
+
+
+def _is_text(value: str) -> bool:
+    """Returns whether UTF-8 can hold a string; JSON can escape half of a surrogate pair."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _words(value: object, *, splits: bool) -> list[str]:
