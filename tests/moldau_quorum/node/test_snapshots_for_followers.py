@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
+from moldau.protocol.errors import ErrorCode
 from moldau_quorum.broker_side.metadata_fetch import MetadataFetchRequest
 from moldau_quorum.log.port import Leadership, LogPosition, SnapshotInvalidError
-from moldau_quorum.metadata.image import MetadataImage
+from moldau_quorum.metadata.image import RESOURCE_TOPIC, MetadataImage
+from moldau_quorum.metadata.records import ConfigRecord, FeatureLevelRecord
 from moldau_quorum.metadata.snapshot import snapshot_pieces
 from moldau_quorum.node.serving.metadata_service import SNAPSHOT_LAG_MAX, MetadataService
 from moldau_quorum.node.state_machine import MetadataStateMachine
@@ -37,6 +40,62 @@ def test_a_kept_snapshot_is_not_served_below_the_follower(next_offset: int, serv
         machine.image = MetadataImage(offset=offset, epoch=3)
         assert fetched(0) == 30, "all followers share the young one"
     assert fetched(next_offset) == served
+
+
+def made_image(offset: int) -> MetadataImage:
+    """Returns an image whose snapshot has three pieces at least."""
+    image = MetadataImage().apply([FeatureLevelRecord(name="metadata.version", level=3)], offset=0, epoch=3).image
+    records = [
+        ConfigRecord(resource_type=RESOURCE_TOPIC, resource_name=f"t{number}", name="k", value="v")
+        for number in range(1_200)
+    ]
+    return image.apply(records, offset=offset, epoch=3).image
+
+
+def test_many_starting_followers_share_few_snapshots() -> None:
+    """Each change of the metadata makes all kept snapshots too old, while four followers read piece by piece."""
+    machine: Any = MetadataStateMachine(101)
+    log: Any = SimpleNamespace(
+        leadership=Leadership(leader_id=101, epoch=3), hangs=False, high_watermark=9_000, log_start_index=1, voters={}
+    )
+    service = MetadataService(log, machine)
+    first_offsets: dict[int, list[int]] = {}
+
+    async def follow(node_id: int) -> None:
+        while True:
+            response = await service.fetch(MetadataFetchRequest(node_id=node_id, next_offset=0, wait_ms=0, bytes_max=1))
+            offset, count = response.snapshot_offset, len(response.pieces)
+            first_offsets.setdefault(node_id, []).append(offset)
+            while not response.complete:
+                await trio.sleep(1)
+                response = await service.fetch(
+                    MetadataFetchRequest(
+                        node_id=node_id, next_offset=0, wait_ms=0, snapshot_offset=offset, piece=count, bytes_max=1
+                    )
+                )
+                if response.error_code != ErrorCode.NONE:
+                    break
+                count += len(response.pieces)
+            else:
+                return
+
+    async def main() -> None:
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                for node_id in range(4):
+                    machine.image = made_image(1_000 * (node_id + 1))
+                    nursery.start_soon(follow, node_id)
+                    await trio.sleep(0.2)
+        assert list(first_offsets.values()) == [[1_000], [2_000], [2_000], [2_000]]
+        with_start = MetadataFetchRequest(node_id=9, next_offset=0, wait_ms=0)
+        log.log_start_index = 3_000
+        assert (await service.fetch(with_start)).snapshot_offset == 4_000, "the log does not go on from the others"
+        log.log_start_index = 1
+        machine.image = made_image(8_000)
+        await trio.sleep(11)
+        assert (await service.fetch(with_start)).snapshot_offset == 8_000, "the kept ones are not read any more"
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,10 @@
 
 A snapshot is encoded once, piece by piece as it is asked for, and shared by all followers that ask while it is young;
 at most ``SNAPSHOTS_MAX`` are kept. An image never changes, so a snapshot costs no copy.
+
+While followers read all kept snapshots, a further follower gets an old one, because a new one would take the place of
+one that is being read. The reader would have to begin again, with a snapshot that takes the place of the next one, and
+so on: brokers that start together while the metadata change would not come to an end.
 """
 
 from __future__ import annotations
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
 SNAPSHOTS_MAX: Final = 2
 SNAPSHOT_LAG_MAX: Final = 100
 """A kept snapshot is given to a new follower while it is at most so many offsets old."""
+SNAPSHOT_IDLE_SECONDS: Final = 10.0
+"""A snapshot of which no piece was asked for so long is not being read any more."""
 
 
 class _KeptSnapshot:
@@ -32,6 +38,8 @@ class _KeptSnapshot:
 
     def __init__(self, image: MetadataImage) -> None:
         self.offset = image.offset
+        self.read_at = 0.0
+        """When a piece was last asked for."""
         self._pieces: list[bytes] = []
         self._more: Iterator[bytes] | None = snapshot_pieces(image)
 
@@ -120,13 +128,25 @@ class MetadataService:
 
     def _new_snapshot(self, request: MetadataFetchRequest) -> MetadataFetchResponse:
         image = self._machine.image
-        for kept in self._snapshots:
-            if kept.offset >= max(request.next_offset, image.offset - SNAPSHOT_LAG_MAX):
-                break
-        else:
+        kept = self._kept(max(request.next_offset, image.offset - SNAPSHOT_LAG_MAX))
+        if kept is None and self._are_read():
+            # From an older one on, the follower goes on with the log, if the log still has what comes next.
+            kept = self._kept(max(request.next_offset, self._log.log_start_index - 1))
+        if kept is None:
             kept = _KeptSnapshot(image)
-            self._snapshots = [*self._snapshots[-(SNAPSHOTS_MAX - 1) :], kept]
+            if len(self._snapshots) >= SNAPSHOTS_MAX:
+                self._snapshots.remove(min(self._snapshots, key=lambda each: each.read_at))
+            self._snapshots.append(kept)
         return self._part(kept, 0, request.bytes_max)
+
+    def _kept(self, offset_min: int) -> _KeptSnapshot | None:
+        """Returns the newest kept snapshot of this offset or a later one."""
+        return next((kept for kept in reversed(self._snapshots) if kept.offset >= offset_min), None)
+
+    def _are_read(self) -> bool:
+        """Returns whether followers read as many snapshots as are kept."""
+        idle_since = trio.current_time() - SNAPSHOT_IDLE_SECONDS
+        return sum(kept.read_at >= idle_since for kept in self._snapshots) >= SNAPSHOTS_MAX
 
     def _snapshot_part(self, request: MetadataFetchRequest) -> MetadataFetchResponse:
         for kept in self._snapshots:
@@ -135,6 +155,7 @@ class MetadataService:
         return self._respond(error_code=ErrorCode.SNAPSHOT_NOT_FOUND)
 
     def _part(self, kept: _KeptSnapshot, first: int, bytes_max: int) -> MetadataFetchResponse:
+        kept.read_at = trio.current_time()
         pieces, complete = kept.read(first, min(bytes_max, 256 * 1024))
         return self._respond(snapshot_offset=kept.offset, pieces=pieces, complete=complete)
 
