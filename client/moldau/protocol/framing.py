@@ -5,12 +5,14 @@ Sizes are signed; a frame's own size field is not counted in its size.
 """
 
 import struct
+from collections.abc import Generator
+from copy import copy
 from dataclasses import dataclass
 from typing import TypeVar
 
 from moldau.protocol.api import APIS, request_header_version, response_header_version
 from moldau.protocol.codec import DecodeError, EncodeError, decode_prefix, encode_into
-from moldau.protocol.compiler import check_tagged_count, read_uvarint
+from moldau.protocol.compiler import check_tagged_count, fields_in, read_uvarint, uvarint
 from moldau.protocol.schema import Request, Response
 from moldau.values import Buffer
 
@@ -132,12 +134,55 @@ def encode_response(message: Response, version: int, correlation_id: int, *, byt
         EncodeError: a value does not fit its field.
         UnsupportedVersionError: the response has no such version.
     """
-    out: list[Buffer] = [b""]
-    if response_header_version(message.__api_key__, version) == 1:
-        out.append(b"\0")
-    encode_into(message, version, out)
-    out[0] = _SIZE_AND_CORRELATION.pack(_frame_size(out, bytes_max) + 4, correlation_id)
-    return b"".join(out)
+    body: list[Buffer] = []
+    encode_into(message, version, body)
+    return _response_frame(message, version, correlation_id, body, bytes_max)
+
+
+def encode_response_in_steps(
+    message: Response, version: int, correlation_id: int, *, step: int, bytes_max: int = FRAME_SIZE_MAX
+) -> Generator[None, None, bytes]:
+    """Does what ``encode_response`` does, and yields after each ``step`` elements of a long array of the body.
+
+    Other tasks may run meanwhile: a description of ten thousand topics takes a second to encode.
+    """
+    key = _long_array(message, version, step)
+    if key is None:
+        return encode_response(message, version, correlation_id, bytes_max=bytes_max)
+    elements = getattr(message, key)
+    part = copy(message)
+    setattr(part, key, ())
+    empty: list[Buffer] = []
+    encode_into(part, version, empty)
+    body: list[Buffer] = []
+    at = 0  # where the length of the array stands among the buffers
+    for first in range(0, len(elements), step):
+        setattr(part, key, elements[first : first + step])
+        out: list[Buffer] = []
+        encode_into(part, version, out)
+        if not first:
+            at = next(index for index, buffer in enumerate(empty) if buffer != out[index])
+        body.append(b"".join(out[at + 1 : len(out) - (len(empty) - at - 1)]))
+        yield
+    count = len(elements)
+    length = uvarint(count + 1) if version in message.__flexible__ else _SIZE.pack(count)
+    return _response_frame(message, version, correlation_id, [*empty[:at], length, *body, *empty[at + 1 :]], bytes_max)
+
+
+def _long_array(message: Response, version: int, step: int) -> str | None:
+    """Returns the only field that is an array of more than ``step`` structs; None if there is none, or another one."""
+    arrays = [(key, spec) for key, spec in fields_in(type(message), version) if spec.is_array]
+    long = [(key, spec) for key, spec in arrays if len(getattr(message, key) or ()) > step]
+    if len(long) != 1:
+        return None
+    ((key, spec),) = long
+    return key if spec.struct is not None and spec.tag is None else None
+
+
+def _response_frame(message: Response, version: int, correlation_id: int, body: list[Buffer], bytes_max: int) -> bytes:
+    header = b"\0" if response_header_version(message.__api_key__, version) == 1 else b""
+    size = _frame_size([header, *body], bytes_max) + 4
+    return b"".join([_SIZE_AND_CORRELATION.pack(size, correlation_id), header, *body])
 
 
 def _frame_size(parts: list[Buffer], bytes_max: int = FRAME_SIZE_MAX) -> int:

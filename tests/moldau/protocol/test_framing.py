@@ -12,19 +12,24 @@ from hypothesis import strategies as st
 
 from moldau.protocol.api import APIS, ApiKey, request_header_version, response_header_version
 from moldau.protocol.codec import DecodeError, EncodeError, decode
-from moldau.protocol.compiler import uvarint
+from moldau.protocol.compiler import fields_in, uvarint
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.framing import (
+    FrameTooLargeError,
     decode_request_header,
     decode_response,
     encode_request,
     encode_response,
+    encode_response_in_steps,
     skip_tagged_section,
 )
 from moldau.protocol.hot import read_fetch_request
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from moldau.protocol.messages.describe_configs import DescribeConfigsResponse, DescribeConfigsResult
 from moldau.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from moldau.protocol.messages.metadata import MetadataRequest
+from moldau.protocol.schema import Response
+from support.protocol_samples import Sampler
 
 
 def test_every_api_is_framed_and_read_back() -> None:
@@ -41,6 +46,50 @@ def test_every_api_is_framed_and_read_back() -> None:
             response = encode_response(api.response(), version, 13)
             assert int.from_bytes(response[:4], "big") == len(response) - 4
             assert decode_response(api.response, version, response[4:]) == (13, api.response())
+
+
+def in_steps(response: Response, version: int, step: int, **more: int) -> tuple[bytes, int]:
+    """Returns the frame of a response that is encoded in steps, and how often others could work meanwhile."""
+    encoding = encode_response_in_steps(response, version, 5, step=step, **more)
+    steps = 0
+    while True:
+        try:
+            next(encoding)
+        except StopIteration as end:
+            return end.value, steps
+        steps += 1
+
+
+def test_every_response_is_the_same_in_steps() -> None:
+    """With each of its arrays of structs as the long one, and without."""
+    long_arrays = 0
+    for key, api in APIS.items():
+        for version in range(api.versions.first, api.versions.last + 1):
+            sampler = Sampler(key * 100 + version)
+            for name, spec in fields_in(api.response, version):
+                response = sampler.message(api.response, version)
+                assert isinstance(response, Response)
+                if spec.is_array and spec.struct is not None and spec.tag is None:
+                    setattr(response, name, [sampler.message(spec.struct, version, 1) for _ in range(200)])
+                    long_arrays += 1
+                    others = [
+                        getattr(response, other) for other, _ in fields_in(api.response, version) if other != name
+                    ]
+                    is_long_alone = not any(isinstance(other, tuple) and len(other) > 50 for other in others)
+                    frame, steps = in_steps(response, version, 50)
+                    assert steps == (4 if is_long_alone else 0)
+                else:
+                    frame, _ = in_steps(response, version, 50)
+                assert frame == encode_response(response, version, 5), (api.response, version, name)
+    assert long_arrays > 100
+
+
+def test_a_response_in_steps_is_bounded() -> None:
+    response = DescribeConfigsResponse(results=[DescribeConfigsResult(resource_name="r" * 100)] * 10)
+    size = len(encode_response(response, 4, 5)) - 4
+    assert in_steps(response, 4, 3, bytes_max=size)[1] == 4
+    with pytest.raises(FrameTooLargeError):
+        in_steps(response, 4, 3, bytes_max=size - 1)
 
 
 def test_header_bytes() -> None:

@@ -7,12 +7,16 @@ on virtual time that get requests with the largest answers.
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import trio
 
 from moldau.protocol.api import APIS, ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.framing import decode_response, encode_response
+from moldau.protocol.messages.describe_configs import DescribeConfigsResponse, DescribeConfigsResult
 from moldau.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from moldau.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from moldau.protocol.messages.describe_quorum import (
@@ -25,9 +29,10 @@ from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
 from moldau.protocol.messages.metadata import MetadataRequest
 from moldau.protocol.refusals import has_code, refusal
 from moldau.runtime.net.serving import answer_limit
-from moldau.runtime.net.serving.answer_limit import encode_answer
+from moldau.runtime.net.serving.answer_limit import ELEMENTS_PER_TURN, encode_answer
 from moldau.runtime.net.serving.answers import CloseConnection
 from moldau.runtime.telemetry.log import EventLogger
+from moldau_broker.server.data_path.handler_answers import Exchange
 from moldau_broker.server.handlers.apis import BASE_APIS
 from moldau_quorum.node.serving.apis import CONTROLLER_APIS
 from support.cluster.broker_cluster import batch, run_cluster
@@ -106,6 +111,34 @@ def test_a_broker_refuses_and_keeps_the_connection(
     (line,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("answer-too-large ")]
     assert "api=DESCRIBE_LOG_DIRS" in line
     assert "bytes_max=1000" in line
+
+
+def test_other_tasks_run_while_a_long_answer_is_encoded() -> None:
+    """A description of ten thousand topics takes a second to encode."""
+
+    async def main() -> int:
+        call: Any = SimpleNamespace(verdict=None, version=4, correlation_id=7)
+        unused: Any = None
+        exchange = Exchange(api=unused, call=call, body=b"", quotas=unused, throttle=unused, toll=None)
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await trio.lowlevel.checkpoint()
+
+        async def work() -> DescribeConfigsResponse:
+            return DescribeConfigsResponse(results=[DescribeConfigsResult() for _ in range(10 * ELEMENTS_PER_TURN)])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(others)
+            (frame,) = await exchange.finish(work())
+            nursery.cancel_scope.cancel()
+        assert frame == encode_response(await work(), 4, 7)
+        return turns
+
+    assert trio.run(main) >= 9
 
 
 def test_repeated_names_are_answered_once() -> None:

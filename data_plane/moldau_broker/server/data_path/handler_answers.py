@@ -12,7 +12,7 @@ from moldau.protocol.api import APIS
 from moldau.protocol.codec import decode
 from moldau.protocol.framing import decode_response, encode_response
 from moldau.protocol.schema import Response
-from moldau.runtime.net.serving.answer_limit import encode_answer
+from moldau.runtime.net.serving.answer_limit import encode_answer, encode_answer_in_turns
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.coordinator.runtime.completion import Completion
 from moldau_broker.server.cluster_metadata.shared_answers import SharedAnswer
@@ -55,11 +55,13 @@ class Exchange:
 
     def encode(self, response: Response) -> bytes:
         """Returns the frame of a response, or of a refusal if it is too large; the toll of the request is due."""
-        call = self.call
-        if call.verdict is not None:
-            response = call.verdict.answer(response, call.version)
+        return self._frame(self._permitted(response), self.call.correlation_id)
+
+    def _permitted(self, response: Response) -> Response:
+        if self.call.verdict is not None:
+            response = self.call.verdict.answer(response, self.call.version)
         self.settle(response)
-        return self._frame(response, call.correlation_id)
+        return response
 
     def refuse(self, response: Response) -> bytes:
         """Returns the frame of the refusal by authorization; the toll of the request is due."""
@@ -98,21 +100,23 @@ class Exchange:
         return (frame[:_SIZE_BYTES] + _CORRELATION.pack(call.correlation_id), memoryview(frame)[_BODY_AT:])
 
     def _frame(self, response: Response, correlation_id: int) -> bytes:
-        version = self.call.version
-        return encode_answer(
-            response,
-            version,
-            correlation_id,
-            request=lambda: decode(self.api.request, version, self.body),
-            logger=_logger,
-        )
+        return encode_answer(response, self.call.version, correlation_id, request=self._request, logger=_logger)
+
+    def _request(self) -> Request:
+        return decode(self.api.request, self.call.version, self.body)
 
     async def finish(self, work: Awaitable[Response | SharedAnswer]) -> Sequence[ResponsePart]:
         """Completes a handler within ``HANDLER_TIMEOUT_MS``, and encodes its response."""
         toll = self.toll
         with trio.fail_after(HANDLER_TIMEOUT_MS / 1000):
             response = await (work if toll is None else timed(toll, work))
-        return self.share(response) if isinstance(response, SharedAnswer) else (self.encode(response),)
+        if isinstance(response, SharedAnswer):
+            return self.share(response)
+        version, correlation_id = self.call.version, self.call.correlation_id
+        frame = await encode_answer_in_turns(
+            self._permitted(response), version, correlation_id, request=self._request, logger=_logger
+        )
+        return (frame,)
 
 
 class HandlerAnswer:

@@ -27,7 +27,7 @@ from moldau.protocol.messages.api_versions import (
 from moldau.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from moldau.protocol.messages.update_features import UpdateFeaturesRequest
 from moldau.protocol.refusals import refusal
-from moldau.runtime.net.serving.answer_limit import encode_answer
+from moldau.runtime.net.serving.answer_limit import encode_answer_in_turns
 from moldau.runtime.net.serving.answers import CloseConnection, ResponsePart
 from moldau.runtime.net.serving.entry_limit import decode_limited
 from moldau.runtime.sasl.core.server import illegal_sasl_state
@@ -36,6 +36,7 @@ from moldau_quorum.authorization.checks import SECURITY_APIS, Verdict, check, di
 from moldau_quorum.authorization.principals import forwarded_identity
 from moldau_quorum.broker_side.metadata_fetch import METADATA_FETCH_KEY, decode_fetch_request, encode_fetch_response
 from moldau_quorum.controller.cluster.features import SUPPORTED_FEATURES
+from moldau_quorum.controller.context import DecisionView
 from moldau_quorum.controller.dispatch import CHANGES, READS, DecisionInputs
 from moldau_quorum.log.port import (
     QUORUM_MESSAGE_KEY,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from moldau.protocol.schema import Request, Response
     from moldau.runtime.sasl.core.identity import Identity, Peer
     from moldau_quorum.authorization.authorizer import Authorizer, Permissions
+    from moldau_quorum.controller.context import Result
     from moldau_quorum.log.port import MetadataLog, QuorumSession
     from moldau_quorum.node.active_controller import ActiveController
     from moldau_quorum.node.serving.metadata_service import MetadataService
@@ -188,13 +190,18 @@ class ControllerService:
         return response
 
     async def _read(self, request: Request) -> Response:
-        with trio.move_on_after(READ_TIMEOUT_MS / 1000):
+        with trio.move_on_after(READ_TIMEOUT_MS / 1000) as scope:
             try:
                 await self.log.read_barrier()
             except (NotLeaderError, OutcomeUnknownError) as error:
                 raise NotActiveError from error  # a read has no outcome to be unknown: it is asked again elsewhere
-            return READS[request.__api_key__](request, self.make_inputs()).response  # type: ignore[no-any-return]
-        return refusal(request, ErrorCode.REQUEST_TIMED_OUT, "the metadata quorum did not confirm its leader")
+        if scope.cancelled_caught:
+            return refusal(request, ErrorCode.REQUEST_TIMED_OUT, "the metadata quorum did not confirm its leader")
+        inputs = self.make_inputs()
+        result: Result[Response] = READS[request.__api_key__](request, inputs)
+        for _ in result.slices(DecisionView(inputs.image, inputs.context)):
+            await trio.lowlevel.checkpoint()
+        return result.response
 
 
 class ControllerConnection:
@@ -326,7 +333,7 @@ class ControllerConnection:
             except NotActiveError:
                 response = _not_controller(request, version)
             response = verdict.answer(response, version)
-            return self._encode(response, version, header.correlation_id, request)
+            return await self._encode(response, version, header.correlation_id, request)
 
         return _Answer(answer)
 
@@ -344,8 +351,10 @@ class ControllerConnection:
             logger=service.logger,
         )
 
-    def _encode(self, response: Response, version: int, correlation_id: int, request: Request) -> bytes:
-        return encode_answer(response, version, correlation_id, request=lambda: request, logger=self._service.logger)
+    async def _encode(self, response: Response, version: int, correlation_id: int, request: Request) -> bytes:
+        return await encode_answer_in_turns(
+            response, version, correlation_id, request=lambda: request, logger=self._service.logger
+        )
 
     def _handle_envelope(
         self, envelope: EnvelopeRequest, version: int, correlation_id: int
@@ -384,7 +393,7 @@ class ControllerConnection:
             except NotActiveError:
                 return refused(ErrorCode.NOT_CONTROLLER)
             inner = verdict.answer(inner, inner_version)
-            data = self._encode(inner, inner_version, header.correlation_id, request)
+            data = await self._encode(inner, inner_version, header.correlation_id, request)
             return encode_response(EnvelopeResponse(response_data=data), version, correlation_id)
 
         return _Answer(answer)

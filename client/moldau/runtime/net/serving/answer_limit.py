@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import trio
+
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.framing import FrameTooLargeError, encode_response
+from moldau.protocol.framing import FrameTooLargeError, encode_response, encode_response_in_steps
 from moldau.protocol.refusals import has_code, refusal
 from moldau.runtime.net.serving.answers import CloseConnection
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 ANSWER_BYTES_MAX: Final = 100_000_000
 """Largest answer in bytes, without its size prefix."""
+ELEMENTS_PER_TURN: Final = 100
+"""Elements of an answer's long array that are encoded between two checkpoints, such as topics with their values: some
+ten milliseconds."""
 
 
 def encode_answer(
@@ -46,13 +51,43 @@ def encode_answer(
     try:
         return encode_response(response, version, correlation_id, bytes_max=limit)
     except FrameTooLargeError as error:
-        api = ApiKey(response.__api_key__).name
-        reason = f"the response to {api} version {version} has {error.size} bytes, more than {limit}"
-        logger.warning("answer-too-large", api=api, version=version, bytes=error.size, bytes_max=limit)
-        refused = refusal(request(), ErrorCode.INVALID_REQUEST, f"{reason}: ask for less at a time", version=version)
-        if not has_code(refused):
-            raise CloseConnection(reason) from error
-        try:
-            return encode_response(refused, version, correlation_id, bytes_max=limit)
-        except FrameTooLargeError as again:
-            raise CloseConnection(f"{reason}, and so has its refusal") from again
+        return _refused(error, response, version, correlation_id, request, logger, limit)
+
+
+async def encode_answer_in_turns(
+    response: Response, version: int, correlation_id: int, *, request: Callable[[], Request], logger: EventLogger
+) -> bytes:
+    """Does what ``encode_answer`` does; other tasks run while a long answer is encoded."""
+    steps = encode_response_in_steps(
+        response, version, correlation_id, step=ELEMENTS_PER_TURN, bytes_max=ANSWER_BYTES_MAX
+    )
+    try:
+        while True:
+            next(steps)
+            await trio.lowlevel.checkpoint()
+    except StopIteration as end:
+        frame: bytes = end.value
+        return frame
+    except FrameTooLargeError as error:
+        return _refused(error, response, version, correlation_id, request, logger, ANSWER_BYTES_MAX)
+
+
+def _refused(
+    error: FrameTooLargeError,
+    response: Response,
+    version: int,
+    correlation_id: int,
+    request: Callable[[], Request],
+    logger: EventLogger,
+    limit: int,
+) -> bytes:
+    api = ApiKey(response.__api_key__).name
+    reason = f"the response to {api} version {version} has {error.size} bytes, more than {limit}"
+    logger.warning("answer-too-large", api=api, version=version, bytes=error.size, bytes_max=limit)
+    refused = refusal(request(), ErrorCode.INVALID_REQUEST, f"{reason}: ask for less at a time", version=version)
+    if not has_code(refused):
+        raise CloseConnection(reason) from error
+    try:
+        return encode_response(refused, version, correlation_id, bytes_max=limit)
+    except FrameTooLargeError as again:
+        raise CloseConnection(f"{reason}, and so has its refusal") from again
