@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.alter_configs import AlterableConfig as AlterableFullConfig
+from moldau.protocol.messages.alter_configs import AlterConfigsRequest
+from moldau.protocol.messages.alter_configs import AlterConfigsResource as FullResource
 from moldau.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from moldau.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from moldau.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from moldau.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from moldau.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -22,7 +26,8 @@ from moldau.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from moldau_quorum.controller.context import SLICE_RECORDS, DecisionView
-from moldau_quorum.controller.dispatch import CHANGES, DecisionInputs
+from moldau_quorum.controller.dispatch import CHANGES, READS, DecisionInputs
+from moldau_quorum.controller.entities import configs
 from support.controller.model import ModelController
 
 if TYPE_CHECKING:
@@ -122,6 +127,73 @@ def test_refusals_count_as_work_of_a_slice(controller: ModelController) -> None:
     assert slices_of(controller, refused) == 3
     needless = [TopicPartitions(topic="missing", partitions=list(range(3 * SLICE_RECORDS)))]
     assert slices_of(controller, ElectLeadersRequest(election_type=0, topic_partitions=needless)) == 4
+
+
+def replacements(count: int) -> AlterConfigsRequest:
+    values = [AlterableFullConfig(name="retention.ms", value="7")]
+    return AlterConfigsRequest(
+        resources=[FullResource(resource_type=TOPIC, resource_name=f"t{n}", configs=values) for n in range(count)],
+        validate_only=True,
+    )
+
+
+@pytest.mark.parametrize("make", [alterations, replacements])
+def test_configurations_change_in_slices(controller: ModelController, make: Callable) -> None:
+    """The metadata log can work between two of them; a request for 10,000 topics kept it waiting for a second."""
+    count = 2 * SLICE_RECORDS
+    for n in range(0, count, 100):
+        creation = creations(100, name=f"t{{}}-{n}")
+        creation.validate_only = False
+        controller.handle(creation)
+    request = make(count)
+    for number, resource in enumerate(request.resources):
+        resource.resource_name = f"t{number % 100}-{number // 100 * 100}"
+    assert slices_of(controller, request) >= 3, "a dry run is as much work"
+    before = len(controller.commands)
+    request.validate_only = False
+    assert {each.error_code for each in controller.handle(request).responses} == {0}
+    commands = controller.commands[before:]
+    assert sum(map(len, commands)) == count
+    assert max(map(len, commands)) <= SLICE_RECORDS
+    assert all(controller.image.topic_config(each.resource_name) == {"retention.ms": "7"} for each in request.resources)
+
+
+def test_long_values_end_a_slice(controller: ModelController) -> None:
+    """An entry of the log is bounded, and a request of many long values is not refused for that."""
+    for n in range(40):
+        controller.create(f"t{n}")
+    request = alterations(40)
+    request.validate_only = False
+    throttled = AlterableConfig(
+        name="leader.replication.throttled.replicas", config_operation=0, value=",".join(f"{n}:1" for n in range(4_000))
+    )
+    for resource in request.resources:
+        resource.configs = [throttled]
+    before = len(controller.commands)
+    assert {each.error_code for each in controller.handle(request).responses} == {0}
+    assert len(controller.commands) - before >= 4
+
+
+def test_a_change_of_a_topic_is_cheap_beside_its_neighbours(controller: ModelController) -> None:
+    """The image is renewed for a change of a broker only, which later changes are checked against."""
+    for n in range(101):
+        controller.create(f"t{n}")
+    lines_of(controller, alterations(1))
+    one, many = lines_of(controller, alterations(1)), lines_of(controller, alterations(101))
+    assert (many - one) / 100 < 150, f"{(many - one) / 100} lines for each further topic"
+
+
+def test_configurations_are_described_in_slices(controller: ModelController) -> None:
+    """A resource that is named again costs nothing: the description of a broker has a hundred kilobytes."""
+    resources = [DescribeConfigsResource(resource_type=TOPIC, resource_name=f"t{n % 100}") for n in range(200)]
+    request = DescribeConfigsRequest(resources=resources)
+    for n in range(100):
+        controller.create(f"t{n}")
+    knowledge = DecisionInputs(image=controller.image, context=controller.context(), sessions=controller.sessions)
+    result = READS[request.__api_key__](request, knowledge)
+    slices = sum(1 for _ in result.slices(DecisionView(controller.image, knowledge.context)))
+    assert slices == 100 // configs.RESOURCES_PER_TURN
+    assert [each.resource_name for each in result.response.results] == [f"t{n}" for n in range(100)]
 
 
 @pytest.mark.parametrize("make", [creations, additions, deletions, alterations])

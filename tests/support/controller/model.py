@@ -99,7 +99,9 @@ class ModelController:
         """Returns the response, whose class belongs to the request's API."""
         knowledge = DecisionInputs(image=self.image, context=self.context(), sessions=self.sessions)
         if request.__api_key__ in READS:
-            return READS[request.__api_key__](request, knowledge).response
+            read = READS[request.__api_key__](request, knowledge)
+            assert not any(read.slices(DecisionView(self.image, knowledge.context))), "a read changes nothing"
+            return read.response
         result = CHANGES[request.__api_key__](request, knowledge)
         self.carry_out(result.slices)
         return result.response

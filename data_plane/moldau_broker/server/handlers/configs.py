@@ -6,7 +6,7 @@ DescribeConfigs returns the keys of a resource, each with its value, the source 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -35,6 +35,7 @@ from moldau.runtime.config import (
 from moldau_broker.server.handlers.loggers import LoggersContext, describe_loggers
 from moldau_quorum.controller.context import RefusedError
 from moldau_quorum.controller.entities.config_kinds import OVERRIDE_KINDS, check_resource
+from moldau_quorum.controller.entities.configs import RESOURCES_PER_TURN, merged_resources
 from moldau_quorum.metadata.image import (
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,
@@ -55,8 +56,6 @@ if TYPE_CHECKING:
 
 _LISTED = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 _DEFAULT_BROKER = ""
-RESOURCES_PER_TURN: Final = 20
-"""Resources that are described between two checkpoints; each takes some hundred microseconds."""
 Layer = tuple[ConfigSource, str, str | None]
 """Source, key and value of one layer of configuration."""
 _Described = tuple[ConfigKey, str | None, list[Layer], bool]
@@ -85,7 +84,7 @@ async def handle_describe_configs(
     tasks run between the resources.
     """
     results: list[DescribeConfigsResult] = []
-    for number, resource in enumerate(_merged(request.resources), start=1):
+    for number, resource in enumerate(merged_resources(request.resources), start=1):
         if number % RESOURCES_PER_TURN == 0:
             await trio.lowlevel.checkpoint()
         try:
@@ -134,24 +133,6 @@ def _resource_names(image: MetadataImage, kind: int) -> list[str]:
     if kind in (RESOURCE_BROKER, RESOURCE_BROKER_LOGGER):
         return [str(broker_id) for broker_id in sorted(image.brokers)]
     return sorted(name for resource_type, name in image.configs if resource_type == kind)
-
-
-def _merged(resources: Iterable[DescribeConfigsResource]) -> list[DescribeConfigsResource]:
-    """Returns each resource once, with all keys that the request names; None, or no key, means every key."""
-    wanted: dict[tuple[int, str], dict[str, None] | None] = {}
-    for resource in resources:
-        name, keys = (resource.resource_type, resource.resource_name), resource.configuration_keys
-        known = wanted.setdefault(name, {})
-        if not keys:
-            wanted[name] = None
-        elif known is not None:
-            known.update(dict.fromkeys(keys))
-    return [
-        DescribeConfigsResource(
-            resource_type=kind, resource_name=name, configuration_keys=None if keys is None else list(keys)
-        )
-        for (kind, name), keys in wanted.items()
-    ]
 
 
 def _describe(

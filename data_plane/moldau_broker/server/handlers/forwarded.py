@@ -7,6 +7,7 @@ request is refused with REQUEST_TIMED_OUT: the change may still happen.
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -286,8 +287,16 @@ async def _configs_visible(context: ForwardingContext, changes: list[Callable[[M
 
     If this broker's cordoned log directories have changed, it also waits until the controller places replicas by them.
     """
+    left = deque(changes)
+
+    def are_made(image: MetadataImage) -> bool:
+        # They come in their order, over many images if there are many: what has been seen is not looked for again.
+        while left and left[0](image):
+            left.popleft()
+        return not left
+
     if changes:
-        await until_visible(context, lambda image: all(is_made(image) for is_made in changes))
+        await until_visible(context, are_made)
         await until_visible(context, context.directories.is_recorded)
 
 

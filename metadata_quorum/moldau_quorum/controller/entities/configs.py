@@ -37,6 +37,7 @@ from moldau.runtime.config import (
 from moldau.values import list_elements
 from moldau_quorum.controller.context import (
     MIN_INSYNC_REPLICAS,
+    SLICE_RECORDS,
     UNCLEAN_LEADER_ELECTION,
     Context,
     DecisionView,
@@ -46,7 +47,7 @@ from moldau_quorum.controller.context import (
 from moldau_quorum.controller.entities.config_checks import check_broker_config, check_plain_config, check_topic_config
 from moldau_quorum.controller.entities.config_kinds import OVERRIDE_KINDS, check_known, check_resource, schema_of
 from moldau_quorum.controller.partitions import refresh_eligible
-from moldau_quorum.controller.walks import elect_leaderless
+from moldau_quorum.controller.walks import elect_leaderless, with_last
 from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
 from moldau_quorum.metadata.records import ConfigRecord, MetadataRecord
 
@@ -58,6 +59,12 @@ CONFIG_VALUE_MAX: Final = 32_767
 """Maximum length of a value in bytes; the wire format cannot describe a longer one."""
 RESOURCES_PER_REQUEST_MAX: Final = 10_000
 """Number of resources that one request may change; the controller decides nothing else meanwhile."""
+SLICE_LENGTH: Final = 256 * 1024
+"""Characters of values after which a slice of changes ends: some hundred long values exceed the bound of one entry."""
+CHECK_RECORDS: Final = 5
+"""Records whose replay takes as long as the check of a topic's values. A broker's may be checked with all topics."""
+RESOURCES_PER_TURN: Final = 20
+"""Resources that are described between two checkpoints; each takes some hundred microseconds."""
 CONFIGS_PER_RESOURCE_MAX: Final = 1_000
 """Number of keys that one request may name for one resource; there are some hundreds."""
 ResourceT = TypeVar("ResourceT", FullResource, IncrementalResource)
@@ -152,9 +159,7 @@ def _changed_keys(before: Mapping[str, str], after: Mapping[str, str], named: It
     return keys
 
 
-def _records(
-    resource_type: int, name: str, before: Mapping[str, str], after: Mapping[str, str]
-) -> list[MetadataRecord]:
+def _records(resource_type: int, name: str, before: Mapping[str, str], after: Mapping[str, str]) -> list[ConfigRecord]:
     changes = {key: after.get(key) for key in [*before, *after] if before.get(key) != after.get(key)}
     return [
         ConfigRecord(resource_type=resource_type, resource_name=name, name=key, value=changes[key])
@@ -162,41 +167,104 @@ def _records(
     ]
 
 
+class _Checks:
+    """Checks the resources of a request, each on the image with the changes of the earlier ones.
+
+    The values of all other resources are checked against those of brokers, and only the values of brokers against those
+    of others. So the image is renewed only for and after changes of brokers, because that takes as long as a decision,
+    and resources that change alike are checked once.
+    """
+
+    def __init__(self, image: MetadataImage, context: Context) -> None:
+        self._image = image
+        self._context = context
+        self._changes: list[MetadataRecord] = []
+        self._changes_brokers = False
+        self._valid: set[tuple[object, ...]] = set()
+
+    def check(
+        self,
+        resource_type: int,
+        name: str,
+        before: Mapping[str, str],
+        after: Mapping[str, str],
+        named: Iterable[str],
+    ) -> int:
+        """Checks the result of a change; returns the work that this was, in records.
+
+        Raises:
+            RefusedError: it is not valid.
+        """
+        is_broker = resource_type == RESOURCE_BROKER
+        if self._changes and (is_broker or self._changes_brokers):
+            image = self._image
+            self._image = image.apply(self._changes, offset=image.offset, epoch=image.epoch).image
+            self._changes, self._changes_brokers = [], False
+            self._valid.clear()
+        alike = (resource_type, tuple(before.items()), tuple(after.items()))
+        if not is_broker and alike in self._valid:
+            return 1
+        _check_values(resource_type, name, before, after, named, self._image, self._context)
+        self._valid.add(alike)
+        return SLICE_RECORDS if is_broker else CHECK_RECORDS
+
+    def add(self, changes: Iterable[MetadataRecord], resource_type: int) -> None:
+        """Adds the changes of a resource."""
+        self._changes += changes
+        self._changes_brokers = self._changes_brokers or resource_type == RESOURCE_BROKER
+
+
 def _change_each(
     resources: Sequence[ResourceT],
     change: Callable[[int, Mapping[str, str], ResourceT], tuple[Mapping[str, str], Iterable[str]]],
-    image: MetadataImage,
-    context: Context,
-) -> tuple[list[MetadataRecord], list[Outcome]]:
-    """Changes the configurations of resources; each succeeds or fails as a whole.
+    note: Callable[[Outcome], None],
+    view: DecisionView,
+    *,
+    validate_only: bool,
+) -> Iterator[list[MetadataRecord]]:
+    """Yields the changes of the configurations of whole resources; each succeeds or fails as a whole.
 
-    ``change`` returns the values of a resource after the request, and the keys that the request names. Returns the
-    records of all changes, and the outcome of each resource.
+    ``change`` returns the values of a resource after the request, and the keys that the request names. ``note`` takes
+    the outcome of each resource.
     """
     records: list[MetadataRecord] = []
-    outcomes: list[Outcome] = []
     seen: dict[tuple[int, str], None] = {}
-    present = image  # includes the changes of earlier resources
+    checks = _Checks(view.image, view.context)
+    work = length = 0
+    allows_unclean = False
     for resource in resources:
+        if work >= SLICE_RECORDS or length >= SLICE_LENGTH:
+            yield records if validate_only else _with_eligible(records, view)
+            records, work, length = [], 0, 0
+            if not validate_only:
+                checks = _Checks(view.image, view.context)
         kind, name = resource.resource_type, resource.resource_name
+        work += 1 + len(resource.configs)
         code, message = ErrorCode.NONE, None
         try:
             if (kind, name) in seen:
                 raise RefusedError(ErrorCode.INVALID_REQUEST, "the resource appears twice in the request")
             seen[kind, name] = None
-            check_resource(kind, name, image)
+            check_resource(kind, name, view.image)
             _check_count(len(resource.configs))
-            before = image.config(kind, name)
+            before = view.image.config(kind, name)
             after, named = change(kind, before, resource)
-            _check_values(kind, name, before, after, named, present, context)
-            more = _records(kind, name, before, after)
-            records += more
-            if more:
-                present = present.apply(more, offset=present.offset, epoch=present.epoch).image
+            work += checks.check(kind, name, before, after, named)
+            changes = _records(kind, name, before, after)
+            checks.add(changes, kind)
+            if not validate_only:
+                records += changes
+            length += sum(len(each.value or "") for each in changes)
+            allows_unclean = allows_unclean or any(each.name == UNCLEAN_LEADER_ELECTION for each in changes)
         except RefusedError as refusal:
             code, message = refusal.code, refusal.message
-        outcomes.append(Outcome(kind, name, code, message))
-    return records, outcomes
+            work += CHECK_RECORDS  # a text that names what is wrong takes as long
+        note(Outcome(kind, name, code, message))
+    if validate_only:
+        return
+    yield _with_eligible(records, view)
+    if allows_unclean:
+        yield from with_last(elect_leaderless(view))
 
 
 def incremental_alter_configs(
@@ -208,26 +276,28 @@ def incremental_alter_configs(
         return Result(
             response=refusal_of(IncrementalAlterConfigsResponse, request, ErrorCode.POLICY_VIOLATION, too_many)
         )
+    responses: list[IncrementalResponse] = []
 
     def altered(
         kind: int, before: Mapping[str, str], resource: IncrementalResource
     ) -> tuple[Mapping[str, str], Iterable[str]]:
-        after = _apply_operations(kind, before, resource.configs, context)
+        after = _apply_operations(kind, before, resource.configs)
         return after, (config.name for config in resource.configs)
 
-    records, outcomes = _change_each(request.resources, altered, image, context)
-    responses = [
-        IncrementalResponse(error_code=code, error_message=message, resource_type=kind, resource_name=name)
-        for kind, name, code, message in outcomes
-    ]
+    def note(outcome: Outcome) -> None:
+        kind, name, code, message = outcome
+        responses.append(
+            IncrementalResponse(error_code=code, error_message=message, resource_type=kind, resource_name=name)
+        )
+
     return Result(
         response=IncrementalAlterConfigsResponse(responses=responses),
-        steps=None if request.validate_only else lambda view: with_consequences(records, view),
+        steps=lambda view: _change_each(request.resources, altered, note, view, validate_only=request.validate_only),
     )
 
 
 def _apply_operations(
-    resource_type: int, before: Mapping[str, str], operations: Sequence[AlterableConfig], context: Context
+    resource_type: int, before: Mapping[str, str], operations: Sequence[AlterableConfig]
 ) -> dict[str, str]:
     after = dict(before)
     schema = schema_of(resource_type)
@@ -288,6 +358,7 @@ def alter_configs(request: AlterConfigsRequest, image: MetadataImage, context: C
     too_many = too_many_resources(len(request.resources))
     if too_many is not None:
         return Result(response=refusal_of(AlterConfigsResponse, request, ErrorCode.POLICY_VIOLATION, too_many))
+    responses: list[FullResponse] = []
 
     def replaced(
         kind: int, before: Mapping[str, str], resource: FullResource
@@ -302,54 +373,32 @@ def alter_configs(request: AlterConfigsRequest, image: MetadataImage, context: C
             after[config.name] = config.value
         return after, after
 
-    records, outcomes = _change_each(request.resources, replaced, image, context)
-    responses = [
-        FullResponse(error_code=code, error_message=message, resource_type=kind, resource_name=name)
-        for kind, name, code, message in outcomes
-    ]
+    def note(outcome: Outcome) -> None:
+        kind, name, code, message = outcome
+        responses.append(FullResponse(error_code=code, error_message=message, resource_type=kind, resource_name=name))
+
     return Result(
         response=AlterConfigsResponse(responses=responses),
-        steps=None if request.validate_only else lambda view: with_consequences(records, view),
+        steps=lambda view: _change_each(request.resources, replaced, note, view, validate_only=request.validate_only),
     )
 
 
-def with_consequences(records: list[MetadataRecord], view: DecisionView) -> Iterator[list[MetadataRecord]]:
-    """Yields configuration records, followed by the changes of partitions that they lead to.
+def _with_eligible(records: list[MetadataRecord], view: DecisionView) -> list[MetadataRecord]:
+    """Returns configuration records, followed by the changes of eligible leader replicas that they lead to.
 
-    A lower ``min.insync.replicas`` may remove eligible leader replicas: these changes are in the same command, because
-    a leader may apply the value at once. Newly allowed unclean elections may give leaderless partitions a leader.
+    A lower ``min.insync.replicas`` may remove such replicas: these changes are in the same command, because a leader
+    may apply the value at once.
     """
-    image, context = view.image, view.context
+    image = view.image
     topics: dict[str, None] = {}
-    unclean = False
     for record in records:
-        if not isinstance(record, ConfigRecord):
-            continue
-        if record.name == MIN_INSYNC_REPLICAS:
+        if isinstance(record, ConfigRecord) and record.name == MIN_INSYNC_REPLICAS:
             names = [record.resource_name] if record.resource_type == RESOURCE_TOPIC else list(image.topics_by_name)
             topics.update(dict.fromkeys(names))
-        if record.name == UNCLEAN_LEADER_ELECTION:
-            unclean = True
-    if not topics and not unclean:
-        yield records
-        return
+    if not topics:
+        return records
     after = image.apply(records, offset=image.offset, epoch=image.epoch).image
-    more = refresh_eligible(after, context, topics)
-    if not unclean:
-        yield [*records, *more]
-        return
-    if more:
-        after = after.apply(more, offset=image.offset, epoch=image.epoch).image
-    ahead = DecisionView(image=after, context=context)  # the first slice is decided as if its records were replayed
-    elections = elect_leaderless(ahead, first=[*records, *more])
-    while True:
-        try:
-            elected = next(elections)
-        except StopIteration as end:
-            yield end.value
-            return
-        yield elected
-        ahead.image = view.image
+    return [*records, *refresh_eligible(after, view.context, topics)]
 
 
 def describe_configs(
@@ -360,9 +409,19 @@ def describe_configs(
     Only the broker itself knows its static values; the controller's static values stand in for them here.
     """
     results: list[DescribeConfigsResult] = []
-    for resource in request.resources:
+    return Result(
+        response=DescribeConfigsResponse(results=results), steps=lambda view: _describe_each(request, view, results)
+    )
+
+
+def _describe_each(
+    request: DescribeConfigsRequest, view: DecisionView, results: list[DescribeConfigsResult]
+) -> Iterator[list[MetadataRecord]]:
+    for number, resource in enumerate(merged_resources(request.resources), start=1):
+        if number % RESOURCES_PER_TURN == 0:
+            yield []
         try:
-            values = _describe(resource, image, context)
+            values = _describe(resource, view.image, view.context)
         except RefusedError as refusal:
             results.append(
                 DescribeConfigsResult(
@@ -382,7 +441,24 @@ def describe_configs(
                 configs=[_described(schema.key(value.name), value, request) for value in values],
             )
         )
-    return Result(response=DescribeConfigsResponse(results=results))
+
+
+def merged_resources(resources: Iterable[DescribeConfigsResource]) -> list[DescribeConfigsResource]:
+    """Returns each resource once, with all keys that the request names; None, or no key, means every key."""
+    wanted: dict[tuple[int, str], dict[str, None] | None] = {}
+    for resource in resources:
+        name, keys = (resource.resource_type, resource.resource_name), resource.configuration_keys
+        known = wanted.setdefault(name, {})
+        if not keys:
+            wanted[name] = None
+        elif known is not None:
+            known.update(dict.fromkeys(keys))
+    return [
+        DescribeConfigsResource(
+            resource_type=kind, resource_name=name, configuration_keys=None if keys is None else list(keys)
+        )
+        for (kind, name), keys in wanted.items()
+    ]
 
 
 def _describe(resource: DescribeConfigsResource, image: MetadataImage, context: Context) -> list[EffectiveValue]:
