@@ -1,4 +1,4 @@
-"""Goal: a shard that loses its log accepts nothing more, also while its last tasks end.
+"""Goal: a shard that loses its log accepts nothing more; one whose core fails goes on to serve.
 
 Method: the shell around a coordinator's core alone, with a core and a log of the test.
 """
@@ -8,13 +8,16 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.values import LeaderEpoch, Offset
-from moldau_broker.coordinator.runtime.effects import Append
+from moldau_broker.coordinator.group.shard import GroupShard
+from moldau_broker.coordinator.runtime.effects import Answer, Append, RequestContext
 from moldau_broker.coordinator.runtime.replicated import ReplicatedShard
 
 
@@ -102,3 +105,125 @@ def test_a_shard_that_ends_accepts_no_request() -> None:
         assert shard.resigned
 
     trio.run(main)
+
+
+class RequestCore(Core):
+    """Answers requests, or fails as the test says."""
+
+    def __init__(self, faults: list[str]) -> None:
+        self.faults = faults
+        self.open: list[int] = []
+
+    def start(self, moment: object) -> list[Any]:
+        return []
+
+    def handle(self, request_id: int, request: HeartbeatRequest, *_: object) -> list[Any]:
+        self._fail_if("handle")
+        if request.member_id == "waits":
+            self.open.append(request_id)
+            return []
+        return [Answer(request_id=request_id, response=HeartbeatResponse())]
+
+    def topics_deleted(self, *_: object) -> list[Any]:
+        self._fail_if("topics_deleted")
+        return []
+
+    def on_timer(self, moment: object) -> list[Any]:
+        self._fail_if("on_timer")
+        return []
+
+    def next_deadline_ms(self) -> Any:
+        return 5_000 if "on_timer" in self.faults else None
+
+    def resign(self, code: ErrorCode, moment: object) -> list[Any]:
+        if "forgets" in self.faults:
+            return []
+        return [Answer(request_id=each, response=HeartbeatResponse(error_code=code)) for each in self.open]
+
+    def _fail_if(self, fault: str) -> None:
+        if fault in self.faults:
+            self.faults.remove(fault)
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+
+
+def group_shard(faults: list[str]) -> GroupShard:
+    clock: Any = SimpleNamespace(monotonic_ms=lambda: trio.current_time() * 1_000, wall_ms=lambda: 0)
+    new_core: Any = lambda: RequestCore(faults)  # noqa: E731
+    return GroupShard(
+        partition=0,
+        leader_epoch=LeaderEpoch(1),
+        clock=clock,
+        log=Log(),  # type: ignore[arg-type]
+        new_core=new_core,
+        load_bytes_max=1,
+        logger=EventLogger("test"),
+    )
+
+
+def ask(shard: GroupShard, member_id: str = "m") -> Any:
+    request = HeartbeatRequest(group_id="g", generation_id=1, member_id=member_id)
+    context = RequestContext(version=4, client_id="c", client_host="h", fresh_id="f")
+    return shard.submit(request, context)
+
+
+def test_an_error_about_a_request_answers_this_request() -> None:
+    """A defect that one request finds costs no other request anything, now or when the leadership ends."""
+
+    async def main() -> None:
+        shard = group_shard(["handle"])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(shard.run)
+            await trio.testing.wait_all_tasks_blocked()
+            assert ask(shard).response().error_code == ErrorCode.UNKNOWN_MEMBER_ID
+            assert shard.refusal is ErrorCode.NONE
+            waiting = ask(shard, "waits")
+            assert ask(shard).response().error_code == ErrorCode.NONE
+            shard.resign(ErrorCode.NOT_COORDINATOR)
+            assert waiting.response().error_code == ErrorCode.NOT_COORDINATOR
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize("fault", ["on_timer", "topics_deleted"])
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_failed_core_begins_again_from_the_log(fault: str, forgets: bool) -> None:
+    """A defect in one group does not leave all groups of the partition without a coordinator."""
+
+    async def main() -> None:
+        faults = [fault, *(["forgets"] if forgets else [])]
+        shard = group_shard(faults)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(shard.run)
+            await trio.testing.wait_all_tasks_blocked()
+            first, waiting = shard.core, ask(shard, "waits")
+            if fault == "topics_deleted":
+                shard.topics_deleted(["t"])
+                assert shard.refusal is ErrorCode.NOT_COORDINATOR, "its tasks end"
+            await trio.sleep(5.5)
+            assert waiting.response().error_code == ErrorCode.NOT_COORDINATOR
+            await trio.sleep(1)
+            assert not shard.resigned
+            assert shard.refusal is ErrorCode.NONE
+            assert shard.core is not first
+            assert ask(shard).response().error_code == ErrorCode.NONE
+            shard.resign(ErrorCode.NOT_COORDINATOR)
+        assert shard.resigned
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_a_leadership_that_ends_during_the_pause_ends_the_shard() -> None:
+    """The core has failed, and is not loaded yet."""
+
+    async def main() -> None:
+        shard = group_shard(["topics_deleted"])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(shard.run)
+            await trio.testing.wait_all_tasks_blocked()
+            shard.topics_deleted(["t"])
+            await trio.sleep(0.5)
+            assert shard.refusal is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            shard.resign(ErrorCode.NOT_COORDINATOR)
+        assert (shard.resigned, shard.core) == (True, None)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))

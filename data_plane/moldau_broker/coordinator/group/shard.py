@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from moldau.protocol.refusals import refusal
 from moldau_broker.coordinator.group.core.group_core import GroupCore
 from moldau_broker.coordinator.runtime.effects import AskShareState, CreateTopics
 from moldau_broker.coordinator.runtime.pending import Reply
@@ -68,10 +69,10 @@ class GroupShard(ReplicatedShard[GroupCore]):
 
     def submit(self, request: Request, context: RequestContext) -> Completion:
         """Accepts a request and returns the completion of its answer."""
-        assert self.core is not None
-        request_id, completion = self.open_request()
-        self.perform(self.core.handle(request_id, request, context, self.moment()))
-        return completion
+        return self.ask(
+            lambda code: refusal(request, code, version=context.version),
+            lambda core, request_id, moment: core.handle(request_id, request, context, moment),
+        )
 
     def fetch(self, group: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
         """Reads committed offsets."""
@@ -80,13 +81,13 @@ class GroupShard(ReplicatedShard[GroupCore]):
 
     def topics_deleted(self, names: Collection[str]) -> None:
         """Removes the offsets of deleted topics."""
-        assert self.core is not None
-        self.perform(self.core.topics_deleted(names, self.moment()))
+        self.happened(lambda core, moment: core.topics_deleted(names, moment))
 
     def complete_transaction(self, marker: Marker, respond: Callable[[ErrorCode], Response]) -> Completion:
         """Writes a transaction marker."""
-        assert self.core is not None
-        request_id, completion = self.open_request()
-        reply = Reply(request_id=request_id, respond=respond)
-        self.perform(self.core.complete_transaction(request_id, marker, reply, self.moment()))
-        return completion
+        return self.ask(
+            respond,
+            lambda core, request_id, moment: core.complete_transaction(
+                request_id, marker, Reply(request_id=request_id, respond=respond), moment
+            ),
+        )

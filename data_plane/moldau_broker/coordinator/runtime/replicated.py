@@ -3,6 +3,11 @@
 All coordinators use it. Two tasks live as long as the leadership. The first one loads the log; then it waits for the
 high watermark in the order of the log and reports each committed write. The second one is the timer. The core changes
 only between two checkpoints, so the effects of one event are performed before the next event is handled.
+
+A core reports refusals in answers, so a ``KafkaError`` that it raises is a defect in its rules, for example about one
+group. It must not end the coordinator of all others. An error about a request answers this request. After any other
+one the core is dropped, as if leadership were lost, and the log is loaded into a new core: the failed event may have
+left a part of its work undone.
 """
 
 from __future__ import annotations
@@ -32,6 +37,7 @@ from moldau_broker.coordinator.runtime.effects import Answer, Append, Moment
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from moldau.protocol.schema import Response
     from moldau.records import Record
     from moldau.runtime.ports.environment import Clock
     from moldau.runtime.telemetry.log import EventLogger
@@ -40,6 +46,12 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.runtime.ports import InternalLog
 
 _LOAD_RETRY_SECONDS = 1.0
+_RESTART_SECONDS = 1.0
+"""Pause before a partition is loaded again whose core has failed: the new core may fail at once."""
+
+
+class _LogLostError(Exception):
+    """The log of the partition cannot be read any more, or another broker leads it."""
 
 
 class Core(Protocol):
@@ -89,8 +101,8 @@ C = TypeVar("C", bound=Core)
 class ReplicatedShard(Generic[C]):
     """One partition of an internal topic under one leader epoch.
 
-    Invariants: ``core`` is None until the log is loaded and after `resign`; each completion is answered once; the
-    commit queue is in the order of the log.
+    Invariants: ``core`` is None until the log is loaded, after `resign`, and from the failure of a core until its log
+    is loaded again; each completion is answered once; the commit queue is in the order of the log.
     """
 
     def __init__(
@@ -110,13 +122,14 @@ class ReplicatedShard(Generic[C]):
         self.core: C | None = None
         self.resigned = False
         self._ending = False  # the nursery accepts no more tasks
+        self._has_failed = False  # the present core may have forgotten a request, or may answer one twice
         self.corrupt = False
         self._clock = clock
         self._log = log
         self._new_core = new_core
         self._load_bytes_max = load_bytes_max
         self._logger = logger.bind(partition=partition, leader_epoch=leader_epoch)
-        self._completions: dict[int, Completion] = {}
+        self._completions: dict[int, tuple[Completion, Callable[[ErrorCode], Response]]] = {}
         self._next_request_id = 0
         self._to_commit: deque[tuple[int, Offset]] = deque()
         self._written = Signal()
@@ -125,6 +138,7 @@ class ReplicatedShard(Generic[C]):
         self._performing = False
         self._resigning: ErrorCode | None = None
         self._scope = trio.CancelScope()
+        self._serving = trio.CancelScope()  # of the tasks around the present core
 
     def moment(self) -> Moment:
         """Returns the present time."""
@@ -139,12 +153,47 @@ class ReplicatedShard(Generic[C]):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE if self.core is not None else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
-    def open_request(self) -> tuple[int, Completion]:
-        """Returns a new request id and the completion that receives its answer."""
+    def ask(
+        self, refused: Callable[[ErrorCode], Response], decide: Callable[[C, int, Moment], list[Effect]]
+    ) -> Completion:
+        """Has the core decide on a new request, and returns the completion of its answer.
+
+        ``refused`` makes the answer if the core raises an error.
+        """
+        assert self.core is not None
         request_id = self._next_request_id
         self._next_request_id += 1
-        completion = self._completions[request_id] = Completion()
-        return request_id, completion
+        completion = Completion()
+        self._completions[request_id] = (completion, refused)
+        try:
+            effects = decide(self.core, request_id, self.moment())
+        except KafkaError as error:
+            self._note_failure(error)
+            self._answer(request_id, refused(error.code))
+        else:
+            self.happened(lambda core, moment: effects)
+        return completion
+
+    def happened(self, decide: Callable[[C, Moment], list[Effect]]) -> None:
+        """Has the core decide on an event outside the tasks of the shard, and performs the effects."""
+        assert self.core is not None
+        try:
+            self.perform(decide(self.core, self.moment()))
+        except KafkaError as error:
+            self._note_failure(error)
+            self._ending = True
+            self._serving.cancel()
+
+    def _note_failure(self, error: BaseException) -> None:
+        self._has_failed = True
+        self._logger.error("coordinator-decision-failed", exception=error)
+
+    def _answer(self, request_id: int, response: Response) -> None:
+        opened = self._completions.pop(request_id, None)
+        if opened is None:
+            assert self._has_failed, f"request {request_id} is answered twice"
+            return
+        opened[0].complete(response)
 
     # Effects
 
@@ -166,7 +215,7 @@ class ReplicatedShard(Generic[C]):
         while queue:
             effect = queue.popleft()
             if isinstance(effect, Answer):
-                self._completions.pop(effect.request_id).complete(effect.response)
+                self._answer(effect.request_id, effect.response)
                 continue
             if not isinstance(effect, Append):
                 self.perform_other(effect)
@@ -227,42 +276,68 @@ class ReplicatedShard(Generic[C]):
             self._resigning = code
             return
         self.resigned = True
-        core, self.core = self.core, None
-        if core is not None:
-            for effect in core.resign(code, self.moment()):
-                if isinstance(effect, Answer):
-                    self._completions.pop(effect.request_id).complete(effect.response)
-        assert not self._completions, "a request was left without an answer"
+        self._drop_core(code)
         self._scope.cancel()
         self._logger.info("coordinator-resigned")
+
+    def _drop_core(self, code: ErrorCode) -> None:
+        """Answers all open requests and forgets the core."""
+        core, self.core = self.core, None
+        if core is not None:
+            try:
+                effects = core.resign(code, self.moment())
+            except KafkaError as error:
+                self._note_failure(error)
+                effects = []
+            for effect in effects:
+                if isinstance(effect, Answer):
+                    self._answer(effect.request_id, effect.response)
+        assert self._has_failed or not self._completions, "a request was left without an answer"
+        for completion, refused in self._completions.values():
+            completion.complete(refused(code))
+        self._completions.clear()
 
     # Tasks
 
     async def run(self) -> None:
         """Loads the partition and serves it until it resigns."""
         with self._scope:
-            try:
-                core = await self._load()
-                if self.resigned:
-                    return
-                async with trio.open_nursery() as nursery:
-                    self.core = core
-                    self.begin(nursery)
-                    try:
-                        self.perform(core.start(self.moment()))
-                        nursery.start_soon(self._keep_time)
-                        await self._commit_writes()
-                    finally:
-                        self._ending = True
-            except* KafkaError as group:
-                # The leadership or the disk is lost; the next leader loads the partition.
-                self._logger.info("coordinator-lost-log", error=group.exceptions[0])
-            except* CorruptRecordError as group:
-                # An incomplete state is worse than an unavailable coordinator.
-                self.corrupt = True
-                self._logger.error("coordinator-log-corrupt", exception=group.exceptions[0])
+            while await self._serve():
+                self._drop_core(ErrorCode.NOT_COORDINATOR)
+                self._to_commit.clear()
+                self._ending = False  # new requests are refused as while the log is loaded
+                await trio.sleep(_RESTART_SECONDS)
         if not self.corrupt:
             self.resign(ErrorCode.NOT_COORDINATOR)
+
+    async def _serve(self) -> bool:
+        """Loads the partition and serves it; returns whether only the core has failed, and may begin again."""
+        self._has_failed = has_lost_log = False
+        try:
+            core = await self._load()
+            if self.resigned:
+                return False
+            async with trio.open_nursery() as nursery:
+                self._serving = nursery.cancel_scope
+                self.core = core
+                self.begin(nursery)
+                try:
+                    self.perform(core.start(self.moment()))
+                    nursery.start_soon(self._keep_time)
+                    await self._commit_writes()
+                finally:
+                    self._ending = True
+        except* _LogLostError as group:
+            # The leadership or the disk is lost; the next leader loads the partition.
+            has_lost_log = True
+            self._logger.info("coordinator-lost-log", error=group.exceptions[0])
+        except* CorruptRecordError as group:
+            # An incomplete state is worse than an unavailable coordinator.
+            self.corrupt = True
+            self._logger.error("coordinator-log-corrupt", exception=group.exceptions[0])
+        except* KafkaError as group:
+            self._note_failure(group.exceptions[0])
+        return self._has_failed and not (self.resigned or self.corrupt or has_lost_log)
 
     def begin(self, nursery: trio.Nursery) -> None:
         """Called before the shard serves; ``nursery`` lives as long as the shard does."""
@@ -270,6 +345,13 @@ class ReplicatedShard(Generic[C]):
     async def _load(self) -> C:
         """Replays the log up to its present end offset, below which all writes acknowledged by earlier leaders lie."""
         core = self._new_core()
+        try:
+            await self._replay_log(core)
+        except KafkaError as error:
+            raise _LogLostError(str(error)) from error
+        return core
+
+    async def _replay_log(self, core: C) -> None:
         log, partition, epoch = self._log, self.partition, self.leader_epoch
         end_offset = log.log_end_offset(partition, epoch)
         await log.wait_committed(partition, epoch, end_offset)
@@ -299,14 +381,16 @@ class ReplicatedShard(Generic[C]):
         if core.unreadable_records:
             self._logger.warning("coordinator-skipped-records", count=core.unreadable_records)
         self._logger.info("coordinator-loaded", end_offset=end_offset)
-        return core
 
     async def _commit_writes(self) -> None:
         """Reports writes as committed, in the order of the log."""
         while True:
             await self._written.wait_until(lambda: bool(self._to_commit))
             append_id, end_offset = self._to_commit[0]
-            await self._log.wait_committed(self.partition, self.leader_epoch, end_offset)
+            try:
+                await self._log.wait_committed(self.partition, self.leader_epoch, end_offset)
+            except KafkaError as error:
+                raise _LogLostError(str(error)) from error
             if self.core is None:
                 return  # the shard has resigned, and this task has passed no checkpoint since
             self._to_commit.popleft()

@@ -39,15 +39,14 @@ class ShareShard(ReplicatedShard[ShareCore]):
 
     def submit(self, kind: type[ShareStateRequest], asks: Mapping[SharePartitionKey, Ask]) -> Completion:
         """Accepts what a request asks of share-partitions of this shard, and returns the completion of its answer."""
-        assert self.core is not None
-        request_id, completion = self.open_request()
-        self.perform(self.core.handle(request_id, kind, asks, self.moment()))
-        return completion
+        return self.ask(
+            lambda code: response_of(kind, dict.fromkeys(asks, KeyAnswer(code=code))),
+            lambda core, request_id, moment: core.handle(request_id, kind, asks, moment),
+        )
 
     def topics_deleted(self) -> None:
         """Deletes the states of deleted topics."""
-        assert self.core is not None
-        self.perform(self.core.topics_deleted(self.moment()))
+        self.happened(lambda core, moment: core.topics_deleted(moment))
 
     def appended(self, effect: Append, end_offset: Offset) -> None:
         """Reports to the core where its write is: what comes before a snapshot may be deleted."""

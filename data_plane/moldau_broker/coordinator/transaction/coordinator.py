@@ -90,10 +90,10 @@ class TransactionShard(ReplicatedShard[TransactionCore]):
 
     def submit(self, request: Request, version: int, fresh_producer_id: int | None) -> Completion:
         """Accepts a request and returns the completion of its answer."""
-        assert self.core is not None
-        request_id, completion = self.open_request()
-        self.perform(self.core.handle(request_id, request, version, fresh_producer_id, self.moment()))
-        return completion
+        return self.ask(
+            lambda code: transaction_refusal(request, code),
+            lambda core, request_id, moment: core.handle(request_id, request, version, fresh_producer_id, moment),
+        )
 
     def needs_producer_id(self, request: Request, version: int) -> bool:
         """Returns whether the request has to come with a fresh producer id."""
