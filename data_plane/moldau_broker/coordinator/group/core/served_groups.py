@@ -35,7 +35,9 @@ SESSION = "session"
 CHANGES_MAX = 1_000
 """Changes after which a write takes no more parked operations."""
 WRITE_BYTES_MAX = 1 << 18
-"""Bytes after which a write takes no more parked operations: the log refuses batches above ``max.message.bytes``."""
+"""Bytes of keys and values after which a write takes no more parked operations: the log refuses batches above
+``max.message.bytes``. The last operation may exceed it, because its records stay together; ``gone.BATCH_BYTES_MAX`` is
+the bound for tombstones, which may be divided."""
 PARKED_MAX = 10_000
 """Parked operations of a group; further requests are refused with COORDINATOR_NOT_AVAILABLE."""
 

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.runtime.ports import TopicNames
 
 BATCH_BYTES_MAX = 1 << 18
-"""The size of the keys in one batch of tombstones; group ids may be long, and the log refuses too large batches."""
+"""The size of the keys in one batch of tombstones; group ids may be long, and the log refuses too large batches.
+
+Tombstones may be divided anywhere, so this limits the batch itself; they have no values to count. The records of an
+operation on a group must stay together: ``served_groups.WRITE_BYTES_MAX`` limits what is added to those of others.
+"""
 
 
 def is_gone(topics: TopicNames, topic: str, committed: CommittedOffset) -> bool:
