@@ -18,6 +18,7 @@ from moldau.protocol.messages.create_delegation_token import CreatableRenewers, 
 from moldau.protocol.messages.describe_delegation_token import (
     DescribeDelegationTokenOwner,
     DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
 )
 from moldau.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from moldau.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
@@ -25,7 +26,7 @@ from moldau.runtime.config import BROKER_CONFIG
 from moldau.runtime.sasl.core.identity import ANONYMOUS, Identity
 from moldau.runtime.sasl.core.mechanism import Accepted, Challenge, Rejected
 from moldau.runtime.sasl.core.scram import TOKEN_EXTENSION, ScramClient, ScramServer, decoy_keys, salted_password
-from moldau_quorum.controller.context import Context, Settings
+from moldau_quorum.controller.context import Context, RefusedError, Settings
 from moldau_quorum.controller.entities import tokens
 from moldau_quorum.metadata.delegation_tokens import TokenLogins, token_hmac
 from moldau_quorum.metadata.image import MetadataImage
@@ -103,9 +104,12 @@ class Cluster:
         wanted = None
         if owners is not None:
             wanted = [DescribeDelegationTokenOwner(principal_type="User", principal_name=name) for name in owners]
-        return tokens.described_tokens(
-            DescribeDelegationTokenRequest(owners=wanted), self.image, self.settings.delegation_token_secret, requester
-        )
+        secret = self.settings.delegation_token_secret
+        try:
+            found = tokens.wanted_tokens(DescribeDelegationTokenRequest(owners=wanted), self.image, secret, requester)
+        except RefusedError as refusal:
+            return DescribeDelegationTokenResponse(error_code=refusal.code, tokens=[])
+        return DescribeDelegationTokenResponse(tokens=[tokens.described_token(token, secret) for token in found])
 
 
 def test_the_life_of_a_token() -> None:

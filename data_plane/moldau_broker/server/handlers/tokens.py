@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import trio
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.create_delegation_token import CreateDelegationTokenRequest, CreateDelegationTokenResponse
+from moldau.protocol.messages.describe_delegation_token import (
+    DescribedDelegationToken,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+)
 from moldau.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
 from moldau.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
 from moldau_broker.server.handlers.forwarded import relay, until_visible
-from moldau_quorum.controller.entities.tokens import described_tokens
+from moldau_quorum.controller.context import RefusedError
+from moldau_quorum.controller.entities.tokens import described_token, wanted_tokens
 from moldau_quorum.metadata.delegation_tokens import find_token, token_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from moldau.protocol.messages.describe_delegation_token import (
-        DescribeDelegationTokenRequest,
-        DescribeDelegationTokenResponse,
-    )
     from moldau.protocol.schema import Response
     from moldau_broker.server.handlers.context import BrokerContext, Call
     from moldau_quorum.metadata.image import MetadataImage
+
+TOKENS_PER_TURN: Final = 50
+"""Tokens that are described between two checkpoints; one with a hundred renewers takes some hundred microseconds."""
 
 TokenChange = TypeVar(
     "TokenChange", CreateDelegationTokenRequest, RenewDelegationTokenRequest, ExpireDelegationTokenRequest
@@ -64,8 +71,22 @@ def _change_of(
     return is_known
 
 
-def handle_describe_delegation_token(
+async def handle_describe_delegation_token(
     context: BrokerContext, request: DescribeDelegationTokenRequest, call: Call
 ) -> DescribeDelegationTokenResponse:
-    """Describes the tokens that this broker knows; the check of the request removes those that are not to be seen."""
-    return described_tokens(request, context.metadata.image, token_secret(context.config), call.identity)
+    """Describes the tokens that this broker knows; the check of the request removes those that are not to be seen.
+
+    Other tasks run between the tokens.
+    """
+    secret = token_secret(context.config)
+    try:
+        found = wanted_tokens(request, context.metadata.image, secret, call.identity)
+    except RefusedError as refusal:
+        return DescribeDelegationTokenResponse(error_code=refusal.code, tokens=[])
+    assert secret is not None, "there would be no tokens"
+    tokens: list[DescribedDelegationToken] = []
+    for number, token in enumerate(found, start=1):
+        if number % TOKENS_PER_TURN == 0:
+            await trio.lowlevel.checkpoint()
+        tokens.append(described_token(token, secret))
+    return DescribeDelegationTokenResponse(tokens=tokens)

@@ -15,7 +15,6 @@ from moldau.protocol.messages.describe_delegation_token import (
     DescribedDelegationToken,
     DescribedDelegationTokenRenewer,
     DescribeDelegationTokenRequest,
-    DescribeDelegationTokenResponse,
 )
 from moldau.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
 from moldau.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
@@ -209,22 +208,27 @@ def expire_token(
     return Result(records=(record,), response=ExpireDelegationTokenResponse(expiry_timestamp_ms=record.expiry_ms))
 
 
-def described_tokens(
+def wanted_tokens(
     request: DescribeDelegationTokenRequest, image: MetadataImage, secret: bytes | None, requester: Identity
-) -> DescribeDelegationTokenResponse:
-    """Returns the tokens that a wanted principal owns, has created or may renew; all if the request names none."""
+) -> list[DelegationTokenRecord]:
+    """Returns the tokens that a wanted principal owns, has created or may renew; all if the request names none.
+
+    Raises:
+        RefusedError: there are no tokens here, or not on the sender's connection.
+    """
     if not may_ask_for_tokens(requester):
-        return DescribeDelegationTokenResponse(error_code=ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, tokens=[])
+        raise RefusedError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, "")
     if secret is None:
-        return DescribeDelegationTokenResponse(error_code=ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, tokens=[])
+        raise RefusedError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, "")
     found = [image.delegation_tokens[token_id] for token_id in sorted(image.delegation_tokens)]
-    if request.owners is not None:
-        wanted = {f"{owner.principal_type}:{owner.principal_name}" for owner in request.owners}
-        found = [token for token in found if not wanted.isdisjoint((token.owner, token.requester, *token.renewers))]
-    return DescribeDelegationTokenResponse(tokens=[_described(token, secret) for token in found])
+    if request.owners is None:
+        return found
+    wanted = {f"{owner.principal_type}:{owner.principal_name}" for owner in request.owners}
+    return [token for token in found if not wanted.isdisjoint((token.owner, token.requester, *token.renewers))]
 
 
-def _described(token: DelegationTokenRecord, secret: bytes) -> DescribedDelegationToken:
+def described_token(token: DelegationTokenRecord, secret: bytes) -> DescribedDelegationToken:
+    """Describes a token, with its HMAC."""
     owner_type, _, owner = token.owner.partition(":")
     requester_type, _, requester = token.requester.partition(":")
     return DescribedDelegationToken(
