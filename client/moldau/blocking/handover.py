@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import threading
 from collections import deque
 from contextlib import asynccontextmanager
@@ -107,6 +109,7 @@ class Handover:
         self.taken = Signal()
         self._passed = 0  # records that were passed on, refused, or dropped by an abort
         self._in_hand: trio.CancelScope | None = None  # of the record that waits for metadata or memory
+        self._metadata_until = math.inf  # trio's time, after which no record waits for metadata: the producer closes
         self._given_up: dict[tuple[str, int | None] | None, tuple[int, Exception]] = {}
         self._on_room: Callable[[], None] | None = None
         self._refused: Exception | None = None  # why the trio producer refused a record of this transaction
@@ -176,6 +179,8 @@ class Handover:
             raise RuntimeError("the producer is closed") from error
         except BaseException:  # an interrupt of the calling thread, which may have come before the call
             self.is_called = False
+            with contextlib.suppress(trio.RunFinishedError):
+                token.run_sync_soon(self._wanted.notify)  # for threads that have relied on this call meanwhile
             raise
 
     def _fail_queued(self, error: KafkaError | None = None) -> int:
@@ -273,8 +278,9 @@ class Handover:
         last = self._passed + 1 + len(self.queue)  # the records behind wait as long as this one
         self._announce_room()
         self.taken.notify()  # the records before it do not wait for it
+        until = math.inf if wanted is None else self._metadata_until
         try:
-            with trio.CancelScope() as scope:
+            with trio.CancelScope(deadline=until) as scope:
                 self._in_hand = scope
                 taken = await self._producer.send_bytes(
                     topic, value, key, headers=headers, partition=partition, timestamp=timestamp
@@ -291,12 +297,13 @@ class Handover:
         finally:
             self._in_hand = None
         if scope.cancelled_caught:
-            self._fail(delivery, _aborted())
+            self._fail(delivery, _closed() if trio.current_time() >= until else _aborted())
         else:
             self._take(delivery, taken)
 
     def _refuse(self, delivery: PendingDelivery[Any], error: Exception) -> None:
-        self._refused = error
+        if self._producer.intake.is_in_transaction:  # a record that was sent during a commit is no part of it
+            self._refused = error
         self._fail(delivery, error)
 
     async def wait_empty(self) -> None:
@@ -304,6 +311,14 @@ class Handover:
         self._wanted.notify()  # an interrupted caller may have added a record without a call
         last = self._passed + (self._in_hand is not None) + len(self.queue)
         await self.taken.wait_until(lambda: self._passed >= last or self.is_ended)
+
+    async def drain(self) -> None:
+        """Passes the queued records on before the producer closes.
+
+        Records of unknown topics wait for metadata at most ``max.block.ms``, all of them together; the rest then fails.
+        """
+        self._metadata_until = trio.current_time() + self._producer.intake.max_block_ms / 1000
+        await self.wait_empty()
 
     async def _wait_taken(self, timeout_ms: float | None) -> float | None:
         """Waits until the records before are taken; returns the time that is left of ``timeout_ms``.
@@ -384,7 +399,7 @@ async def handed_over(producer: TrioProducer) -> AsyncIterator[Handover]:
         nursery.start_soon(handover.empty_forever)
         try:
             yield handover
-            await handover.wait_empty()
+            await handover.drain()
         finally:
             handover.end()
             nursery.cancel_scope.cancel()

@@ -154,6 +154,11 @@ class RecordIntake:
         """Whether the records belong to transactions."""
         return self._transactions is not None
 
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether a record that is sent now belongs to a transaction; none does while one is committed or aborted."""
+        return self._transactions is not None and self._transactions.is_in_transaction
+
     def close(self) -> None:
         """Refuses further records."""
         self._is_closed = True

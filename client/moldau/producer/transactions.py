@@ -94,6 +94,11 @@ class Transactions:
         """Whether a transaction can be aborted or is being aborted."""
         return self.manager.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING)
 
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether a transaction is open and takes records."""
+        return self.manager.state is State.IN_TRANSACTION
+
     def check_sending(self) -> None:
         """Checks that records may be sent now.
 

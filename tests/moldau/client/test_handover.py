@@ -44,6 +44,7 @@ class TrioProducer:
     interceptors = ()
     max_block_ms = 60_000
     is_transactional = True
+    is_in_transaction = True
 
     def __init__(self):
         self.intake = self.appender = self
@@ -110,6 +111,23 @@ def test_record_behind_an_interrupted_call_is_called_for():
     token = Token()
     handover.put(record(2), token)
     assert token.calls == 1
+
+
+def test_an_interrupted_call_is_made_for_other_threads():
+    """Another thread adds a record while the call is under way, and sees that one is."""
+    handover = Handover(TrioProducer())
+    token = Token()
+
+    def interrupt():
+        token.action = lambda: None
+        handover.put(record(2), token)
+        raise KeyboardInterrupt
+
+    token.action = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        handover.put(record(1), token)
+    assert [each[1] for each in handover.queue] == [1, 2]
+    assert token.calls == 2, "the first one had no effect"
 
 
 async def passed_on(handover, script):
@@ -222,6 +240,36 @@ def test_transaction_does_not_fail_by_earlier_records():
         early[6].outcome()
 
 
+def test_a_record_sent_during_a_commit_fails_alone():
+    """The commit has timed out, and its repetition returns the outcome of the transaction."""
+    handover = Handover(producer := TrioProducer())
+    producer.refused = (b"late",)
+    outcomes = [KafkaError(ErrorCode.REQUEST_TIMED_OUT), None]
+
+    async def commit(timeout_ms):
+        await trio.lowlevel.checkpoint()
+        producer.is_in_transaction = False
+        if (outcome := outcomes.pop(0)) is not None:
+            raise outcome
+
+    producer.commit_transaction = commit
+    late = record(b"late")
+
+    async def main():
+        async def script():
+            with pytest.raises(KafkaError, match="REQUEST_TIMED_OUT"):
+                await handover.commit_transaction(7)
+            handover.put(late, trio.lowlevel.current_trio_token())
+            await handover.commit_transaction(7)
+
+        await passed_on(handover, script)
+
+    trio.run(main, clock=trio.testing.MockClock())
+    assert outcomes == []
+    with pytest.raises(ValueError, match="refused"):
+        late[6].outcome()
+
+
 class MissingTopics(TrioProducer):
     """Knows topic ``t`` alone, and waits a minute in vain for the metadata of any other."""
 
@@ -275,6 +323,26 @@ def test_records_wait_together_for_a_missing_topic():
         await handover.wait_empty()
         assert trio.current_time() == 180, "a record that came later waits for itself"
         assert later[0].is_resolved
+
+    waiting_script(MissingTopics(), script)
+
+
+def test_a_closing_producer_waits_once_for_missing_topics():
+    """Records behind them whose topic is known are delivered."""
+
+    async def script(handover):
+        missing = queued(handover, "no", "other")
+        await trio.sleep(10)
+        missing += queued(handover, "another", "further")
+        (last,) = queued(handover, "t")
+        await handover.drain()
+        assert trio.current_time() == 70
+        assert last.taken == "delivery of t"
+        for delivery, text in zip(
+            missing, ("UNKNOWN_TOPIC_OR_PARTITION", *["the producer was closed"] * 3), strict=True
+        ):
+            with pytest.raises(KafkaError, match=text):
+                delivery.outcome()
 
     waiting_script(MissingTopics(), script)
 
