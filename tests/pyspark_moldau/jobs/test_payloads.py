@@ -142,6 +142,33 @@ def test_json_becomes_columns():
     assert short == {"carrier": "B6", "delay": None, "scheduled": None, "legs": None, "tags": None}
 
 
+def test_a_default_fills_no_missing_property():
+    """Neither in the object nor in one within, and not where the default itself does not fit."""
+    part = {"type": "object", "properties": {"miles": {"type": "number", "default": 7}}}
+    schema = {
+        "type": "object",
+        "allOf": [{"$ref": "#/definitions/named"}],
+        "definitions": {"named": {"required": ["carrier"], "properties": {"delay": {"default": 0}}}},
+        "properties": {
+            "carrier": {"type": "string"},
+            "delay": {"type": "integer", "default": "none"},
+            "leg": part,
+        },
+    }
+    (decoded, missing), errors = decode_values(
+        decoder_of(json_payload(schema)), [b'{"carrier":"UA","leg":{}}', b'{"delay":1}']
+    )
+    assert decoded.as_py() == {"carrier": "UA", "delay": None, "leg": {"miles": None}}
+    assert errors[0] is None
+    assert (missing.as_py(), "carrier" in errors[1]) == (None, True)
+
+
+def test_a_schema_is_not_fetched_from_an_address():
+    schema = {**JSON_SCHEMA, "allOf": [{"$ref": "http://127.0.0.1:1/other.json"}]}
+    with pytest.raises(JobConfigError, match=r"refers to http://127.0.0.1:1/other.json"):
+        decoder_of(json_payload(schema))
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [

@@ -1,7 +1,8 @@
 """JSON values, checked by a JSON Schema (drafts 4, 6 and 7), from whose properties the columns come.
 
-``date-time`` and ``date`` strings become timestamps and dates. A value may carry Confluent's five bytes in front; JSON
-text never begins with a zero byte.
+``date-time`` and ``date`` strings become timestamps and dates. A property that a value does not have is null, whatever
+``default`` the schema names for it: a default is an annotation, and a table must not show what was not sent. A value
+may carry Confluent's five bytes in front; JSON text never begins with a zero byte.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import datetime
 import json
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import fastjsonschema
 import pyarrow as pa
 
+from moldau.serialization.core.values import SerializationError
+from moldau.serialization.json_validation import compiled
 from pyspark_moldau.jobs.errors import JobConfigError, PoisonError
 from pyspark_moldau.jobs.payloads.framing import split_frame
 
@@ -34,9 +36,9 @@ class JsonDecoder:
         if not isinstance(document, dict) or document.get("type") != "object" or not document.get("properties"):
             raise JobConfigError("the JSON Schema must have type object, and properties: they become the columns")
         try:
-            self._validate = fastjsonschema.compile(document)
-        except fastjsonschema.JsonSchemaDefinitionException as error:
-            raise JobConfigError(f"the JSON Schema is wrong: {error}") from error
+            self._validate = compiled(document)
+        except SerializationError as error:
+            raise JobConfigError(str(error)) from error
         self.type, self._convert = _type_of(document, "")
 
     def decode(self, value: bytes) -> object:
@@ -53,8 +55,6 @@ class JsonDecoder:
         try:
             self._validate(document)
             return self._convert(document) if self._convert else document
-        except fastjsonschema.JsonSchemaValueException as error:
-            raise PoisonError(f"against the schema: {error.message}") from error
         except (ValueError, OverflowError, RecursionError) as error:
             raise PoisonError(f"against the schema: {error}") from error
 
