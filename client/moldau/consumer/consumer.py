@@ -85,8 +85,9 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
 
         The callbacks run inside ``poll``: ``on_revoked`` while the partitions still belong to this member (commit
         there), ``on_lost`` when they may already belong to others (default: ``on_revoked``), ``on_assigned`` before
-        the first record of the new partitions. Without a deserializer, keys or values are bytes. ``on_statistics``
-        receives ``statistics()`` every ``statistics.interval.ms``.
+        the first record of the new partitions. ``poll`` raises the error of a callback; partitions are given up
+        nevertheless, and the next poll repeats ``on_assigned``. Without a deserializer, keys or values are bytes.
+        ``on_statistics`` receives ``statistics()`` every ``statistics.interval.ms``.
 
         Raises:
             ConfigError: a key is unknown or has a value that is not allowed.
@@ -181,20 +182,26 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
     async def close(self, timeout_ms: float = 30_000) -> None:
         """Commits positions (with ``enable.auto.commit``), leaves the group and ends the fetch sessions; idempotent.
 
-        Takes at most ``timeout_ms``.
+        Takes at most ``timeout_ms``. An error of a rebalance callback is raised once the consumer is closed.
         """
         if self._is_closed:
             await trio.lowlevel.checkpoint()
             return
         client, fetcher = self._opened()
         self._is_closed = True
-        with trio.move_on_after(timeout_ms / 1000):
-            if self._rebalancer is not None and self._is_subscribed:
-                await self._rebalancer.leave("the consumer was closed")
-            else:
-                await self._commit_if_automatic()
-            await fetcher.close_sessions()
-            await client.telemetry.farewell()
+        try:
+            with trio.move_on_after(timeout_ms / 1000):
+                try:
+                    if self._rebalancer is not None and self._is_subscribed:
+                        await self._rebalancer.leave("the consumer was closed")
+                    else:
+                        await self._commit_if_automatic()
+                finally:
+                    await fetcher.close_sessions()
+                    await client.telemetry.farewell()
+        except Exception:  # of a rebalance callback
+            self.abandon()
+            raise
         client.logger.debug("consumer-closed")
         self.abandon()
 
@@ -277,7 +284,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             )
 
     async def unsubscribe(self) -> None:
-        """Gives up all partitions and leaves the group."""
+        """Gives up all partitions and leaves the group; an error of a rebalance callback is raised afterwards."""
         fetcher = self._opened()[1]
         if self._is_subscribed:
             assert self._rebalancer is not None

@@ -2,7 +2,8 @@
 
 Theory of operation: the application sees changes only inside ``poll``. A poll revokes partitions (callback, commit) and
 starts a join in the background; a later poll takes over the new assignment. A poll may be cancelled at any checkpoint;
-the next one then resumes, and repeats at most one callback.
+the next one then resumes, and repeats at most one callback. Partitions of which a callback raises an error are given up
+nevertheless: the member would hold them against its group, and a callback that always fails would hold it up for good.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from moldau.cluster.client import ClusterClient
     from moldau.cluster.metadata import TopicPartition
     from moldau.consumer.core.positions import Positions
-    from moldau.consumer.core.values import RebalanceCallbacks
+    from moldau.consumer.core.values import RebalanceCallback, RebalanceCallbacks
     from moldau.consumer.fetcher import Fetcher
     from moldau.consumer.group import GroupClient
 
@@ -95,19 +96,25 @@ class Rebalancer:
         )
 
     async def leave(self, reason: str) -> None:
-        """Commits, revokes all partitions and leaves the group."""
+        """Commits, revokes all partitions and leaves the group; an error of a callback is raised once it has left."""
         if self._join is not None:
             self._join.scope.cancel()
             self._join = None
         if self.membership.losses == self._losses:
             await self._commit()
-        if self.membership.losses == self._losses:
-            await self._revoke(list(self._positions.by_partition))
-        else:
-            await self._lose()
+        failure: Exception | None = None
+        try:
+            if self.membership.losses == self._losses:
+                await self._revoke(list(self._positions.by_partition))
+            else:
+                await self._lose()
+        except Exception as error:  # noqa: BLE001 - raised below
+            failure = error
         self.topics = None
         self._pattern = None
         await self._leave(reason)
+        if failure is not None:
+            raise failure
 
     async def _leave(self, reason: str) -> None:
         """Leaves the group after all partitions were given up in order."""
@@ -219,16 +226,35 @@ class Rebalancer:
         """Drops all partitions without a commit, because others may own them or have owned them meanwhile."""
         held = list(self._positions.by_partition)
         self._owned_before = []
-        if held and self._callbacks.on_lost is not None:
-            await self._callbacks.on_lost(held)
-        self._positions.assign([])
-        self._losses = self.membership.losses  # only now: a poll that is cancelled in the callback must repeat it
+
+        def drop() -> None:
+            self._positions.assign([])
+            self._losses = self.membership.losses
+
+        await self._give_up(held, self._callbacks.on_lost, drop)
 
     async def _revoke(self, partitions: list[TopicPartition]) -> None:
-        if partitions and self._callbacks.on_revoked is not None:
-            await self._callbacks.on_revoked(partitions)
         revoked = dict.fromkeys(partitions)
-        self._positions.assign([each for each in self._positions.by_partition if each not in revoked])
+
+        def drop() -> None:
+            self._positions.assign([each for each in self._positions.by_partition if each not in revoked])
+
+        await self._give_up(partitions, self._callbacks.on_revoked, drop)
+
+    async def _give_up(
+        self, partitions: list[TopicPartition], callback: RebalanceCallback | None, drop: Callable[[], None]
+    ) -> None:
+        """Calls a callback for partitions, then ``drop``, as Kafka does also if the callback raises an error.
+
+        A poll that is cancelled in the callback drops nothing, and the next one repeats it.
+        """
+        if partitions and callback is not None:
+            try:
+                await callback(partitions)
+            except Exception:
+                drop()
+                raise
+        drop()
 
     async def _run(self, join: _Join, topics: list[str]) -> None:
         self._joined_topics = topics
@@ -249,8 +275,11 @@ class Rebalancer:
             revoked = [partition for partition in held if partition not in wanted]
             if revoked:
                 await self._commit()
-                await self._revoke(revoked)
-                membership.rejoin("partitions were given up and can be assigned to others")
+                try:
+                    await self._revoke(revoked)
+                finally:
+                    if not self._positions.by_partition.keys() & revoked:  # also if the callback has raised an error
+                        membership.rejoin("partitions were given up and can be assigned to others")
             # What the coordinator has taken back meanwhile does not begin; what is held ends with the next takeover.
             given = dict.fromkeys(self._group.still_given(join.assigned))
             join.assigned = [partition for partition in wanted if partition in held or partition in given]
