@@ -8,7 +8,7 @@ fences the earlier one, so two mirrors never write the same records.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import trio
 
@@ -33,6 +33,8 @@ POLL_MS = 200.0
 POLL_BYTES = 4 * 1024 * 1024
 END_TIMEOUT_MS = 60_000.0
 CLOSING_MS = 5_000.0
+WATCH_S = 1.0
+"""How often failed producers are looked for."""
 
 
 class ExactlyOnce:
@@ -69,7 +71,7 @@ class ExactlyOnce:
         self._flush_ms = flush_ms
         self._statistics = statistics
         self._logger = logger
-        self._stored_at_ms = clock.monotonic_ms()
+        self._stored_at_ms = self._begun_ms = clock.monotonic_ms()
 
     async def run(self, stop: trio.Event) -> None:
         """Copies until ``stop`` is set.
@@ -80,6 +82,7 @@ class ExactlyOnce:
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._flush_syncs_forever)
+            nursery.start_soon(self._watch_producer)
             while not stop.is_set():
                 await self._step()
             nursery.cancel_scope.cancel()
@@ -94,18 +97,42 @@ class ExactlyOnce:
             if not self._positions_due():
                 return
             parts = []
-        begun_ms = self._clock.monotonic_ms()
+        self._begun_ms = self._clock.monotonic_ms()
         try:
             await self._transact(parts)
         except FatalTransactionError as error:
-            age_ms = self._clock.monotonic_ms() - begun_ms
-            if age_ms < self._timeout_ms / 2:
-                raise
-            # The coordinator fences the producer of a transaction that timed out, too: the target was down, or this
-            # process stood still. A new producer may go on.
-            raise KafkaError(
-                ErrorCode.REQUEST_TIMED_OUT, f"a transaction of {age_ms:.0f} ms failed: {error}"
-            ) from error
+            self._raise_judged(error)
+
+    def _raise_judged(self, failure: FatalTransactionError) -> NoReturn:
+        """Reports a failure of the producer.
+
+        The coordinator fences the producer of a transaction that timed out, too: the target was down, or this process
+        stood still. A new producer may then go on.
+
+        Raises:
+            FatalTransactionError: the failure, of a young transaction.
+            KafkaError: REQUEST_TIMED_OUT, with the failure as its cause, where the transaction may have timed out.
+        """
+        age_ms = self._clock.monotonic_ms() - self._begun_ms
+        if age_ms < self._timeout_ms / 2:
+            raise failure
+        raise KafkaError(
+            ErrorCode.REQUEST_TIMED_OUT, f"a transaction of {age_ms:.0f} ms failed: {failure}"
+        ) from failure
+
+    async def _watch_producer(self) -> None:
+        """Ends the run when the producer has failed while the transaction waits for records of the source.
+
+        Raises:
+            KafkaError: the failure.
+        """
+        while True:
+            failure = self._producer.failure
+            if isinstance(failure, FatalTransactionError):
+                self._raise_judged(failure)
+            if failure is not None:
+                raise failure
+            await trio.sleep(WATCH_S)
 
     async def _transact(self, parts: list[Part]) -> None:
         """Copies parts, and what can be read with them, in one transaction; aborts it if it cannot be committed."""

@@ -22,7 +22,7 @@ from moldau.mirror.core.formats import Heartbeat
 from moldau.mirror.core.policy import HEARTBEATS
 from moldau.mirror.core.provenance import find_cycle
 from moldau.mirror.errors import MirrorStoppedError
-from moldau.mirror.exactly_once import ExactlyOnce
+from moldau.mirror.exactly_once import WATCH_S, ExactlyOnce
 from moldau.mirror.group_sync import GroupSync
 from moldau.mirror.internal import create_compacted, open_reader
 from moldau.mirror.positions import PositionStore
@@ -48,8 +48,6 @@ HEARTBEAT_AGE_MS = 300_000
 """A mirror without a heartbeat for this time does not count in the search for cycles."""
 HEALTHY_MS = 60_000.0
 """A source that was mirrored for this time begins again with the shortest wait after its next failure."""
-WATCH_S = 1.0
-"""How often failed producers are looked for."""
 _TEMPORARY = (KafkaError, *TRANSPORT_ERRORS)
 
 
@@ -284,11 +282,14 @@ class SourceFlow:
     async def _watch_producers(self, clients: Clients) -> None:
         """Ends the run when a producer has failed for good, because only a new one would take records again.
 
+        ``ExactlyOnce`` watches the one with transactions, and knows how old the failed transaction is.
+
         Raises:
             KafkaError: the failure.
         """
+        first = () if self._settings.is_exactly_once else (clients.producer,)
         while True:
-            for producer in (clients.producer, clients.side, clients.syncs):
+            for producer in (*first, clients.side, clients.syncs):
                 if producer.failure is not None:
                     raise producer.failure
             await trio.sleep(WATCH_S)

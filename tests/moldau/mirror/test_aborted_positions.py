@@ -14,14 +14,17 @@ from uuid import UUID
 
 import pytest
 import trio
+import trio.testing
 
 from moldau.cluster.metadata import TopicPartition
 from moldau.mirror.core.formats import Position
 from moldau.mirror.core.progress import Progress
 from moldau.mirror.exactly_once import ExactlyOnce
+from moldau.mirror.flow import SourceFlow
 from moldau.mirror.statistics import SourceStatistics
 from moldau.producer import ProducerFencedError, TransactionAbortedError
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.runtime.tasks.exceptions import leaves
 from moldau.runtime.telemetry.log import EventLogger
 
 if TYPE_CHECKING:
@@ -121,3 +124,34 @@ def test_an_abort_after_the_timeout_stops_no_mirror(after_ms: float, code: Error
         trio.run(flow._step)
     assert failure.value.code is code
     assert isinstance(failure.value, ProducerFencedError) == (code is ErrorCode.PRODUCER_FENCED)
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "code"), [(70_000.0, ErrorCode.REQUEST_TIMED_OUT), (10.0, ErrorCode.PRODUCER_FENCED)]
+)
+def test_a_fence_is_judged_while_the_source_is_read(age_ms: float, code: ErrorCode) -> None:
+    """The producer learns that it is fenced while the transaction waits for more records of the source."""
+    target = Fencing(0.0)
+    flow = flow_of(target, Progress(), lambda: target.now_ms)
+    failed: Any = SimpleNamespace(failure=ProducerFencedError(ErrorCode.PRODUCER_FENCED))
+    working: Any = SimpleNamespace(failure=None)
+
+    async def wait(*arguments: object) -> list[object]:
+        target.now_ms = age_ms
+        await trio.sleep_forever()
+        return []
+
+    flow._reader = SimpleNamespace(poll=wait)  # type: ignore[assignment]
+    flow._producer = failed
+
+    async def main() -> None:
+        settings: Any = SimpleNamespace(is_exactly_once=True, alias="source", target_alias="target")
+        side: Any = SourceFlow(SimpleNamespace(), settings, trio.Event())  # type: ignore[arg-type]
+        clients: Any = SimpleNamespace(producer=failed, side=working, syncs=working)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(side._watch_producers, clients)
+            await flow.run(trio.Event())
+
+    with pytest.raises(ExceptionGroup) as failure:
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert [error.code for error in leaves(failure.value)] == [code]
