@@ -138,8 +138,8 @@ class Consumer(ConsumerCalls, AioClient, Generic[KeyOut, ValueOut]):
             record = self._unread.take()
             if record is not None:
                 return record
-            batches, cluster = await self._portal.call_async_or_undo(self._put_ahead_back, self._fetch_ahead)
-            self._unread.fill(batches, cluster)
+            batches = await self._portal.call_async_or_undo(self._put_back, self._consumer.poll, 1000)
+            self._unread.fill(batches)
             if not batches:
                 await asyncio.sleep(0)
         raise StopAsyncIteration
@@ -159,17 +159,19 @@ class Consumer(ConsumerCalls, AioClient, Generic[KeyOut, ValueOut]):
         found = await self._portal.call_async(self._consumer.position, partition, timeout_ms)
         return self._first_unread(partition, found)
 
-    async def commit(self, offsets: Mapping[tuple[str, int], int | CommittedOffset] | None = None) -> None:
-        """Commits offsets, by default the present positions.
+    async def commit(
+        self, offsets: Mapping[tuple[str, int], int | CommittedOffset] | None = None, *, cluster: int | None = None
+    ) -> None:
+        """Commits offsets, by default the present positions; ``cluster`` is that of the batches that had the offsets.
 
         Raises:
-            CommitFailedError: this member no longer belongs to the group's generation.
+            CommitFailedError: this member no longer belongs to the group's generation, or has left ``cluster``.
             KafkaError: the broker or the client reports an error.
         """
         if offsets is None and self._unread:
             await self._portal.call_async(self._commit_received)
         else:
-            await self._portal.call_async(self._consumer.commit, offsets)
+            await self._portal.call_async(self._consumer.commit, offsets, cluster=cluster)
 
     async def committed(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, CommittedOffset]:
         """Returns the group's committed offsets; partitions without one are left out."""

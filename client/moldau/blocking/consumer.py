@@ -127,7 +127,7 @@ class Consumer(ConsumerCalls, PortalClient, Generic[KeyOut, ValueOut]):
             if record is not None:
                 yield record
             else:
-                self._unread.fill(*self._portal.call_or_undo(self._put_ahead_back, self._fetch_ahead))
+                self._unread.fill(self._portal.call_or_undo(self._put_back, self._consumer.poll, 1000))
 
     def batches(self) -> Iterator[ConsumedBatch[KeyOut, ValueOut]]:
         """Iterates over the records of one partition at a time, without end until the consumer is closed."""
@@ -146,17 +146,19 @@ class Consumer(ConsumerCalls, PortalClient, Generic[KeyOut, ValueOut]):
         found = self._portal.call(self._consumer.position, partition, timeout_ms)
         return self._first_unread(partition, found)
 
-    def commit(self, offsets: Mapping[tuple[str, int], int | CommittedOffset] | None = None) -> None:
-        """Commits offsets, by default the present positions.
+    def commit(
+        self, offsets: Mapping[tuple[str, int], int | CommittedOffset] | None = None, *, cluster: int | None = None
+    ) -> None:
+        """Commits offsets, by default the present positions; ``cluster`` is that of the batches that had the offsets.
 
         Raises:
-            CommitFailedError: this member no longer belongs to the group's generation.
+            CommitFailedError: this member no longer belongs to the group's generation, or has left ``cluster``.
             KafkaError: the broker or the client reports an error.
         """
         if offsets is None and self._unread:
             self._portal.call(self._commit_received)
         else:
-            self._portal.call(self._consumer.commit, offsets)
+            self._portal.call(self._consumer.commit, offsets, cluster=cluster)
 
     def committed(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, CommittedOffset]:
         """Returns the group's committed offsets; partitions without one are left out."""

@@ -72,14 +72,6 @@ class ConsumerCalls:
         """How often the bootstrap servers have led to another cluster; offsets from before mean other records."""
         return self._portal.call_sync(lambda: self._consumer.clusters_left)
 
-    async def _fetch_ahead(self) -> tuple[list[ConsumedBatch[Any, Any]], int]:
-        """Runs in the trio thread: returns records for iteration, and their cluster."""
-        batches = await self._consumer.poll(1000)
-        return batches, self._consumer.clusters_left
-
-    def _put_ahead_back(self, fetched: tuple[list[ConsumedBatch[Any, Any]], int]) -> None:
-        self._put_back(fetched[0])
-
     async def _commit_received(self) -> None:
         """Runs in the trio thread: commits the positions before the records that the loop has not received."""
         await self._consumer.commit(self._received())
@@ -95,13 +87,15 @@ class ConsumerCalls:
     def _put_back(self, batches: Iterable[ConsumedBatch[Any, Any]]) -> None:
         """Sets positions back before records that were taken but did not reach the caller."""
         for batch in batches:
-            with contextlib.suppress(LookupError):  # a partition that is no longer assigned has no position to set back
-                self._consumer.seek(batch.topic_partition, batch.records[0].offset, leader_epoch=batch.leader_epoch)
+            first, epoch = batch.records[0].offset, batch.leader_epoch
+            with contextlib.suppress(LookupError):  # the partition or the cluster of the batch was left
+                self._consumer.seek(batch.topic_partition, first, leader_epoch=epoch, cluster=batch.cluster)
 
     def _put_back_columns(self, taken: Iterable[ConsumedColumns]) -> None:
         for each in taken:
+            first = memoryview(each.columns.offsets).cast("q")[0]
             with contextlib.suppress(LookupError):
-                self._consumer.seek((each.topic, each.partition), memoryview(each.columns.offsets).cast("q")[0])
+                self._consumer.seek((each.topic, each.partition), first, cluster=each.cluster)
 
     def _end_iteration(self, *, gives_up: bool) -> None:
         self._is_closed = True
@@ -121,14 +115,16 @@ class ConsumerCalls:
             with contextlib.suppress(LookupError):  # a partition that is no longer assigned has no position to set back
                 self._consumer.seek(partition, offset, leader_epoch=leader_epoch)
 
-    def seek(self, partition: tuple[str, int], offset: int, *, leader_epoch: int = -1) -> None:
-        """Moves the position of a partition to ``offset``.
+    def seek(
+        self, partition: tuple[str, int], offset: int, *, leader_epoch: int = -1, cluster: int | None = None
+    ) -> None:
+        """Moves the position of a partition to ``offset``; ``cluster`` is that of the batch which had the offset.
 
         Raises:
-            LookupError: the partition is not assigned.
+            LookupError: the partition is not assigned, or the consumer has left ``cluster``.
         """
         self._return_unread()
-        self._portal.call_sync(self._consumer.seek, partition, offset, leader_epoch=leader_epoch)
+        self._portal.call_sync(self._consumer.seek, partition, offset, leader_epoch=leader_epoch, cluster=cluster)
 
     def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
         """Goes to the log start offset of the partitions (all by default)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -121,13 +122,12 @@ class _Processor:
         except RecordDeserializationError as error:
             if self._plan.retries is None:
                 raise
-            cluster = consumer.clusters_left
             self._send(self._plan.retries.failed(error, error, wall_ms()), is_raw=True)
-            if consumer.clusters_left == cluster:  # in another one the offset is of another record
+            with contextlib.suppress(LookupError):  # in another cluster the offset is of another record
+                consumer.seek(error.topic_partition, error.offset + 1, cluster=error.cluster)
                 with self._lock:
-                    work.follow(cluster)
+                    work.follow(error.cluster)
                     work.skip(error.topic_partition, error.offset)
-                consumer.seek(error.topic_partition, error.offset + 1)
             batches = []
         assignment, cluster = consumer.assignment, consumer.clusters_left
         with self._lock:
@@ -182,7 +182,8 @@ class _Processor:
             self._work.retain(assignment)
             returned, paused = self._work.to_return(), self._work.paused()
         for partition, offset in returned.items():
-            self._consumer.seek(partition, offset)
+            with contextlib.suppress(LookupError):  # the consumer has gone to another cluster since
+                self._consumer.seek(partition, offset, cluster=cluster)
         self._consumer.resume(*(each for each in paused if each in assignment))
 
     def _commit(self) -> None:
@@ -195,7 +196,7 @@ class _Processor:
         if not offsets:
             return
         try:
-            self._consumer.commit(offsets)
+            self._consumer.commit(offsets, cluster=cluster)
         except (CommitFailedError, KafkaError, TimeoutError) as error:
             _logger.warning("commit-failed", error=error)
         else:

@@ -15,7 +15,7 @@ from moldau.cluster.background import FAREWELL_MS
 from moldau.cluster.interceptors import ProducerInterceptor, on_acknowledgement, on_send
 from moldau.producer import AbortableTransactionError, FatalTransactionError, OutputRecord
 from moldau.producer import Producer as TrioProducer
-from moldau.producer.steps import Steps, note_abort_failure, rewind
+from moldau.producer.steps import Steps, note_abort_failure, offsets_behind, rewind
 from moldau.protocol.errors import KafkaError
 from moldau.serialization.core.records import RecordEncoder
 from moldau.serialization.core.values import KeyIn, SchemaNeeded, ValueIn
@@ -415,23 +415,21 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
         batches = consumer.poll(timeout_ms, max_records)
         if not batches:
             return 0
-        cluster = None
         try:
-            cluster = consumer.clusters_left
             self.begin_transaction()
             for batch in batches:
                 for record in batch.with_partition():
                     for topic, value, key, headers, partition, timestamp in function(record):
                         self.send(topic, value, key, headers=headers, partition=partition, timestamp=timestamp)
-            self.send_offsets_to_transaction(consumer.offsets_to_commit(), consumer.group_metadata())
+            self.send_offsets_to_transaction(offsets_behind(consumer, batches), consumer.group_metadata())
         except BaseException as error:
-            rewind(consumer, batches, cluster)
+            rewind(consumer, batches)
             self._abort_after(error)
             raise
         try:
             self.commit_transaction()
         except AbortableTransactionError as error:
-            rewind(consumer, batches, cluster)
+            rewind(consumer, batches)
             self._abort_after(error)
             raise
         except BaseException:

@@ -40,6 +40,7 @@ from moldau.consumer.offsets import ConsumerOffsets, given_offsets, wait_positio
 from moldau.consumer.poller import Poller
 from moldau.consumer.rebalance import Rebalancer
 from moldau.consumer.topic_watch import TopicWatch
+from moldau.protocol.errors import ErrorCode
 from moldau.runtime.config import CONSUMER_CONFIG, Config, ConfigError
 from moldau.serialization.core.values import KeyOut, ValueOut
 
@@ -465,14 +466,18 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         self._caller.check()
         return self._positions.assigned(arguments.partition(call, partition))
 
-    def seek(self, partition: tuple[str, int], offset: int, *, leader_epoch: int = -1) -> None:
-        """Sets the position to ``offset``.
+    def seek(
+        self, partition: tuple[str, int], offset: int, *, leader_epoch: int = -1, cluster: int | None = None
+    ) -> None:
+        """Sets the position to ``offset``; ``cluster`` is that of the batch which had the offset, None for any.
 
         Raises:
-            LookupError: the partition is not assigned.
+            LookupError: the partition is not assigned, or the consumer has left ``cluster``.
         """
         offset = arguments.offset("seek", offset)
-        self._position("seek", partition).seek(offset, leader_epoch)
+        position = self._position("seek", partition)
+        self._positions.check_cluster(cluster)
+        position.seek(offset, leader_epoch)
         self._opened()[1].wake()
 
     def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
@@ -570,17 +575,25 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         self._opened()
         return self._offsets.to_commit(unread or {})
 
-    async def commit(self, offsets: Mapping[tuple[str, int], int | CommittedOffset] | None = None) -> None:
+    async def commit(
+        self, offsets: Mapping[tuple[str, int], int | CommittedOffset] | None = None, *, cluster: int | None = None
+    ) -> None:
         """Commits offsets of the next records to read, by default the present positions.
 
-        The commit follows all earlier commits and applies to the generation in which it is called.
+        The commit follows all earlier commits and applies to the generation in which it is called. ``cluster`` is that
+        of the batches which had the offsets, None for any.
 
         Raises:
-            CommitFailedError: this member no longer belongs to the group's generation.
+            CommitFailedError: this member no longer belongs to the group's generation, or has left ``cluster``.
             KafkaError: the coordinator refused the commit.
             trio.TooSlowError: the commit was not answered in time.
         """
         group = self._grouped()
+        if cluster not in (None, self.clusters_left):
+            from moldau.consumer.group import CommitFailedError  # not loaded by consumers without a group
+
+            text = f"group {self._group_id}: the offsets are those of another cluster, which the client has left"
+            raise CommitFailedError(ErrorCode.UNKNOWN_MEMBER_ID, text)
         await group.commit(self._offsets.consumed() if offsets is None else given_offsets(offsets))
 
     async def committed(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, CommittedOffset]:

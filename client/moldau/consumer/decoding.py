@@ -17,7 +17,7 @@ from moldau.serialization.lookups import SchemaLookups
 
 if TYPE_CHECKING:
     from moldau.cluster.metadata import TopicPartition
-    from moldau.consumer.core.positions import Positions
+    from moldau.consumer.core.positions import PartitionPosition, Positions
     from moldau.consumer.core.values import ConsumedBatch
     from moldau.records import Record
 
@@ -29,7 +29,7 @@ class Decoding:
         self._positions = positions
         self._decoder = decoder
         self._lookups = lookups
-        self._pending: deque[RecordDeserializationError] = deque()
+        self._pending: deque[RecordDeserializationError] = deque()  # each with the cluster of its record
 
     @staticmethod
     def of(positions: Positions, key: object, value: object, limit_ms: float) -> Decoding | None:
@@ -51,7 +51,7 @@ class Decoding:
         """
         while self._pending:
             error = self._pending.popleft()
-            position = self._positions.by_partition.get(error.topic_partition)
+            position = self._position_in(error.cluster, error.topic_partition)
             if position is not None and position.has_position and position.offset == error.offset:
                 raise error
 
@@ -93,6 +93,7 @@ class Decoding:
                 except SchemaNeeded as needed:
                     key, value = await self._decode_with_registry(partition, record, needed)
             except RecordDeserializationError as error:
+                error.cluster = batch.cluster
                 self._pending.append(error)
                 break
             records.append(DeserializedRecord(record.offset, record.timestamp, key, value, record.headers))
@@ -114,7 +115,11 @@ class Decoding:
                 needed = further
 
     def _set_back(self, batch: ConsumedBatch, index: int) -> None:
-        """Sets the position of a partition to a record of a batch, if the partition is still assigned."""
-        position = self._positions.by_partition.get(batch.topic_partition)
+        """Sets the position of a partition to a record of a batch, if the offset still means this record."""
+        position = self._position_in(batch.cluster, batch.topic_partition)
         if position is not None:
             position.seek(batch.records[index].offset, batch.leader_epoch)
+
+    def _position_in(self, cluster: int, partition: TopicPartition) -> PartitionPosition | None:
+        """Returns the position of a partition that is assigned, unless the consumer has left the cluster meanwhile."""
+        return self._positions.by_partition.get(partition) if cluster == self._positions.clusters_left else None

@@ -5,6 +5,7 @@ The faces differ in how they start tasks, wait and shield. They own one ``Shared
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Protocol
 
 from moldau.consumer import CommitFailedError
@@ -38,7 +39,9 @@ class AsyncConsumer(Protocol):
     async def poll(self, timeout_ms: float = ...) -> list[ConsumedBatch[Any, Any]]:
         """Returns records."""
 
-    async def commit(self, offsets: Mapping[tuple[str, int], int | CommittedOffset]) -> None:
+    async def commit(
+        self, offsets: Mapping[tuple[str, int], int | CommittedOffset], *, cluster: int | None = None
+    ) -> None:
         """Commits offsets."""
 
     def pause(self, *partitions: tuple[str, int]) -> None:
@@ -47,7 +50,9 @@ class AsyncConsumer(Protocol):
     def resume(self, *partitions: tuple[str, int]) -> None:
         """Reads paused partitions again."""
 
-    def seek(self, partition: tuple[str, int], offset: int) -> None:
+    def seek(
+        self, partition: tuple[str, int], offset: int, *, leader_epoch: int = -1, cluster: int | None = None
+    ) -> None:
         """Sets a position."""
 
 
@@ -86,12 +91,11 @@ class SharedSteps:
         except RecordDeserializationError as error:
             if self._plan.retries is None:
                 raise
-            cluster = consumer.clusters_left
-            work.follow(cluster)
             await self._send(self._plan.retries.failed(error, error, self._wall_ms()), is_raw=True)
-            if consumer.clusters_left == cluster:  # in another one the offset is of another record
+            with contextlib.suppress(LookupError):  # in another cluster the offset is of another record
+                consumer.seek(error.topic_partition, error.offset + 1, cluster=error.cluster)
+                work.follow(error.cluster)
                 work.skip(error.topic_partition, error.offset)
-                consumer.seek(error.topic_partition, error.offset + 1)
         work.retain(consumer.assignment)
 
     def next_record(self) -> ConsumedRecord[Any, Any] | None:
@@ -131,7 +135,8 @@ class SharedSteps:
         work.follow(consumer.clusters_left)
         work.retain(consumer.assignment)
         for partition, offset in work.to_return().items():
-            consumer.seek(partition, offset)
+            with contextlib.suppress(LookupError):  # the consumer has gone to another cluster since
+                consumer.seek(partition, offset, cluster=work.cluster)
         consumer.resume(*(each for each in work.paused() if each in consumer.assignment))
 
     async def commit(self) -> None:
@@ -142,7 +147,7 @@ class SharedSteps:
         if not offsets:
             return
         try:
-            await self._consumer.commit(offsets)
+            await self._consumer.commit(offsets, cluster=self._work.cluster)
         except self._commit_errors as error:
             _logger.warning("commit-failed", error=error)
         else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from moldau.cluster.background import FAREWELL_MS
 from moldau.producer.core.transaction_errors import AbortableTransactionError, FatalTransactionError
-from moldau.protocol.errors import KafkaError
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.config import ConfigError
 
 if TYPE_CHECKING:
@@ -74,7 +74,12 @@ class Positioned(Protocol):
     def clusters_left(self) -> int:
         """How often the consumer has gone to another cluster."""
 
-    def seek(self, partition: tuple[str, int], offset: int, *, leader_epoch: int = -1) -> None:
+    def offsets_to_commit(self) -> dict[tuple[str, int], CommittedOffset]:
+        """Returns the positions."""
+
+    def seek(
+        self, partition: tuple[str, int], offset: int, *, leader_epoch: int = -1, cluster: int | None = None
+    ) -> None:
         """Sets a position."""
 
 
@@ -83,9 +88,6 @@ class Source(Positioned, Protocol):
 
     async def poll(self, timeout_ms: float = 1000, max_records: int | None = None) -> list[ConsumedBatch[Any, Any]]:
         """Returns records."""
-
-    def offsets_to_commit(self) -> dict[tuple[str, int], CommittedOffset]:
-        """Returns the positions."""
 
     def group_metadata(self) -> GroupMetadata:
         """Returns the member's group metadata."""
@@ -172,7 +174,6 @@ class Steps:
         batches = await consumer.poll(timeout_ms, max_records)
         if not batches:
             return 0
-        cluster = consumer.clusters_left
         try:
             await _begin(producer)
             for batch in batches:
@@ -183,15 +184,15 @@ class Steps:
                         await producer.send(
                             topic, value, key, headers=headers, partition=partition, timestamp=timestamp
                         )
-            await producer.send_offsets_to_transaction(consumer.offsets_to_commit(), consumer.group_metadata())
+            await producer.send_offsets_to_transaction(offsets_behind(consumer, batches), consumer.group_metadata())
         except BaseException as error:
-            rewind(consumer, batches, cluster)
+            rewind(consumer, batches)
             await _abort_after(producer, error, shield)
             raise
         try:
             await producer.commit_transaction()
         except AbortableTransactionError as error:
-            rewind(consumer, batches, cluster)
+            rewind(consumer, batches)
             await _abort_after(producer, error, shield)
             raise
         except BaseException:
@@ -200,14 +201,28 @@ class Steps:
         return sum(len(batch.records) for batch in batches)
 
 
-def rewind(consumer: Positioned, batches: Iterable[ConsumedBatch[Any, Any]], cluster: int | None) -> None:
+def offsets_behind(
+    consumer: Positioned, batches: Iterable[ConsumedBatch[Any, Any]]
+) -> dict[tuple[str, int], CommittedOffset]:
+    """Returns the positions behind the records of a step.
+
+    Raises:
+        KafkaError: the consumer has gone to another cluster, and its positions are behind other records.
+    """
+    offsets = consumer.offsets_to_commit()
+    left = consumer.clusters_left  # read last: the number only grows, so that an equal one proves the same cluster
+    if any(batch.cluster != left for batch in batches):
+        text = "the consumer has gone to another cluster, and its positions are not those behind the step's records"
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, text)
+    return offsets
+
+
+def rewind(consumer: Positioned, batches: Iterable[ConsumedBatch[Any, Any]]) -> None:
     """Sets positions back before records whose transaction did not commit.
 
-    ``cluster`` is the consumer's ``clusters_left`` when it read them (None: a moment ago): in another cluster the
-    offsets mean others.
+    Positions of partitions and clusters that the consumer has left are not set.
     """
-    if cluster is not None and consumer.clusters_left != cluster:
-        return
     for batch in batches:
-        with contextlib.suppress(LookupError):  # a partition that is no longer assigned has no position to set back
-            consumer.seek(batch.topic_partition, batch.records[0].offset, leader_epoch=batch.leader_epoch)
+        first, epoch = batch.records[0].offset, batch.leader_epoch
+        with contextlib.suppress(LookupError):
+            consumer.seek(batch.topic_partition, first, leader_epoch=epoch, cluster=batch.cluster)

@@ -66,7 +66,9 @@ class Client:
         self.limits.append(timeout_ms)
         await trio.sleep(self.abort_seconds)
 
-    def seek(self, partition, offset, *, leader_epoch):
+    def seek(self, partition, offset, *, leader_epoch, cluster):
+        if cluster != self.clusters_left:
+            raise LookupError
         self.note(f"seek {offset} {leader_epoch}")
 
 
@@ -93,15 +95,43 @@ def test_a_failed_step_aborts_and_goes_back(at):
 
 def test_positions_of_another_cluster_stay():
     """The producer fails for good when the servers lead to another cluster, and the consumer begins again there."""
-    client = Client(offsets=FatalTransactionError(ErrorCode.INVALID_TXN_STATE, "works with another cluster"))
+    client = Client()
     client.send = partial(went_elsewhere, client)
     with pytest.raises(FatalTransactionError):
         step(Steps(), client)
-    assert client.calls[-1] == "offsets"
+    assert client.calls == ["begin"]
+
+
+async def polled_before_it_went(client, *arguments):
+    client.clusters_left += 1
+    return [BATCH]
+
+
+def test_a_step_tells_the_cluster_of_its_records():
+    """The consumer goes to another cluster as soon as the poll has returned; positions there are of other records."""
+    client = Client()
+    client.poll = partial(polled_before_it_went, client)
+    with pytest.raises(KafkaError, match="gone to another cluster"):
+        step(Steps(), client)
+    assert client.calls == ["begin", "send out", "abort"]
+
+
+def test_a_thread_tells_the_cluster_of_its_records():
+    producer = blocking.Producer({"bootstrap.servers": "b:1", "transactional.id": "x"})
+    client = Client()
+    client.poll = lambda *_: [BATCH]
+    client.clusters_left = 1
+    for name in ("begin", "abort"):
+        setattr(producer, f"{name}_transaction", lambda *_, name=name: client.note(name))
+    producer.send_offsets_to_transaction = lambda *_: client.note("offsets")
+    with pytest.raises(KafkaError, match="gone to another cluster"):
+        producer.transform(client, lambda _: [])
+    assert client.calls == ["begin", "abort"]
 
 
 async def went_elsewhere(client, *arguments, **rest):
     client.clusters_left += 1
+    raise FatalTransactionError(ErrorCode.INVALID_TXN_STATE, "works with another cluster")
 
 
 def test_a_fatal_error_is_not_followed_by_an_abort():

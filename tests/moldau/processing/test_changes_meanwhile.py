@@ -37,7 +37,7 @@ class Group:
         self.assignment = [KEPT]
         raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
-    def commit(self, offsets):
+    def commit(self, offsets, **_):
         self.committed.append(offsets)
 
 
@@ -75,9 +75,9 @@ def calls_of_tasks(group, rest):
         await rest()
         return group.poll()
 
-    async def commit(offsets):
+    async def commit(offsets, **more):
         await trio.lowlevel.checkpoint()
-        group.commit(offsets)
+        group.commit(offsets, **more)
 
     return poll, commit
 
@@ -112,13 +112,16 @@ class Poisoned:
             raise RecordDeserializationError("damaged", topic_partition=KEPT, offset=7, **fields)
         return []
 
-    def seek(self, partition, offset):
+    def seek(self, partition, offset, *, cluster):
+        if cluster != self.clusters_left:
+            raise LookupError
         self.seeks.append((partition, offset))
 
     def send(self):
         self.clusters_left += self.moves
 
-    def commit(self, offsets):
+    def commit(self, offsets, *, cluster):
+        assert cluster == self.clusters_left
         self.committed.append(offsets)
 
 
@@ -184,7 +187,8 @@ class Log:
     def is_over(self):
         return 7 in self.handled or self.polls > 10_000
 
-    def seek(self, partition, offset):
+    def seek(self, partition, offset, *, cluster):
+        assert cluster == self.clusters_left
         self.position = offset
 
     def pause(self, *partitions):
@@ -198,7 +202,7 @@ class Log:
         if self.handled == [0, 1]:
             raise ValueError("once")
 
-    def commit(self, offsets):
+    def commit(self, offsets, **_):
         self.committed.append(offsets[KEPT])
 
 
@@ -235,3 +239,66 @@ def test_records_that_were_not_processed_come_again(run):
     run(log)
     assert log.handled == [0, 1, 1, 2, 3, 4, 5, 6, 7]
     assert log.committed == [1, 8]
+
+
+class Moving(Group):
+    """Goes to another cluster as soon as its first poll has returned, and has read nothing there."""
+
+    def poll(self):
+        if self.polls:
+            self.polls += 1
+            return []
+        batches = super().poll()
+        self.clusters_left += 1
+        return batches
+
+
+def moving_threads(group, handler):
+    consumer = face(group, lambda timeout_ms: group.poll(), group.commit)
+    moldau.blocking.processing.process(consumer, handler, until=lambda: group.polls > 2)
+
+
+def moving_tasks(group, handler):
+    poll, commit = calls_of_tasks(group, trio.testing.wait_all_tasks_blocked)
+
+    async def handle(record):
+        await trio.lowlevel.checkpoint()
+        handler(record)
+
+    trio.run(lambda: process(face(group, poll, commit), handle, until=lambda: group.polls > 2))
+
+
+@pytest.mark.parametrize("run", [moving_threads, moving_tasks])
+def test_a_poll_tells_the_cluster_of_its_records(run):
+    group, handled = Moving(), []
+    run(group, handled.append)
+    assert (group.committed, handled) == ([], [])
+
+
+class Late(Face):
+    """Its address leads to another cluster right after a look at the cluster, once the processing is over."""
+
+    @property
+    def clusters_left(self):
+        seen = self.group.clusters_left
+        self.group.clusters_left += self.group.polls > 2
+        return seen
+
+
+def test_a_commit_names_the_cluster_of_its_records():
+    group, named = Group(), []
+
+    def poll(timeout_ms):
+        return group.poll()[:1]
+
+    def commit(offsets, *, cluster):
+        named.append((offsets, cluster, group.clusters_left))
+
+    def is_over():
+        group.polls += 2 * group.polls
+        return group.polls > 2
+
+    consumer = face(group, poll, commit)
+    consumer.__class__ = Late
+    moldau.blocking.processing.process(consumer, lambda record: None, until=is_over)
+    assert named == [({KEPT: 1}, 0, 1)]

@@ -247,12 +247,14 @@ class Lag:
 class Positions:
     """The assigned partitions, in the order of their assignment."""
 
-    __slots__ = ("by_partition", "chunks_ended")
+    __slots__ = ("by_partition", "chunks_ended", "clusters_left")
 
     def __init__(self) -> None:
         self.by_partition: dict[TopicPartition, PartitionPosition] = {}
         self.chunks_ended = 0
         """How many chunks were handed out to their end: each made room in a buffer."""
+        self.clusters_left = 0
+        """How often the consumer has gone to another cluster."""
 
     def assigned(self, partition: TopicPartition) -> PartitionPosition:
         """Returns the position of an assigned partition.
@@ -264,6 +266,15 @@ class Positions:
         if found is None:
             raise LookupError(f"{partition} is not assigned to this consumer")
         return found
+
+    def check_cluster(self, cluster: int | None) -> None:
+        """Checks that offsets of a cluster, given as ``clusters_left``, mean the same now; None stands for any.
+
+        Raises:
+            LookupError: the consumer has left that cluster.
+        """
+        if cluster is not None and cluster != self.clusters_left:
+            raise LookupError("the consumer has gone to another cluster, where the offset means another record")
 
     def chunk_ended(self, position: PartitionPosition) -> None:
         """Drops the first chunk of a partition, whose records were all returned, and counts it."""
@@ -284,6 +295,7 @@ class Positions:
 
     def leave_cluster(self) -> None:
         """Starts all partitions over, because offsets of another cluster mean other records."""
+        self.clusters_left += 1
         for position in self.by_partition.values():
             position.start_over()
 

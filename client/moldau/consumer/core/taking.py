@@ -48,6 +48,7 @@ def take_records(positions: Positions, limit: int, partitions_max: int = 2**31) 
                     next_offset=position.offset,
                     leader_epoch=position.offset_epoch,
                     high_watermark=position.high_watermark,
+                    cluster=positions.clusters_left,
                 )
             )
             positions.rotate(partition)
@@ -84,6 +85,7 @@ def take_columns(positions: Positions, max_bytes: int) -> list[ConsumedColumns]:
                     columns=builder.finish(),
                     next_offset=position.offset,
                     high_watermark=position.high_watermark,
+                    cluster=positions.clusters_left,
                 )
             )
             positions.rotate(partition)

@@ -30,11 +30,11 @@ class Unread(Generic[KeyOut, ValueOut]):
     def __len__(self) -> int:
         return len(self._records)
 
-    def fill(self, batches: Iterable[ConsumedBatch[KeyOut, ValueOut]], cluster: int) -> None:
+    def fill(self, batches: Iterable[ConsumedBatch[KeyOut, ValueOut]]) -> None:
         """Adds the records of a poll."""
-        self.cluster = cluster
         self._epochs.clear()
         for batch in batches:
+            self.cluster = batch.cluster
             self._epochs[batch.topic_partition] = batch.leader_epoch
             self._records.extend(batch.with_partition())
 

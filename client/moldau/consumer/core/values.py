@@ -53,7 +53,10 @@ class DeserializedRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumedBatch(Generic[KeyOut, ValueOut]):
-    """Records of one partition, in order. ``next_offset`` is the position behind them."""
+    """Records of one partition, in order. ``next_offset`` is the position behind them.
+
+    ``cluster`` is the consumer's ``clusters_left`` when it read them: in another cluster their offsets mean others.
+    """
 
     topic: str
     partition: int
@@ -61,6 +64,7 @@ class ConsumedBatch(Generic[KeyOut, ValueOut]):
     next_offset: int
     leader_epoch: int
     high_watermark: int
+    cluster: int = 0
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -76,13 +80,17 @@ class ConsumedBatch(Generic[KeyOut, ValueOut]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumedColumns:
-    """Records of one partition as columns in Arrow's layout (see ``moldau.records.columns``)."""
+    """Records of one partition as columns in Arrow's layout (see ``moldau.records.columns``).
+
+    ``cluster`` is as in ``ConsumedBatch``.
+    """
 
     topic: str
     partition: int
     columns: Columns
     next_offset: int
     high_watermark: int
+    cluster: int = 0
 
 
 class EncodedBatch(NamedTuple):

@@ -70,7 +70,8 @@ class Work:
         self._lanes: dict[tuple[TopicPartition, object], _Lane] = {}
         self._ready: deque[tuple[TopicPartition, object]] = deque()  # keys of lanes that are not busy and have records
         self._dropped_paused: dict[TopicPartition, None] = {}  # nothing else would end their pauses
-        self._cluster = 0
+        self.cluster = 0
+        """The consumer's ``clusters_left`` when it read these records."""
         self.running = 0
         self.finished = 0
 
@@ -83,6 +84,9 @@ class Work:
         records are dropped, as ``retain`` drops those of a partition that stays away.
         """
         for batch in batches:
+            self.follow(batch.cluster)
+            if batch.cluster != self.cluster:
+                continue  # the consumer has left the cluster since
             held = self._partitions.setdefault(batch.topic_partition, _Partition())
             if batch.records and batch.records[0].offset < held.next_offset:
                 self._drop([batch.topic_partition])
@@ -182,8 +186,8 @@ class Work:
 
         ``cluster`` is the consumer's ``clusters_left``.
         """
-        if cluster != self._cluster:
-            self._cluster = cluster
+        if cluster > self.cluster:
+            self.cluster = cluster
             self.retain(())
 
     def _drop(self, lost: Iterable[TopicPartition]) -> None:

@@ -84,7 +84,8 @@ class SerializationError(ValueError):
 class RecordDeserializationError(SerializationError):
     """A consumed record cannot be deserialized; the consumer's position is the record's offset.
 
-    ``seek`` to ``offset + 1`` skips the record. ``key``, ``value`` and ``headers`` are its bytes (KIP-1036).
+    ``seek`` to ``offset + 1`` skips the record. ``key``, ``value`` and ``headers`` are its bytes (KIP-1036), and
+    ``cluster`` is as in ``ConsumedBatch``.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class RecordDeserializationError(SerializationError):
         self.key = key
         self.value = value
         self.headers = headers
+        self.cluster = 0
 
 
 class RegistryError(Exception):

@@ -9,6 +9,7 @@ import contextlib
 import pytest
 
 from moldau import aio, blocking
+from moldau.consumer import CommitFailedError
 from support.client.socket_cluster import WAIT_S, cluster
 
 GROUP = {"group.id": "g", "auto.offset.reset": "earliest", "enable.auto.commit": "false", "metadata.max.age.ms": "100"}
@@ -40,8 +41,8 @@ class Blocking:
     def __getattr__(self, name):
         called = getattr(self._consumer, name)
 
-        async def call(*args):
-            return called(*args)
+        async def call(*args, **more):
+            return called(*args, **more)
 
         return call if name in ("poll", "commit", "committed", "position") else called
 
@@ -86,6 +87,26 @@ def test_commits_do_not_go_to_another_cluster(face):
             await consumer.commit()
             assert {each.offset for each in (await consumer.committed([("t", 0)])).values()} <= {0}
             assert {each.offset for each in consumer.offsets_to_commit().values()} <= {0}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("face", [Blocking, aio.Consumer])
+def test_offsets_that_name_their_cluster_hold_there_alone(face):
+    async def main():
+        async with moved(face) as consumer:
+            assert await consumer.position(("t", 0)) == 0
+            with pytest.raises(LookupError, match="gone to another cluster"):
+                consumer.seek(("t", 0), 3, cluster=0)
+            with pytest.raises(CommitFailedError, match="another cluster"):
+                await consumer.commit({("t", 0): 3}, cluster=0)
+            assert await consumer.position(("t", 0)) == 0
+            assert await consumer.committed([("t", 0)]) == {}
+            consumer.seek(("t", 0), 3, cluster=1)
+            (batch,) = await consumer.poll(10_000)
+            assert (batch.records[0].value, batch.cluster) == (b"blue3", 1)
+            await consumer.commit({("t", 0): 3}, cluster=batch.cluster)
+            assert (await consumer.committed([("t", 0)]))["t", 0].offset == 3
 
     asyncio.run(main())
 

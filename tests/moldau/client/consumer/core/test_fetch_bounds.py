@@ -236,7 +236,7 @@ def test_statistics_are_what_was_counted():
     assert {name: found[name] for name in expected} == expected
 
 
-def records(partition, first, *values, epoch=0):
+def records(partition, first, *values, epoch=0, cluster=0):
     return ConsumedBatch(
         topic=partition.topic,
         partition=partition.partition,
@@ -244,6 +244,7 @@ def records(partition, first, *values, epoch=0):
         next_offset=first + len(values),
         leader_epoch=epoch,
         high_watermark=99,
+        cluster=cluster,
     )
 
 
@@ -251,13 +252,13 @@ def test_unread_records_hold_their_positions_back():
     """Records that a loop has not read yet must not be committed: each partition counts from its first one."""
     unread = Unread()
     assert (unread.take(), len(unread), unread.starts()) == (None, 0, {})
-    unread.fill([records(A, 5, b"a", b"b", epoch=3), records(B, 2, b"c", epoch=4)], cluster=1)
+    unread.fill([records(A, 5, b"a", b"b", epoch=3, cluster=1), records(B, 2, b"c", epoch=4, cluster=1)])
     assert unread.cluster == 1
     assert unread.starts() == {A: (5, 3), B: (2, 4)}
     assert unread.take().value == b"a"
     assert (unread.starts(), len(unread)) == ({A: (6, 3), B: (2, 4)}, 2)
     assert [unread.take().value for _ in range(2)] == [b"b", b"c"]
-    unread.fill([records(B, 3, b"d", epoch=6)], cluster=2)
+    unread.fill([records(B, 3, b"d", epoch=6, cluster=2)])
     assert (unread.starts(), unread.cluster) == ({B: (3, 6)}, 2)
     unread.clear()
     assert (unread.take(), unread.starts()) == (None, {})

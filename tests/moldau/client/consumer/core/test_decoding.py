@@ -1,0 +1,82 @@
+"""Goal: what deserializers leave to a later poll is forgotten when the consumer goes to another cluster.
+
+Method: the decoding alone, with positions that leave their cluster while a schema is looked up.
+"""
+
+import contextlib
+
+import pytest
+import trio
+
+from moldau.cluster.metadata import TopicPartition
+from moldau.consumer.core.positions import Phase, Positions
+from moldau.consumer.core.values import ConsumedBatch
+from moldau.consumer.decoding import Decoding
+from moldau.records import Record
+from moldau.serialization.core.values import RecordDeserializationError, RegistryError, SchemaNeeded
+
+T0 = TopicPartition("t", 0)
+
+
+class Lookups:
+    """Looks schemas up in vain, while ``meanwhile`` happens."""
+
+    def __init__(self, meanwhile):
+        self._meanwhile = meanwhile
+
+    async def resolve(self, needed):
+        await trio.lowlevel.checkpoint()
+        self._meanwhile()
+        raise RegistryError("no answer")
+
+
+class Decoder:
+    """Refuses the value ``bad``, and needs a schema for all others but ``good``."""
+
+    def decode(self, partition, record):
+        if record.value == b"good":
+            return None, record.value
+        if record.value != b"bad":
+            raise SchemaNeeded(None, "value")
+        fields = {"field": "value", "timestamp": 0, "key": None, "value": b"", "headers": ()}
+        raise RecordDeserializationError("bad", topic_partition=partition, offset=record.offset, **fields)
+
+
+def batch(first, *values):
+    return ConsumedBatch(
+        topic="t",
+        partition=0,
+        records=[Record(first + at, 0, None, value, ()) for at, value in enumerate(values)],
+        next_offset=first + len(values),
+        leader_epoch=3,
+        high_watermark=99,
+    )
+
+
+def decoding_of(meanwhile=lambda: None):
+    positions = Positions()
+    positions.assign([T0])
+    positions.by_partition[T0].seek(12)
+    return positions, Decoding(positions, Decoder(), Lookups(lambda: meanwhile(positions)))
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_lookup_sets_no_position_back_in_another_cluster(leaves):
+    positions, decoding = decoding_of(Positions.leave_cluster if leaves else lambda _: None)
+    with pytest.raises(RegistryError):
+        trio.run(decoding.decode, [batch(10, b"good", b"unknown")])
+    position = positions.by_partition[T0]
+    assert (position.phase, position.offset) == ((Phase.LOOK_UP, -1) if leaves else (Phase.VALIDATE, 10))
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_bad_record_is_reported_in_its_own_cluster(leaves):
+    """The position in the other cluster happens to be the same number."""
+    positions, decoding = decoding_of()
+    assert [each.records[0].offset for each in trio.run(decoding.decode, [batch(10, b"good", b"bad")])] == [10]
+    if leaves:
+        positions.leave_cluster()
+        positions.by_partition[T0].seek(11)
+        decoding.raise_pending()
+    with contextlib.nullcontext() if leaves else pytest.raises(RecordDeserializationError):
+        decoding.raise_pending()
