@@ -179,7 +179,7 @@ class Admin(AsyncOnly):
         A time is EARLIEST, LATEST, MAX_TIMESTAMP or Unix milliseconds.
 
         Raises:
-            KafkaError: REQUEST_TIMED_OUT, or an error of a partition.
+            AdminError: offsets are missing, also with REQUEST_TIMED_OUT; ``results`` has those of the other partitions.
         """
         return await self._calls.topics.list_offsets(wanted, isolation_level=isolation_level)
 

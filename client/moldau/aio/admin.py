@@ -363,7 +363,11 @@ class Admin(AioClient):
     async def list_offsets(
         self, wanted: Mapping[tuple[str, int], int], *, isolation_level: int = 0
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Returns (offset, timestamp) of each partition at EARLIEST, LATEST, MAX_TIMESTAMP or a time."""
+        """Returns (offset, timestamp) of each partition at EARLIEST, LATEST, MAX_TIMESTAMP or a time.
+
+        Raises:
+            AdminError: offsets are missing; ``results`` has those of the other partitions.
+        """
         return await self._portal.call_async(self._admin.list_offsets, wanted, isolation_level=isolation_level)
 
     async def list_transactions(

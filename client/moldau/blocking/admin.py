@@ -353,7 +353,11 @@ class Admin(PortalClient):
     def list_offsets(
         self, wanted: Mapping[tuple[str, int], int], *, isolation_level: int = 0
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Returns (offset, timestamp) of each partition at EARLIEST, LATEST, MAX_TIMESTAMP or a time."""
+        """Returns (offset, timestamp) of each partition at EARLIEST, LATEST, MAX_TIMESTAMP or a time.
+
+        Raises:
+            AdminError: offsets are missing; ``results`` has those of the other partitions.
+        """
         return self._portal.call(self._admin.list_offsets, wanted, isolation_level=isolation_level)
 
     def list_transactions(

@@ -11,100 +11,145 @@ from moldau.cluster.metadata import TopicPartition
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.list_offsets import (
     ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from moldau.cluster.client import ClusterClient
 
 
 async def list_offsets(
-    client: ClusterClient, wanted: Mapping[TopicPartition, int], timeout_ms: float, isolation_level: int = 0
+    client: ClusterClient,
+    wanted: Mapping[TopicPartition, int],
+    timeout_ms: float,
+    isolation_level: int = 0,
+    failures: dict[TopicPartition, KafkaError] | None = None,
 ) -> dict[TopicPartition, tuple[int, int]]:
     """Returns (offset, timestamp) for each partition and timestamp; (-1, -1) if no record is that late.
 
-    The timestamp -1 means the end, -2 the start, -3 the greatest timestamp.
+    The timestamp -1 means the end, -2 the start, -3 the greatest timestamp. All leaders are asked at the same time.
+    With ``failures`` an error of a partition ends nothing: it is added there, and the result has the other offsets.
 
     Raises:
-        KafkaError: a partition is unknown, or the client is not authorized.
-        trio.TooSlowError: offsets are missing after ``timeout_ms``.
+        KafkaError: a partition is unknown, or the client is not authorized; not with ``failures``.
+        trio.TooSlowError: offsets are missing after ``timeout_ms``; not with ``failures``.
     """
     deadline_ms = client.now_ms + timeout_ms
-    before = {topic: client.cluster_metadata.topics.get(topic) for topic, _ in wanted}
-    for topic in before:
-        client.add_topic(topic)
-    found: dict[TopicPartition, tuple[int, int]] = {}
-    failures = 0
-    code = ErrorCode.LEADER_NOT_AVAILABLE
+    search = _Search(client, wanted, isolation_level, raises=failures is None)
+    attempts = 0
     while True:
-        by_node: dict[int, list[TopicPartition]] = {}
-        for partition in wanted:
-            if partition not in found:
-                leader = client.cluster_metadata.leader(partition)
-                if leader is not None:
-                    by_node.setdefault(leader[0], []).append(partition)
-                else:
-                    client.cluster_metadata.check_topic(partition.topic, before[partition.topic])
-        for node_id, partitions in by_node.items():
-            try:
-                code = await _ask(client, node_id, {each: wanted[each] for each in partitions}, isolation_level, found)
-            except TRANSPORT_ERRORS as error:
-                client.logger.info("list-offsets-unanswered", node=node_id, error=error)
-                code = ErrorCode.NETWORK_EXCEPTION
-        if len(found) == len(wanted):
-            return found
-        failures += 1
+        left_ms = deadline_ms - client.now_ms
+        with trio.move_on_after(max(left_ms, 0) / 1000) as scope:
+            await search.ask_leaders()
+        if scope.cancelled_caught and left_ms > 0:
+            search.code = ErrorCode.REQUEST_TIMED_OUT
+        if failures is None:
+            for error in search.failures.values():
+                raise error
+        missing = search.missing()
+        if not missing:
+            break
+        attempts += 1
         if client.bootstrap_error is not None:
             raise client.bootstrap_error
         if client.now_ms >= deadline_ms:
-            missing = ", ".join(str(partition) for partition in wanted if partition not in found)
-            raise trio.TooSlowError(f"no offsets of {missing} within {timeout_ms:g} ms ({code.name})")
+            late = f"within {timeout_ms:g} ms ({search.code.name})"
+            if failures is None:
+                raise trio.TooSlowError(f"no offsets of {', '.join(map(str, missing))} {late}")
+            for each in missing:
+                search.failures[each] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"no offsets of {each} {late}")
+            break
         client.request_update()
-        await client.backoff(failures)
+        await client.backoff(attempts)
+    if failures is not None:
+        failures.update({each: search.failures[each] for each in wanted if each in search.failures})
+    return search.found
 
 
-async def _ask(
-    client: ClusterClient,
-    node_id: int,
-    wanted: Mapping[TopicPartition, int],
-    isolation_level: int,
-    found: dict[TopicPartition, tuple[int, int]],
-) -> ErrorCode:
-    """Asks one leader, adds its answers to ``found``, and returns the last retriable error.
+class _Search:
+    """One call's partitions. Invariant: ``found`` and ``failures`` have none in common; both are final."""
 
-    Raises:
-        KafkaError: an error is not retriable.
-    """
-    topics: dict[str, list[ListOffsetsPartition]] = {}
-    for partition, timestamp in wanted.items():
-        leader = client.cluster_metadata.leader(partition)
-        topics.setdefault(partition.topic, []).append(
-            ListOffsetsPartition(
-                partition_index=partition.partition,
-                current_leader_epoch=-1 if leader is None else leader[1],
-                timestamp=timestamp,
+    def __init__(
+        self, client: ClusterClient, wanted: Mapping[TopicPartition, int], isolation_level: int, *, raises: bool
+    ) -> None:
+        """``raises``: an error is raised by itself, and must name its partition."""
+        self._client = client
+        self._raises = raises
+        self._wanted = wanted
+        self._isolation_level = isolation_level
+        self._before = {topic: client.cluster_metadata.topics.get(topic) for topic, _ in wanted}
+        for topic in self._before:
+            client.add_topic(topic)
+        self.found: dict[TopicPartition, tuple[int, int]] = {}
+        self.failures: dict[TopicPartition, KafkaError] = {}
+        self.code = ErrorCode.LEADER_NOT_AVAILABLE
+        """The last error that may pass."""
+
+    def missing(self) -> list[TopicPartition]:
+        """Returns the partitions without an outcome."""
+        return [each for each in self._wanted if each not in self.found and each not in self.failures]
+
+    async def ask_leaders(self) -> None:
+        """Asks the known leaders once; a topic that was refused since the call began fails."""
+        metadata = self._client.cluster_metadata
+        by_node: dict[int, list[TopicPartition]] = {}
+        for partition in self.missing():
+            leader = metadata.leader(partition)
+            if leader is not None:
+                by_node.setdefault(leader[0], []).append(partition)
+                continue
+            try:
+                metadata.check_topic(partition.topic, self._before[partition.topic])
+            except KafkaError as error:
+                self.failures[partition] = error
+        async with trio.open_nursery() as nursery:
+            for node_id, partitions in by_node.items():
+                nursery.start_soon(self._ask, node_id, partitions)
+
+    async def _ask(self, node_id: int, partitions: Sequence[TopicPartition]) -> None:
+        try:
+            response = await self._client.request(node_id, ListOffsetsResponse, self._request(partitions))
+        except TRANSPORT_ERRORS as error:
+            self._client.logger.info("list-offsets-unanswered", node=node_id, error=error)
+            self.code = ErrorCode.NETWORK_EXCEPTION
+            return
+        except KafkaError as error:  # the leader serves no version that the request needs
+            self.failures.update(dict.fromkeys(partitions, error))
+            return
+        asked = dict.fromkeys(partitions)
+        for topic in response.topics:
+            for answer in topic.partitions:
+                partition = TopicPartition(topic.name, answer.partition_index)
+                if partition in asked:
+                    self._take(partition, ErrorCode.of(answer.error_code), answer)
+
+    def _request(self, partitions: Iterable[TopicPartition]) -> ListOffsetsRequest:
+        topics: dict[str, list[ListOffsetsPartition]] = {}
+        for partition in partitions:
+            leader = self._client.cluster_metadata.leader(partition)
+            topics.setdefault(partition.topic, []).append(
+                ListOffsetsPartition(
+                    partition_index=partition.partition,
+                    current_leader_epoch=-1 if leader is None else leader[1],
+                    timestamp=self._wanted[partition],
+                )
             )
+        return ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=self._isolation_level,
+            topics=[ListOffsetsTopic(name=topic, partitions=parts) for topic, parts in topics.items()],
+            timeout_ms=self._client.request_timeout_ms,
         )
-    request = ListOffsetsRequest(
-        replica_id=-1,
-        isolation_level=isolation_level,
-        topics=[ListOffsetsTopic(name=topic, partitions=parts) for topic, parts in topics.items()],
-        timeout_ms=client.request_timeout_ms,
-    )
-    response = await client.request(node_id, ListOffsetsResponse, request)
-    last = ErrorCode.NONE
-    for topic in response.topics:
-        for answer in topic.partitions:
-            partition = TopicPartition(topic.name, answer.partition_index)
-            code = ErrorCode.of(answer.error_code)
-            if code is ErrorCode.NONE:
-                found[partition] = (answer.offset, answer.timestamp)
-            elif code.retriable:
-                last = code
-            else:
-                raise KafkaError(code, f"{partition}: {code.message}")
-    return last
+
+    def _take(self, partition: TopicPartition, code: ErrorCode, answer: ListOffsetsPartitionResponse) -> None:
+        if code is ErrorCode.NONE:
+            self.found[partition] = (answer.offset, answer.timestamp)
+        elif code.retriable:
+            self.code = code
+        else:
+            self.failures[partition] = KafkaError(code, f"{partition}: {code.message}" if self._raises else None)

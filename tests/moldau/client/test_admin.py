@@ -36,6 +36,7 @@ from moldau.protocol.messages import elect_leaders as el
 from moldau.protocol.messages import incremental_alter_configs as iac
 from moldau.protocol.messages import list_config_resources as lcr
 from moldau.protocol.messages import list_groups as lg
+from moldau.protocol.messages import list_offsets as lo
 from moldau.protocol.messages import list_partition_reassignments as lpr
 from moldau.runtime.config import ConfigError, ConfigSource
 from support.client.admin_stories import simulate
@@ -281,6 +282,39 @@ def test_offsets_at_both_ends():
             await admin.list_offsets({("t", 5): LATEST})
 
     simulate(scenario, {}, **{"default.api.timeout.ms": 2000})
+
+
+def test_offsets_of_one_partition_fail_alone():
+    """One partition is refused, one has no leader that answers, and the third one's offset is known."""
+
+    def answer(broker, request):
+        if broker == silent:
+            return None
+        parts = [each.partition_index for topic in request.topics for each in topic.partitions]
+        code = {0: ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+        answers = [
+            lo.ListOffsetsPartitionResponse(partition_index=each, error_code=code.get(each, ErrorCode.NONE), offset=9)
+            for each in parts
+        ]
+        return lo.ListOffsetsResponse(topics=[lo.ListOffsetsTopicResponse(name="u", partitions=answers)])
+
+    async def scenario(cluster, admin):
+        nonlocal silent
+        for part, leader in zip(cluster.add_topic("u", 3), (1, 2, 1), strict=True):
+            part.leader = leader
+        silent = 2
+        began = trio.current_time()
+        with pytest.raises(AdminError) as caught:
+            await admin.within(3_000).list_offsets({("u", number): LATEST for number in range(3)})
+        assert trio.current_time() - began < 3.6
+        assert caught.value.results == {TopicPartition("u", 2): (9, -1)}
+        assert {name: error.code for name, error in caught.value.failures.items()} == {
+            "u-0": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            "u-1": ErrorCode.REQUEST_TIMED_OUT,
+        }
+
+    silent = -1
+    simulate(scenario, {ApiKey.LIST_OFFSETS: answer})
 
 
 def test_groups():

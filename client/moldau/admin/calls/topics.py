@@ -240,8 +240,10 @@ class Topics:
         """Implements ``Admin.list_offsets``."""
         client = self._requester.client
         asked = arguments.times("list_offsets", "wanted", wanted)
-        with self._requester.in_time("no answer in time"):
-            return await list_offsets(client, asked, self._requester.timeout_ms, isolation_level)
+        failures: dict[TopicPartition, KafkaError] = {}
+        found = await list_offsets(client, asked, self._requester.timeout_ms, isolation_level, failures)
+        raise_failures({str(partition): error for partition, error in failures.items()}, found)
+        return found
 
     async def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
         """Implements ``Admin.delete_records``."""
