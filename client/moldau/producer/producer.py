@@ -152,11 +152,11 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
             await trio.lowlevel.checkpoint()
             return
         accumulator, (client, sender) = self._accumulator, self._intake.opened()
-        await self._leave_transaction(timeout_ms)
-        self._intake.close()
-        accumulator.is_closing = True
-        sender.wake()
         with trio.move_on_after(timeout_ms / 1000):
+            await self._leave_transaction(timeout_ms)
+            self._intake.close()
+            accumulator.is_closing = True
+            sender.wake()
             for batch in [each.delivered for each in accumulator.incomplete]:
                 await wait_settled(batch)
             await client.telemetry.farewell()

@@ -152,6 +152,32 @@ def test_closing_waits_for_the_commit_under_way():
     run_cluster(scenario, brokers=1, controllers=1)
 
 
+@pytest.mark.parametrize("is_committing", [False, True])
+def test_closing_takes_its_time_once(is_committing):
+    """The abort of a transaction, or its commit, and the delivery of records had the whole time each."""
+
+    async def scenario(cluster):
+        await cluster.client(1).create_topic("t", replicas=1)
+        config = cluster_config(cluster, **{"transactional.id": "x"})
+        async with Producer(config, environment=cluster.client_environment) as producer:
+            await producer.init_transactions()
+            producer.begin_transaction()
+            await producer.send("t", b"in doubt")
+            await producer.flush()
+            cluster.world.network.cut_between(["client"], ["b1"])
+            delivery = await producer.send("t", b"undelivered")
+            if is_committing:
+                with pytest.raises(KafkaError):
+                    await producer.commit_transaction(timeout_ms=100)
+            began = trio.current_time()
+            await producer.close(3_000)
+            assert trio.current_time() - began < 3.1
+            with pytest.raises(KafkaError):
+                await delivery
+
+    run_cluster(scenario, brokers=1, controllers=1)
+
+
 @pytest.mark.parametrize("call", ["init", "commit", "abort", "offsets", "prepare"])
 def test_calls_of_a_transaction_end_with_the_producer(call):
     async def scenario(cluster):
