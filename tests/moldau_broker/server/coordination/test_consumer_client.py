@@ -116,6 +116,49 @@ def test_consumers_share_hand_over_and_go_on(seed: int) -> None:
     run_cluster(scenario, seed=seed, brokers=3, **SETTINGS)
 
 
+class Raising(Worker):
+    """A consumer whose callback for revoked partitions raises each time, and which polls on."""
+
+    errors = 0
+
+    async def revoked(self, partitions) -> None:
+        await super().revoked(partitions)
+        raise ValueError("in on_revoked")
+
+    async def run(self, **subscription) -> None:
+        async with self.consumer as consumer:
+            consumer.subscribe(["t"])
+            while not self.end.is_set():
+                try:
+                    for found in await consumer.poll(100):
+                        self.read += [(found.partition, bytes(record.value)) for record in found.records]
+                except ValueError:
+                    self.errors += 1
+            with pytest.raises(ValueError, match="in on_revoked"):
+                await consumer.close()
+
+
+def test_a_callback_that_raises_holds_no_partition_back() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.client(1).create_topic("t", partitions=PARTITIONS)
+        first, second = Raising(cluster, "first"), Worker(cluster, "second")
+        await produce(cluster, range(8))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(first.run)
+            await cluster.until(lambda: values_read([first]) == values_of(8))
+            nursery.start_soon(second.run)
+            await cluster.until(lambda: len(first.since) == len(second.since) == PARTITIONS // 2)
+            assert first.errors == 1
+            await produce(cluster, range(8, 16))
+            await cluster.until(lambda: set(values_of(16)) == set(values_read([first, second])))
+            first.end.set()
+            await cluster.until(lambda: len(second.since) == PARTITIONS)
+            second.end.set()
+        check_spans([first, second])
+
+    run_cluster(scenario, brokers=1, **SETTINGS)
+
+
 def test_a_dead_coordinator_costs_no_partition() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.client(1).create_topic("t", partitions=PARTITIONS, replicas=3)
