@@ -317,6 +317,32 @@ def test_offsets_of_one_partition_fail_alone():
     simulate(scenario, {ApiKey.LIST_OFFSETS: answer})
 
 
+def test_deletions_of_one_partition_fail_alone():
+    """A topic and a partition do not exist, one leader does not answer, and one leaves a partition out."""
+
+    def delete(broker, request):
+        if broker == 2:
+            return None
+        done = [dr.DeleteRecordsPartitionResult(partition_index=0, low_watermark=5)]
+        return dr.DeleteRecordsResponse(topics=[dr.DeleteRecordsTopicResult(name="u", partitions=done)])
+
+    async def scenario(cluster, admin):
+        for part, leader in zip(cluster.add_topic("u", 3), (1, 2, 1), strict=True):
+            part.leader = leader
+        wanted = {("nope", 0): 1, ("u", 0): 5, ("u", 1): 5, ("u", 2): 5, ("u", 9): 5}
+        with pytest.raises(AdminError) as caught:
+            await admin.within(3_000).delete_records(wanted)
+        assert caught.value.results == {TopicPartition("u", 0): 5}
+        assert {name: error.code for name, error in caught.value.failures.items()} == {
+            "nope-0": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            "u-1": ErrorCode.REQUEST_TIMED_OUT,
+            "u-2": ErrorCode.UNKNOWN_SERVER_ERROR,
+            "u-9": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        }
+
+    simulate(scenario, {ApiKey.DELETE_RECORDS: delete})
+
+
 def test_groups():
     def list_groups(broker, request):
         return lg.ListGroupsResponse(

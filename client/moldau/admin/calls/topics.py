@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
 import trio
@@ -252,57 +253,84 @@ class Topics:
             for partition, offset in arguments.by_partition("delete_records", "before", before, "42")
         }
         found: dict[TopicPartition, int] = {}
-        failures: dict[str, KafkaError] = {}
+        failures: dict[TopicPartition, KafkaError] = {}
         client, deadline_ms = self._requester.client, self._requester.client.now_ms + self._requester.timeout_ms
         left, rounds = list(wanted), 0
+        passing: dict[TopicPartition, KafkaError] = {}  # another leader may delete these records
         while left:
-            passing: dict[TopicPartition, KafkaError] = {}  # another leader may delete these records
-            for leader, partitions in (await self._by_leader(left)).items():
-                request = _deletion({one: wanted[one] for one in partitions}, self._requester.request_timeout_ms)
-                try:
-                    with trio.fail_after(self._requester.limit_s()):
-                        response = await client.request(leader, DeleteRecordsResponse, request)
-                except TRANSPORT_ERRORS as fault:
-                    text = str(fault) or "no answer in time"
-                    passing.update(dict.fromkeys(partitions, KafkaError(ErrorCode.REQUEST_TIMED_OUT, text)))
-                    continue
-                for topic in response.topics:
-                    for part in topic.partitions:
-                        partition = TopicPartition(topic.name, part.partition_index)
-                        error = error_of(part.error_code)
-                        if error is None:
-                            found[partition] = part.low_watermark
-                        elif error.retriable:
-                            passing[partition] = error
-                        else:
-                            failures[str(partition)] = error
+            try:
+                outcomes = await self._delete_once({one: wanted[one] for one in left})
+            except KafkaError:  # the leaders cannot be looked up
+                if not rounds:
+                    raise
+                failures |= passing
+                break
+            passing = {}
+            for partition, outcome in outcomes.items():
+                if not isinstance(outcome, KafkaError):
+                    found[partition] = outcome
+                elif outcome.retriable and outcome.code not in ABSENT:
+                    passing[partition] = outcome
+                else:
+                    failures[partition] = outcome
             left, rounds = list(passing), rounds + 1
             if left and client.now_ms >= deadline_ms:
-                failures |= {str(partition): error for partition, error in passing.items()}
+                failures |= passing
                 break
             if left:
                 client.request_update()
                 await client.backoff(rounds)
-        raise_failures(failures, found)
+        raise_failures({str(one): failures[one] for one in wanted if one in failures}, found)
         return found
 
-    async def _by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
-        """Groups partitions by their leaders; -1 stands for none.
+    async def _delete_once(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | KafkaError]:
+        """Asks all leaders once; returns the log start offset or the error of each partition."""
+        by_leader, absent = await self._by_leader(before)
+        outcomes: dict[TopicPartition, int | KafkaError] = dict(absent)
 
-        Raises:
-            AdminError: a topic or a partition does not exist.
-        """
+        async def delete(leader: int, partitions: Sequence[TopicPartition]) -> None:
+            request = _deletion({one: before[one] for one in partitions}, self._requester.request_timeout_ms)
+            left_out = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's answer leaves the partition out")
+            outcomes.update(dict.fromkeys(partitions, left_out))
+            try:
+                with trio.fail_after(self._requester.limit_s()):
+                    response = await self._requester.client.request(leader, DeleteRecordsResponse, request)
+            except TRANSPORT_ERRORS as fault:
+                error = KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(fault) or "no answer in time")
+                outcomes.update(dict.fromkeys(partitions, error))
+                return
+            for topic in response.topics:
+                for part in topic.partitions:
+                    partition, refusal = TopicPartition(topic.name, part.partition_index), error_of(part.error_code)
+                    outcomes[partition] = part.low_watermark if refusal is None else refusal
+
+        calls = {leader: partial(delete, leader, partitions) for leader, partitions in by_leader.items()}
+        _, refused = await self._requester.at_once(calls)
+        for leader, error in refused.items():
+            outcomes.update(dict.fromkeys(by_leader[leader], error))
+        return outcomes
+
+    async def _by_leader(
+        self, partitions: Iterable[TopicPartition]
+    ) -> tuple[dict[int, list[TopicPartition]], dict[TopicPartition, KafkaError]]:
+        """Groups partitions by their leaders, -1 for none; returns also the errors of those that do not exist."""
         wanted = list(partitions)
-        topics = await self.describe_topics(by_topic(wanted))
+        try:
+            topics, unknown = await self.describe_topics(by_topic(wanted)), dict[str, KafkaError]()
+        except AdminError as error:
+            topics, unknown = cast("dict[str, TopicDescription]", error.results), error.failures
         by_leader: dict[int, list[TopicPartition]] = {}
+        absent: dict[TopicPartition, KafkaError] = {}
         for partition in wanted:
-            parts = topics[partition.topic].partitions
-            if not 0 <= partition.partition < len(parts):
-                raise AdminError({str(partition): KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)})
-            by_leader.setdefault(parts[partition.partition].leader, []).append(partition)
+            if partition.topic in unknown:
+                absent[partition] = unknown[partition.topic]
+            elif not 0 <= partition.partition < len(parts := topics[partition.topic].partitions):
+                absent[partition] = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            else:
+                by_leader.setdefault(parts[partition.partition].leader, []).append(partition)
         if any(leader not in self._requester.client.cluster_metadata.brokers for leader in by_leader):
             await self._requester.fetch_brokers()
-        return by_leader
+        return by_leader, absent
 
 
 def _creatable(topic: NewTopic) -> CreatableTopic:
