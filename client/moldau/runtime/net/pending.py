@@ -26,7 +26,7 @@ REQUEST_TIMEOUT_MS = 30_000
 class PendingResponse(Generic[T]):
     """A pending answer. One task calls ``wait``, once."""
 
-    __slots__ = ("_connection", "_decode", "_frame", "arrived", "correlation_id")
+    __slots__ = ("_abandoned", "_connection", "_decode", "_frame", "arrived", "correlation_id")
 
     def __init__(self, connection: RpcConnection, correlation_id: int, decode: Callable[[memoryview], T]) -> None:
         """Made by ``RpcConnection.submit``."""
@@ -36,12 +36,22 @@ class PendingResponse(Generic[T]):
         self.arrived = False
         """Whether ``wait`` would return without waiting."""
         self.correlation_id = correlation_id
+        self._abandoned: tuple[float, float] | None = None  # begin and limit of a wait that was cancelled, in seconds
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the time of a wait is over that was cancelled before the answer came."""
+        if self._abandoned is None:
+            return False
+        begun, limit = self._abandoned
+        return trio.current_time() >= max(begun, self._connection.throttled_until) + limit
 
     async def wait(self, timeout_ms: float = REQUEST_TIMEOUT_MS) -> T:
         """Waits for the answer and returns it.
 
         A peer that throttles this client (KIP-219) reads no request until the throttle time of its last answer is
-        over. The timeout begins then.
+        over. The timeout begins then. It goes on after a cancellation: the next request on the connection looks whether
+        the answer has come.
 
         Raises:
             ConnectionError: the connection died; whether the request was carried out is unknown.
@@ -53,7 +63,11 @@ class PendingResponse(Generic[T]):
         while self._frame is None:
             deadline = max(begun, connection.throttled_until) + timeout_ms / 1000
             with trio.move_on_at(deadline) as scope:
-                await connection.drive(self)
+                try:
+                    await connection.drive(self)
+                except trio.Cancelled:
+                    self._abandoned = begun, timeout_ms / 1000
+                    raise
             is_due = max(begun, connection.throttled_until) + timeout_ms / 1000 <= deadline
             if scope.cancelled_caught and self._frame is None and is_due:
                 connection.fail(f"no answer to request {self.correlation_id} within {timeout_ms:.0f} ms")

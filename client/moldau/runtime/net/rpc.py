@@ -8,7 +8,8 @@ needs no task switch if the transport takes it.
 
 A request that times out closes the connection, because no later answer can arrive before its own (Kafka's clients do
 the same). All other requests in flight then fail with ``ConnectionError``, and it is unknown whether the peer carried
-them out. Cancelling a sent request only drops its answer. Closing a connection with pending answers aborts it: the
+them out. Cancelling a sent request only drops its answer; if that does not come in the time of its wait, the next
+request finds the connection closed. Closing a connection with pending answers aborts it: the
 caller may retry the request elsewhere, and after an ordinary close the transport could deliver the old request later.
 Packets in flight can still arrive. A client that ends retries nothing, so the transport may deliver its requests.
 
@@ -250,13 +251,16 @@ class RpcConnection:
     def notice_end(self) -> bool:
         """Returns whether the connection is still open, after a check for a close by the peer.
 
-        Checks only a connection without requests in flight; on others some task receives.
+        Checks only a connection without requests in flight, or with an answer that is overdue and that no task waits
+        for: if it has not come, the connection is closed. On others some task receives.
         """
-        if self._error is None and not self._pending and not self._receiving:
+        while self._error is None and not self._receiving and (not self._pending or self._pending[0].is_overdue):
             try:
                 count = self._connection.receive_into_nowait(self._frames.room())
             except BlockingIOError:
-                pass  # nothing has arrived, so no end either
+                if self._pending:
+                    self.fail(f"no answer to request {self._pending[0].correlation_id}, whose caller was cancelled")
+                break
             except OSError as error:
                 self.fail(f"connection lost: {error.strerror or error}")
             else:
@@ -351,6 +355,7 @@ class RpcConnection:
     async def _wait_capacity(self, timeout_ms: float) -> None:
         if self.in_flight < self._in_flight_max:
             return
+        self._notice_silence()
         with trio.move_on_after(timeout_ms / 1000) as scope:
             while self.in_flight >= self._in_flight_max:
                 await self.drive(self._pending[0])
@@ -361,7 +366,12 @@ class RpcConnection:
         if self._error is not None:
             raise self._error_class(f"{self.peer}: {self._error}")
 
+    def _notice_silence(self) -> None:
+        if self._pending and self._pending[0].is_overdue:
+            self.notice_end()
+
     def _check_capacity(self) -> None:
+        self._notice_silence()
         self._check_open()
         if self.in_flight >= self._in_flight_max:
             raise RpcBusyError(f"{self.peer}: {self._in_flight_max} requests are in flight")

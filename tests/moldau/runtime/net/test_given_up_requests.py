@@ -81,3 +81,39 @@ def test_requests_without_retry_are_left_to_the_transport(story):
     read = run_story(story)
     assert isinstance(read, bytes)
     assert read, "all that was sent"
+
+
+async def answered_unread(connection, far):
+    """The answer is there before its time is over, and no task has read it."""
+    frame = bytearray(100)
+    far.receive_into_nowait(memoryview(frame))
+    far.send_nowait([b"\0\0\0\x04" + frame[8:12]])
+    await trio.sleep(10.0)
+
+
+async def silent(connection, far):
+    await trio.sleep(10.0)
+
+
+@pytest.mark.parametrize(("story", "is_open"), [(answered_unread, True), (silent, False)])
+def test_a_silent_peer_of_a_cancelled_request_is_noticed(story, is_open):
+    """Calls that are each cancelled before their own time is over would keep a dead connection for good."""
+
+    async def run(world):
+        listener = await world.node("b").environment.network.listen("b", 1000)
+        connection = RpcConnection(await world.node("a").environment.network.connect("b", 1000), "a")
+        far = await listener.accept()
+        with trio.move_on_after(1.0):
+            await connection.submit_raw(API, 0, b"first").wait(5_000)
+        with trio.move_on_after(1.0):
+            await connection.submit_raw(API, 0, b"not overdue yet").wait(50_000)
+        await story(connection, far)
+        if is_open:
+            connection.submit_raw(API, 0, b"next")
+        else:
+            with pytest.raises(ConnectionError, match="no answer"):
+                connection.submit_raw(API, 0, b"next")
+        assert connection.is_open is is_open
+        connection.close()
+
+    run_world(run, 1, CALM)
