@@ -123,12 +123,14 @@ class EpochGroupClient(GroupClient):
             self._is_due = False
             if membership.topics is None:
                 continue
-            if membership.has_generation and client.now_ms - last_poll_ms() > self._poll_interval_ms:
-                client.logger.warning(
-                    "poll-too-late", group=self._group_id, max_poll_interval_ms=self._poll_interval_ms
-                )
-                await self.leave(f"no poll within max.poll.interval.ms = {self._poll_interval_ms}")
-                changed()
+            if client.now_ms - last_poll_ms() > self._poll_interval_ms:
+                if membership.has_generation:
+                    client.logger.warning(
+                        "poll-too-late", group=self._group_id, max_poll_interval_ms=self._poll_interval_ms
+                    )
+                    # The subscription stays: a join may be under way, for which the next poll waits.
+                    await self._leave(f"no poll within max.poll.interval.ms = {self._poll_interval_ms}", rejoins=True)
+                    changed()
                 continue
             before = (membership.losses, membership.target)
             try:
@@ -172,8 +174,11 @@ class EpochGroupClient(GroupClient):
 
     async def leave(self, reason: str) -> None:
         """Leaves the group; a static member keeps its partitions for the length of its session."""
+        await self._leave(reason, rejoins=False)
+
+    async def _leave(self, reason: str, *, rejoins: bool) -> None:
         self._refused = self._epochs.fatal = None
-        request = self._epochs.epoch_leave_request(reason)
+        request = self._epochs.epoch_leave_request(reason, rejoins=rejoins)
         if request is None:
             return
         try:

@@ -189,15 +189,17 @@ class EpochMembership(Membership):
         super().end(reason)
         self.topics = None
 
-    def epoch_leave_request(self, reason: str) -> ConsumerGroupHeartbeatRequest | None:
+    def epoch_leave_request(self, reason: str, *, rejoins: bool = False) -> ConsumerGroupHeartbeatRequest | None:
         """Returns the request that leaves the group; a static member leaves for a short time.
 
         None for a member that has not asked to join: the coordinator may know it before its first answer arrives.
+        ``rejoins``: the subscription stays, and the next heartbeat joins again.
         """
         is_known = self.has_generation or self._has_asked_to_join
         self._has_asked_to_join = False
         self.lose_member_id(reason)
-        self.topics = None
+        if not rejoins:
+            self.topics = None
         if not is_known:
             return None
         return ConsumerGroupHeartbeatRequest(

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from moldau import TopicPartition
 from moldau.cluster.group_bytes import encode_assignment
@@ -30,6 +31,7 @@ from moldau.protocol.messages.consumer_protocol import ConsumerProtocolSubscript
 from moldau.protocol.messages.join_group import JoinGroupResponse
 from moldau.protocol.messages.sync_group import SyncGroupResponse
 from moldau.records import ColumnBuilder, decode_records, encode_batch, parse_batch_header
+from moldau.runtime.telemetry.log import EventLogger
 
 IDENTITY = GroupIdentity(group_id="g", instance_id=None, session_timeout_ms=6000, rebalance_timeout_ms=60000)
 TOPIC = UUID(int=1)
@@ -256,3 +258,65 @@ def test_the_first_member_gets_the_partition_that_is_left_over():
     members = [MemberSubscription(member_id=name, topics=("t",)) for name in "abc"]
     found = assignor.assign({"t": 4}, members)
     assert {name: len(held) for name, held in found.items()} == {"a": 2, "b": 1, "c": 1}
+
+
+class Unreached(EpochGroupClient):
+    """The client of a coordinator that cannot be reached for a while."""
+
+    is_reached = True
+
+    async def _connect(self, deadline_ms):
+        await trio.sleep(0.1)
+        if not self.is_reached:
+            raise ConnectionError("no coordinator")
+
+    async def _request(self, response_class, message, deadline_ms, **_):
+        await self._connect(deadline_ms)
+        partitions = [ConsumerGroupHeartbeatResponseTopicPartitions(topic_id=TOPIC, partitions=[0])]
+        return ConsumerGroupHeartbeatResponse(
+            member_epoch=message.member_epoch + 1, assignment=Assignment(topic_partitions=partitions)
+        )
+
+
+class PatientClient:
+    """The part of a cluster client that a coordinator's client uses while it sends nothing."""
+
+    logger = EventLogger("test")
+    request_timeout_ms = 1_000
+    cluster_metadata = SimpleNamespace(topic_names=lambda: {TOPIC: "t"})
+
+    @property
+    def now_ms(self):
+        return trio.current_time() * 1000
+
+    async def backoff(self, failures):
+        await trio.sleep(0.1 * failures)
+
+
+def test_a_join_goes_on_after_a_poll_that_came_too_late():
+    """The member left in the middle of its join, for which the next polls then waited without end."""
+
+    async def main():
+        polled_ms = [0.0]
+        config = SimpleNamespace(get_int=lambda _: 5_000)
+        membership = EpochMembership(IDENTITY, "M", None)
+        group = Unreached(PatientClient(), "g", config, membership, list)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(group.heartbeat_forever, lambda: polled_ms[0], lambda: None)
+            assert await group.join(["t"], []) == [TopicPartition("t", 0)]
+            membership.take_over()
+            polled_ms[0] = trio.current_time() * 1000
+            group.is_reached = False
+            with trio.fail_after(60):
+                async with trio.open_nursery() as joining:
+                    joining.start_soon(group.join, ["t", "u"], [])
+                    await trio.sleep(20)
+                    assert membership.losses == 1, "it has left"
+                    group.is_reached = True
+                    await trio.sleep(20)
+                    assert not membership.has_generation, "it does not join before the application polls"
+                    polled_ms[0] = trio.current_time() * 1000
+            assert membership.topics == ("t", "u")
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
