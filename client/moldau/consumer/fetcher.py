@@ -226,7 +226,7 @@ class Fetcher:
         if code.refreshes_metadata:
             self._client.request_update()
         self.back_off(position)
-        if not code.retriable:
+        if not code.retriable or code is ErrorCode.CORRUPT_MESSAGE:  # a damaged log stays damaged, unless it moves
             self.report(KafkaError(code, f"{position.partition}: {code.message}"), position)
 
     # --- positions
@@ -301,7 +301,7 @@ class Fetcher:
                     position.reset_timestamp = -1
                 else:
                     position.seek(answer.offset)
-                    position.leader_epoch = self.leader_epoch(position.partition)
+                    position.begins_in(answer.leader_epoch, self.leader_epoch(position.partition))
         for position, _ in by_partition.values():
             self.back_off(position)
 

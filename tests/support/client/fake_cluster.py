@@ -418,7 +418,11 @@ class FakeCluster:
                         offset, timestamp = found[0].offset, found[0].timestamp
                 answers.append(
                     lo.ListOffsetsPartitionResponse(
-                        partition_index=asked.partition_index, error_code=code, offset=offset, timestamp=timestamp
+                        partition_index=asked.partition_index,
+                        error_code=code,
+                        offset=offset,
+                        timestamp=timestamp,
+                        leader_epoch=part.epoch if isinstance(part, FakePartition) else -1,
                     )
                 )
             topics.append(lo.ListOffsetsTopicResponse(name=topic.name, partitions=answers))

@@ -115,6 +115,13 @@ class PartitionPosition:
             self.awaited_epoch, self.awaited_since_ms = epoch, math.inf
         self.phase = Phase.FETCH if epoch == NO_EPOCH else Phase.VALIDATE
 
+    def begins_in(self, epoch: int, leader_epoch: int) -> None:
+        """Notes the leader epoch of the offset that ListOffsets has named, and that of the leader that was asked.
+
+        A later leader is asked whether it has the log up to there, as it is after records of that epoch.
+        """
+        self.offset_epoch, self.leader_epoch = epoch, leader_epoch
+
     def reset(self, timestamp: int | None) -> None:
         """Asks ListOffsets where to go: EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, a time, or None for the reset policy."""
         self._forget()

@@ -486,3 +486,21 @@ def test_iteration_yields_one_partition_at_a_time():
             assert seen == {0: numbers(0, 10), 1: numbers(10, 20)}
 
     simulate(scenario)
+
+
+def test_a_log_that_was_cut_below_a_reset_position_is_noticed():
+    """An unclean election: the position was read past the records that the new leader has in place of the lost ones."""
+
+    async def scenario(cluster, open_consumer):
+        (part,) = cluster.add_topic("t")
+        fill(part, 0, 50)
+        fill(part, 50, 100)
+        async with open_consumer(auto_offset_reset="latest") as consumer:
+            consumer.assign([T0])
+            assert await consumer.position(T0) == 100
+            part.truncate(50)
+            cluster.move("t", 0, 2)
+            fill(part, 50, 120)
+            assert await take(consumer, 70) == numbers(50, 120)
+
+    simulate(scenario)

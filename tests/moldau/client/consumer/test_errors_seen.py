@@ -252,3 +252,19 @@ def test_a_commit_that_may_pass_hides_none_that_does_not():
             assert trio.current_time() - began < 5
 
     simulate(scenario)
+
+
+@pytest.mark.parametrize("key", [ApiKey.FETCH, ApiKey.LIST_OFFSETS])
+def test_a_log_that_the_leader_cannot_read_is_reported(key):
+    """The leader has found a damaged batch, and says so each time: the consumer asked again and said nothing."""
+
+    async def scenario(cluster, open_consumer):
+        fill(cluster.add_topic("t")[0], 0, 10)
+        async with open_consumer() as consumer:
+            consumer.assign([T0])
+            cluster.fail_next(key, *[ErrorCode.CORRUPT_MESSAGE] * 3)
+            with pytest.raises(KafkaError, match="t-0") as caught:
+                await take(consumer, 10)
+            assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+
+    simulate(scenario)
