@@ -113,7 +113,6 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         self._group: ShareGroupClient | None = None
         self._deliveries = Deliveries()
         self._fetcher: ShareFetcher | None = None
-        self._poison: RecordDeserializationError | None = None
         self._last_poll_ms = 0.0
         self._has_polled = False
         self._is_polled = False
@@ -184,8 +183,9 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             return
         assert self._group is not None
         assert self._fetcher is not None
-        await self._fetcher.end_sessions()
-        await self._group.leave()
+        async with trio.open_nursery() as nursery:  # a leader that hangs must not keep the member in its group
+            nursery.start_soon(self._fetcher.end_sessions)
+            await self._group.leave()
 
     async def _farewell(self) -> None:
         """Departs, and pushes metrics a last time if a broker wants them."""
@@ -315,7 +315,7 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             KafkaError: the brokers refuse the member, or a batch is damaged (its records are rejected).
             RecordDeserializationError: a deserializer refuses a record, which is released; ``acknowledge_offset``
                 rejects it.
-            RegistryError: the schema registry does not answer; the record is released.
+            RegistryError: the schema registry does not answer; the next poll asks again.
         """
         client = self._opened()
         limit = self._limits.max_records
@@ -381,9 +381,6 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         assert self._membership is not None
         if self._membership.fatal is not None:
             raise self._membership.fatal
-        if self._poison is not None:
-            error, self._poison = self._poison, None
-            raise error
         fetcher = self._fetching()
         if fetcher.errors and not fetcher.buffer:
             raise fetcher.errors.popleft()
@@ -391,40 +388,52 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             raise self._client.bootstrap_error
 
     async def _take(self, limit: int) -> list[ShareRecord[KeyOut, ValueOut]]:
-        """Returns buffered records that are still locked for this member."""
-        found: list[ShareRecord[KeyOut, ValueOut]] = []
-        client, buffer = self._opened(), self._fetching().buffer
-        while buffer and len(found) < limit:
-            each = buffer[0]
-            if each.session_number != each.node.session.number or each.locked_until_ms <= client.now_ms:
-                buffer.popleft()  # the broker has released it
-                continue
-            try:
-                key, value = await self._decode(each)
-            except RecordDeserializationError as error:
-                buffer.popleft()
-                self._deliveries.settle(each.node.node_id, each.key, [each.record.offset], AcknowledgeType.RELEASE)
-                if not found:
-                    raise
-                self._poison = error  # the records before it are returned first
-                return found
-            buffer.popleft()
-            self._deliveries.deliver(each.node.node_id, each.key, each.record.offset)
-            record = each.record
-            partition = each.key[1]
-            found.append(
-                ShareRecord(
-                    partition.topic,
-                    partition.partition,
-                    record.offset,
-                    record.timestamp,
-                    key,
-                    value,
-                    record.headers,
-                    each.delivery_count,
+        """Returns buffered records that are still locked for this member.
+
+        The application holds them from now on. Those of a call that fails or is cancelled stay in the buffer. Records
+        before one that cannot be deserialized are returned alone, and the next call meets it again.
+        """
+        fetcher = self._fetching()
+        buffer, taken, values = fetcher.buffer, list[Buffered](), list[tuple[Any, Any]]()
+        try:
+            while buffer and len(taken) < limit:
+                each = buffer.popleft()
+                if not self._is_released(each):
+                    taken.append(each)
+                    values.append(await self._decode(each))
+        except (RecordDeserializationError, RegistryError) as error:
+            unread = taken.pop()
+            if not taken and isinstance(error, RecordDeserializationError):
+                self._deliveries.settle(
+                    unread.node.node_id, unread.key, [unread.record.offset], AcknowledgeType.RELEASE
                 )
-            )
-        return found
+                raise
+            buffer.appendleft(unread)
+            if not taken:
+                raise
+        except BaseException:
+            buffer.extendleft(reversed(taken))
+            raise
+        found = zip(taken, values, strict=True)
+        return [self._deliver(each, value) for each, value in found if not self._is_released(each)]
+
+    def _is_released(self, each: Buffered) -> bool:
+        """Returns whether the broker has released a record, at the end of its session or lock."""
+        return each.session_number != each.node.session.number or each.locked_until_ms <= self._opened().now_ms
+
+    def _deliver(self, each: Buffered, decoded: tuple[Any, Any]) -> ShareRecord[KeyOut, ValueOut]:
+        record, partition, (key, value) = each.record, each.key[1], decoded
+        self._deliveries.deliver(each.node.node_id, each.key, record.offset)
+        return ShareRecord(
+            partition.topic,
+            partition.partition,
+            record.offset,
+            record.timestamp,
+            key,
+            value,
+            record.headers,
+            each.delivery_count,
+        )
 
     async def _decode(self, each: Buffered) -> tuple[Any, Any]:
         if self._decoder is None:

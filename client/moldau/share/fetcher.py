@@ -120,10 +120,14 @@ class ShareFetcher:
         client = self._client
         try:
             if wanted:
-                self._arrive(node, await node.fetch(wanted, self._limits))
+                has_news = self._arrive(node, await node.fetch(wanted, self._limits))
             else:
                 await node.acknowledge(self._limits, is_final=True)  # no partition is left there
+                has_news = True
             self._failures = 0
+            if not has_news:  # a broker that has an error of a partition to say does not wait
+                self.arrived.notify()
+                await client.backoff(1)
         except TRANSPORT_ERRORS as error:
             client.logger.info("share-fetch-failed", node=node.node_id, error=error)
             await self._after_failure()
@@ -141,18 +145,22 @@ class ShareFetcher:
         self._failures += 1
         await client.backoff(self._failures)
 
-    def _arrive(self, node: ShareNode, arrival: Arrival) -> None:
+    def _arrive(self, node: ShareNode, arrival: Arrival) -> bool:
+        """Takes an answer; returns False if it brought nothing but errors of partitions."""
         self.lock_timeout_ms = arrival.lock_timeout_ms
         buffered, now_ms = len(self.buffer), self._client.now_ms
+        failed = acquired = False
         for key, data in arrival.partitions:
             code = ErrorCode.of(data.error_code)
             if code is not ErrorCode.NONE:
+                failed = True
                 self._partition_failed(key, code, data)
             if data.acquired_records:
+                acquired = True
                 self._buffer_records(node, arrival, key, data)
         size_bytes = sum(len(data.records or b"") for _, data in arrival.partitions)
-        began_ms = arrival.locked_until_ms - arrival.lock_timeout_ms
-        self.counters.fetched(size_bytes, len(self.buffer) - buffered, now_ms - began_ms, now_ms)
+        self.counters.fetched(size_bytes, len(self.buffer) - buffered, now_ms - arrival.begun_ms, now_ms)
+        return acquired or not failed
 
     def _partition_failed(self, key: ShareKey, code: ErrorCode, data: PartitionData) -> None:
         client = self._client
@@ -161,7 +169,7 @@ class ShareFetcher:
             client.cluster_metadata.set_leader(key[1], leader.leader_id, leader.leader_epoch)
         if code in _STALE:
             client.request_update()
-        elif not code.retriable:
+        elif not code.retriable or code is ErrorCode.CORRUPT_MESSAGE:  # a damaged log stays damaged, unless it moves
             self.errors.append(KafkaError(code, data.error_message or f"{key[1]}: {code.message}"))
 
     def _buffer_records(self, node: ShareNode, arrival: Arrival, key: ShareKey, data: PartitionData) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -11,6 +12,7 @@ from moldau.cluster.client import TRANSPORT_ERRORS
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages import share_acknowledge as acknowledging
 from moldau.protocol.messages import share_fetch as fetching
+from moldau.runtime.net.served_versions import NeededVersion, UnsupportedApiError
 from moldau.share.core.deliveries import Deliveries, ShareKey, batches_of, offsets_of
 from moldau.share.core.session import FINAL_EPOCH, ShareSession
 
@@ -34,6 +36,8 @@ _LOST = frozenset(
 )
 _LEFT_OUT = (int(ErrorCode.INVALID_RECORD_STATE), "the broker's answer leaves the partition out")
 """The outcome of acknowledgements that an answer does not mention, as in Kafka's client: they may not be stored."""
+_RENEWAL = NeededVersion(2, "a renewal (Kafka 4.2)")
+_RECORD_LIMIT = NeededVersion(2, "share.acquire.mode=record_limit (Kafka 4.2)")
 R = TypeVar("R", fetching.ShareFetchResponse, acknowledging.ShareAcknowledgeResponse)
 Taken = dict[ShareKey, list[tuple[int, int]]]
 
@@ -64,7 +68,10 @@ class Arrival:
 
     node_id: int
     session_number: int
+    begun_ms: float
+    """When the request began."""
     locked_until_ms: float
+    """The broker locks records at the end of its wait. An answer that comes later than that was on its way."""
     lock_timeout_ms: int
     partitions: list[tuple[ShareKey, fetching.PartitionData]]
 
@@ -134,6 +141,7 @@ class ShareNode:
                 limits.max_wait_ms + limits.request_timeout_ms,
                 reads=[partition for _, partition in wanted],
                 wait_ms=limits.max_wait_ms,
+                needed=_RECORD_LIMIT if limits.acquire_mode else None,
             )
             self.session.fetched(keys)
         arrived: list[tuple[ShareKey, fetching.PartitionData]] = []
@@ -147,7 +155,8 @@ class ShareNode:
                     arrived.append((key, data))
         self._report_all(taken, outcomes)
         lock_timeout_ms = response.acquisition_lock_timeout_ms
-        return Arrival(self.node_id, self.session.number, begun_ms + lock_timeout_ms, lock_timeout_ms, arrived)
+        locked_until_ms = min(begun_ms + limits.max_wait_ms, self._client.now_ms) + lock_timeout_ms
+        return Arrival(self.node_id, self.session.number, begun_ms, locked_until_ms, lock_timeout_ms, arrived)
 
     async def acknowledge(self, limits: ShareLimits, *, is_final: bool = False) -> None:
         """Sends the acknowledgements that are due; ``is_final`` ends the session, which releases all other records.
@@ -178,7 +187,8 @@ class ShareNode:
             return
         taken = self._deliveries.take(self.node_id, renewals=True)
         if taken:
-            await self._acknowledge(taken, self._client.request_timeout_ms, renews=True)
+            with contextlib.suppress(UnsupportedApiError):  # it is reported
+                await self._acknowledge(taken, self._client.request_timeout_ms, renews=True)
 
     def _take(self) -> Taken:
         """Takes the acknowledgements to send; without a session they are lost, and reported so."""
@@ -197,7 +207,10 @@ class ShareNode:
             is_renew_ack=renews,
             topics=_acknowledge_topics(taken),
         )
-        response = await self._exchange(acknowledging.ShareAcknowledgeResponse, request, taken, timeout_ms)
+        needed = _RENEWAL if renews else None
+        response = await self._exchange(
+            acknowledging.ShareAcknowledgeResponse, request, taken, timeout_ms, needed=needed
+        )
         if is_final:
             self.session.lose()
         else:
@@ -218,10 +231,12 @@ class ShareNode:
         *,
         reads: Sequence[TopicPartition] = (),
         wait_ms: float = 0.0,
+        needed: NeededVersion | None = None,
     ) -> R:
         """Sends a request; if it fails, reports that for its acknowledgements.
 
-        The broker may hold the request for ``wait_ms``, until it has records of the partitions ``reads``.
+        The broker may hold the request for ``wait_ms``, until it has records of the partitions ``reads``. One that does
+        not know the ``needed`` version is not asked, and the session goes on.
 
         Raises:
             KafkaError: the broker refused the request as a whole.
@@ -231,6 +246,13 @@ class ShareNode:
         self.is_carrying = bool(taken)
         try:
             connection = await self._client.connection(self.node_id, PURPOSE)
+            if needed is not None:
+                try:
+                    connection.require(request, needed)
+                except UnsupportedApiError as error:
+                    is_answered = True
+                    self._failed(taken, error)
+                    raise
             watch, partitions = self._client.silence, dict.fromkeys([*reads, *(partition for _, partition in taken)])
             awaited = watch.sent(connection, self.node_id, self._epochs(partitions), wait_ms=wait_ms)
             began_ms = self._client.now_ms

@@ -37,7 +37,7 @@ def acquired_records(data: PartitionData, *, check_crcs: bool) -> AcquiredRecord
     Raises:
         CorruptRecordError: the answer acquires an impossible number of offsets.
     """
-    if sum(each.last_offset - each.first_offset + 1 for each in data.acquired_records) > OFFSETS_MAX:
+    if sum(max(0, each.last_offset - each.first_offset + 1) for each in data.acquired_records) > OFFSETS_MAX:
         raise CorruptRecordError(f"a broker claims that more than {OFFSETS_MAX} offsets are acquired")
     counts: dict[int, int] = {
         offset: each.delivery_count
@@ -57,9 +57,11 @@ def acquired_records(data: PartitionData, *, check_crcs: bool) -> AcquiredRecord
                 records: Sequence[Record] = decode_records(view, position, header)
             except CorruptRecordError as raised:
                 error = raised
-                for offset in range(header.base_offset, header.next_offset):
-                    if counts.pop(offset, None) is not None:
-                        found.corrupt.append(offset)
+                # The claimed range of a damaged header may have two billion offsets.
+                damaged = [offset for offset in counts if header.base_offset <= offset < header.next_offset]
+                for offset in damaged:
+                    del counts[offset]
+                found.corrupt.extend(damaged)
                 continue
             for record in records:
                 count = counts.pop(record.offset, None)

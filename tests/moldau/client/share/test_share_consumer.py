@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 import trio
@@ -25,7 +26,9 @@ from moldau.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from moldau.serialization.core.values import RegistryError, SchemaNeeded
 from moldau.share.group import ShareGroupClient
+from moldau_broker.server.share.share_groups import ShareGroups
 from support.cluster.broker_cluster import batch, run_cluster
 from support.share.fixed_group import FixedGroup
 from support.share.memory_persister import MemoryPersister
@@ -318,6 +321,86 @@ def test_records_that_cannot_be_deserialized(run):
     run(scenario)
 
 
+class Registry:
+    """A deserializer whose registry must be asked once before it reads ``b"needs"``; ``answers`` are its answers."""
+
+    def __init__(self, *answers):
+        self._answers = list(answers)
+
+    def deserialize(self, data, _context):
+        if data == b"needs" and self._answers:
+            raise SchemaNeeded(self, "a schema")
+        return data
+
+    async def resolve(self, _need):
+        answer = self._answers.pop(0)
+        await trio.sleep(answer if isinstance(answer, float) else 0)
+        if isinstance(answer, Exception):
+            raise answer
+
+
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+@pytest.mark.parametrize("answer", [RegistryError("it is down"), 60.0])
+def test_records_before_a_silent_registry_stay(run, mode, answer):
+    """A poll that fails, or is cancelled, in the middle of its records: those before were accepted, and never seen."""
+
+    async def scenario(cluster):
+        await produce(cluster, b"0", b"needs", b"2")
+        objects = {"value_deserializer": Registry(answer)}
+        async with consumer(cluster, share_acknowledgement_mode=mode, objects=objects) as member:
+            member.subscribe(["t"])
+            found = []
+            with trio.fail_after(20):
+                while len(found) < 3:
+                    with suppress(RegistryError), trio.move_on_after(2):
+                        records = await member.poll(1000)
+                        found += records
+                        if mode == "explicit":
+                            for record in records:
+                                member.acknowledge(record)
+            assert [(r.offset, r.value) for r in found] == [(0, b"0"), (1, b"needs"), (2, b"2")]
+
+    run(scenario)
+
+
+def test_an_unreadable_record_waits_for_its_error(run):
+    """It comes behind others: it was released with their acknowledgements, before the application could reject it."""
+
+    async def scenario(cluster):
+        await produce(cluster, b"1", b"bad")
+        objects = {"value_deserializer": lambda data: int(data)}
+        async with consumer(cluster, share_acknowledgement_mode="explicit", objects=objects) as one:
+            one.subscribe(["t"])
+            (good,) = await polled(one, 1)
+            one.acknowledge(good)
+            assert await one.commit() == {P0: None}
+            with pytest.raises(RecordDeserializationError):
+                await polled(one, 1)
+            one.acknowledge_offset(P0, 1, AcknowledgeType.REJECT)
+            assert await one.commit() == {P0: None}
+        assert list(cluster.memory.start_offsets.values()) == [2]
+
+    run(scenario)
+
+
+def test_a_fetch_may_wait_longer_than_a_lock_lasts(run):
+    """The record comes after the time of a lock: it was dropped each time, and given up without a delivery."""
+
+    async def scenario(cluster):
+        async with consumer(cluster, fetch_max_wait_ms="40000") as member, trio.open_nursery() as nursery:
+            member.subscribe(["t"])
+
+            async def later():
+                await trio.sleep(20)
+                await produce(cluster, b"late")
+
+            nursery.start_soon(later)
+            (record,) = await polled(member, 1)
+            assert (record.value, record.delivery_count) == (b"late", 1)
+
+    run(scenario, share_record_lock_duration_ms="15000")
+
+
 def test_refused_member(run):
     """A fatal answer of the coordinator is raised by the polls, until the application subscribes again."""
 
@@ -412,3 +495,43 @@ def test_reading_goes_on_when_the_leader_is_cut_off(run):
             assert trio.current_time() - begun < 8
 
     run(scenario, brokers=3, replicas=3)
+
+
+def test_a_leader_that_hangs_keeps_no_member_in_its_group(run):
+    """The end of its session has no answer; the member left only after that, and so not at all."""
+
+    async def scenario(cluster):
+        await produce(cluster, b"0")
+        async with consumer(cluster, share_acknowledgement_mode="explicit") as member:
+            member.subscribe(["t"])
+            await polled(member, 1)
+            cluster.world.network.cut_between([f"b{await cluster.leader('t')}"], ["client"])
+            await member.close(timeout_ms=5_000)
+            assert cluster.group.left == [member.member_id]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("code", "is_raised"), [(ErrorCode.NOT_LEADER_OR_FOLLOWER, False), (ErrorCode.CORRUPT_MESSAGE, True)]
+)
+def test_a_partition_that_fails_is_not_asked_without_a_pause(run, monkeypatch, code, is_raised):
+    """A broker answers at once while a partition has an error; a damaged log has it for good, and is reported."""
+
+    async def scenario(cluster):
+        monkeypatch.setattr(ShareGroups, "acquire", lambda *_: code)
+        await produce(cluster, b"0")
+        raised = []
+        async with consumer(cluster) as member:
+            member.subscribe(["t"])
+            with trio.move_on_after(5):
+                while True:
+                    try:
+                        await member.poll(1000)
+                    except KafkaError as error:
+                        raised.append(error.code)
+            assert bool(raised) is is_raised
+            assert set(raised) <= {code}
+            assert 5 <= member.statistics().fetch_total <= 100
+
+    run(scenario)

@@ -3,6 +3,7 @@
 Method: the pure cores alone; a Hypothesis test compares the bookkeeping of records with a dictionary.
 """
 
+from dataclasses import replace
 from types import SimpleNamespace
 from uuid import UUID
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.cluster.metadata import TopicPartition
-from moldau.protocol.errors import ErrorCode
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.share_acknowledge import PartitionData as Acknowledged
 from moldau.protocol.messages.share_acknowledge import ShareAcknowledgeResponse, ShareAcknowledgeTopicResponse
 from moldau.protocol.messages.share_fetch import AcquiredRecords, PartitionData, ShareFetchResponse
@@ -22,6 +23,7 @@ from moldau.protocol.messages.share_group_heartbeat import (
     TopicPartitions,
 )
 from moldau.records import CorruptRecordError, encode_batch
+from moldau.runtime.net.served_versions import UnsupportedApiError
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.share.core.acquired import OFFSETS_MAX, acquired_records
 from moldau.share.core.deliveries import AckBatch, Deliveries, batches_of, offsets_of
@@ -258,10 +260,20 @@ def test_damaged_batches():
     assert isinstance(found.error, CorruptRecordError)
 
 
+def test_a_damaged_header_costs_no_time():
+    """A flipped bit claims offsets up to 2^30; the client looked at each of them."""
+    damaged = bytearray(batch(3, b"3", b"4"))
+    damaged[23] ^= 0x40  # last offset delta
+    found = acquired_records(answer(damaged, acquired=[(3, 5, 1)]), check_crcs=True)
+    assert (found.corrupt, found.gaps) == ([3, 4, 5], [])
+
+
 def test_impossible_ranges_are_refused():
     """A broker cannot make the client count to a billion."""
     with pytest.raises(CorruptRecordError):
         acquired_records(answer(acquired=[(0, OFFSETS_MAX, 1)]), check_crcs=True)
+    with pytest.raises(CorruptRecordError):
+        acquired_records(answer(acquired=[(0, OFFSETS_MAX, 1), (OFFSETS_MAX, 0, 1)]), check_crcs=True)
     most = acquired_records(answer(acquired=[(0, 9, 1), (10, OFFSETS_MAX - 1, 1)]), check_crcs=True)
     assert len(most.gaps) == OFFSETS_MAX
 
@@ -269,8 +281,12 @@ def test_impossible_ranges_are_refused():
 LIMITS = ShareLimits(max_wait_ms=0, min_bytes=1, max_bytes=1, max_records=1, acquire_mode=0, request_timeout_ms=1_000)
 
 
-def node_of(response, *, answers_after_ms=0.0):
+def node_of(response, *, answers_after_ms=0.0, version=2):
     """A session with a broker that gives one answer; the records of the application, and what is reported to it."""
+
+    def require(message, needed):
+        if version < needed.first:
+            raise UnsupportedApiError(message.__api_key__, f"{needed.feature} needs version {needed.first}")
 
     async def request_as(*_):
         await trio.lowlevel.checkpoint()
@@ -279,7 +295,7 @@ def node_of(response, *, answers_after_ms=0.0):
 
     async def connection(*_):
         await trio.lowlevel.checkpoint()
-        return SimpleNamespace(request_as=request_as)
+        return SimpleNamespace(request_as=request_as, require=require)
 
     client = SimpleNamespace(
         now_ms=0.0,
@@ -306,11 +322,12 @@ def test_acknowledgements_of_a_refused_request_have_failed(code):
     assert (partition, offsets, error.code) == (P0, [5], code)
 
 
-def test_locks_are_counted_from_the_request_on():
-    """The broker may have begun them long before its answer arrives; after their end another member has the records."""
+@pytest.mark.parametrize(("max_wait_ms", "locked_until_ms"), [(0, 30_000), (4_000, 34_000), (40_000, 40_000)])
+def test_locks_are_counted_from_the_brokers_wait(max_wait_ms, locked_until_ms):
+    """An answer that is late was on its way: another member may have the records before a lock from now on ends."""
     node, _, _ = node_of(ShareFetchResponse(acquisition_lock_timeout_ms=30_000), answers_after_ms=10_000.0)
-    arrival = trio.run(node.fetch, [K0], LIMITS)
-    assert arrival.locked_until_ms == 30_000
+    arrival = trio.run(node.fetch, [K0], replace(LIMITS, max_wait_ms=max_wait_ms))
+    assert arrival.locked_until_ms == locked_until_ms
 
 
 def test_an_acknowledgement_without_an_answer_has_failed():
@@ -324,3 +341,24 @@ def test_an_acknowledgement_without_an_answer_has_failed():
     trio.run(node.acknowledge, LIMITS)
     failed = {partition: error and error.code for partition, _, error in outcomes}
     assert failed == {P0: ErrorCode.INVALID_RECORD_STATE, P1: None}
+
+
+def test_a_renewal_that_a_broker_does_not_know_has_failed():
+    """Kafka 4.1 serves version 1: it took the renewal for an unknown acknowledgement, and refused the request."""
+    node, held, outcomes = node_of(ShareFetchResponse(acquisition_lock_timeout_ms=30_000), version=1)
+    node.session.fetched([(TOPIC, 0)])
+    held.deliver(1, K0, 5)
+    held.acknowledge(P0, 5, RENEW)
+    trio.run(node.fetch, [K0], LIMITS)
+    ((partition, offsets, error),) = outcomes
+    assert (partition, offsets, error.code) == (P0, [5], ErrorCode.UNSUPPORTED_VERSION)
+    assert node.session.number == 0, "the session goes on"
+    held.acknowledge(P0, 5, ACCEPT)
+    assert held.take(1, renewals=False) == {K0: [(5, 1)]}
+
+
+def test_an_acquire_mode_that_a_broker_does_not_know_is_refused():
+    """The field would be left out, and the broker would acquire whole batches."""
+    node, _, _ = node_of(ShareFetchResponse(), version=1)
+    with pytest.raises(KafkaError, match="record_limit"):
+        trio.run(node.fetch, [K0], replace(LIMITS, acquire_mode=1))
