@@ -429,14 +429,13 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         if taken and self._is_plain:
             poller.counters.records += 1
             return next(taken[0].with_partition())  # type: ignore[return-value]  # bytes
-        if taken:
-            for batch in await poller.present(taken):
-                return next(batch.with_partition())
+        batches = await poller.present(taken) if taken else []
         while not self._is_closed:
+            for batch in batches:
+                for record in batch.with_partition():  # an interceptor may have left none
+                    return record
             poller.iteration_polls()
             batches = await self._poll_records(1000, 1)
-            if batches:
-                return next(batches[0].with_partition())
         raise StopAsyncIteration
 
     def _take_one(self) -> list[ConsumedBatch]:

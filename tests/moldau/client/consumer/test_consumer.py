@@ -2,11 +2,13 @@
 
 import itertools
 import struct
+from dataclasses import replace
 
 import pytest
 import trio
 
 from moldau import KafkaError, TopicPartition
+from moldau.cluster.interceptors import ConsumerInterceptor
 from moldau.consumer import LogTruncatedError, OffsetOutOfRangeError
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
@@ -502,5 +504,25 @@ def test_a_log_that_was_cut_below_a_reset_position_is_noticed():
             cluster.move("t", 0, 2)
             fill(part, 50, 120)
             assert await take(consumer, 70) == numbers(50, 120)
+
+    simulate(scenario)
+
+
+class Evens(ConsumerInterceptor):
+    """Hides records with odd values from the application."""
+
+    def on_consume(self, batches):
+        return [replace(each, records=[r for r in each.records if int(r.value) % 2 == 0]) for each in batches]
+
+
+def test_iteration_passes_records_that_an_interceptor_hides():
+    """The batch of a hidden record is empty, which ended the loop with RuntimeError."""
+
+    async def scenario(cluster, open_consumer):
+        fill(cluster.add_topic("t")[0], 0, 10)
+        async with open_consumer({"interceptors": [Evens()]}) as consumer:
+            consumer.assign([T0])
+            with trio.fail_after(60):
+                assert [(await anext(consumer)).value for _ in range(5)] == numbers(0, 10)[::2]
 
     simulate(scenario)
