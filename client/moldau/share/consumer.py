@@ -505,8 +505,12 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
 
         Raises:
             trio.TooSlowError: the brokers did not answer within ``timeout_ms`` (default: ``default.api.timeout.ms``).
+                The acknowledgements are under way; ``on_acknowledged`` reports their outcome.
+            RuntimeError: the consumer is closed.
         """
         fetcher = self._fetching()
+        if self._is_closed:
+            raise RuntimeError("the share consumer is closed")
         if not self._is_explicit:
             self._deliveries.accept_all()
         limit_ms = self._config.get_int("default.api.timeout.ms") if timeout_ms is None else timeout_ms

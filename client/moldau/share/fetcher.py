@@ -200,11 +200,25 @@ class ShareFetcher:
             self.send()
 
     async def acknowledge_all(self) -> None:
-        """Sends the acknowledgements, and waits until the brokers have answered these and those on their way."""
+        """Sends the acknowledgements, and waits until the brokers have answered these and those on their way.
+
+        The requests go on if the call is cancelled: without their answers the sessions would end, with all records.
+        """
+        await trio.lowlevel.checkpoint()
         carrying = (node_id for node_id, node in self.nodes.items() if node.is_carrying)
-        async with trio.open_nursery() as nursery:
-            for node_id in dict.fromkeys((*self._deliveries.nodes(), *carrying)):
-                nursery.start_soon(self.node(node_id).acknowledge, self._limits)
+        asked = dict.fromkeys((*self._deliveries.nodes(), *carrying))
+        answered = Signal()
+
+        async def acknowledge(node_id: int) -> None:
+            try:
+                await self.node(node_id).acknowledge(self._limits)
+            finally:
+                del asked[node_id]
+                answered.notify()
+
+        for node_id in asked:
+            self._start_soon(acknowledge, node_id)
+        await answered.wait_until(lambda: not asked)
 
     async def end_sessions(self) -> None:
         """Sends the acknowledgements, and releases all other records."""

@@ -194,6 +194,30 @@ def test_commit_waits_for_what_a_fetch_carries(run):
     run(scenario)
 
 
+def test_a_commit_that_is_too_slow_loses_no_records(run):
+    """The session ended with the call: its records counted as delivered once more, until the group gave them up."""
+
+    async def scenario(cluster):
+        outcomes = []
+        await produce(cluster, b"0", b"1", b"2")
+        objects = {"on_acknowledged": lambda *outcome: outcomes.append(outcome)}
+        async with consumer(cluster, share_acknowledgement_mode="explicit", objects=objects) as member:
+            member.subscribe(["t"])
+            (first,) = await polled(member, 1, max_records=1)
+            member.acknowledge(first)
+            cluster.memory.delay_ms = 3_000
+            with pytest.raises(trio.TooSlowError):
+                await member.commit(500)
+            cluster.memory.delay_ms = 0
+            assert [(r.offset, r.delivery_count) for r in await polled(member, 2)] == [(1, 1), (2, 1)]
+            await member.commit()
+            assert outcomes == [(P0, [0], None)]
+        with pytest.raises(RuntimeError, match="closed"):
+            await member.commit()
+
+    run(scenario)
+
+
 def test_members_share_a_partition(run):
     """Three members of one partition get every record exactly once while all works."""
 
