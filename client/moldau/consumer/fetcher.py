@@ -270,12 +270,13 @@ class Fetcher:
 
     async def _list_offsets(self, node_id: int, asked: list[tuple[PartitionPosition, int]]) -> None:
         topics: dict[str, list[ListOffsetsPartition]] = {}
+        epochs = {position.partition: self.leader_epoch(position.partition) for position, _ in asked}
         for position, _ in asked:
             assert position.reset_timestamp is not None
             topics.setdefault(position.partition.topic, []).append(
                 ListOffsetsPartition(
                     partition_index=position.partition.partition,
-                    current_leader_epoch=self.leader_epoch(position.partition),
+                    current_leader_epoch=epochs[position.partition],
                     timestamp=position.reset_timestamp,
                 )
             )
@@ -301,7 +302,7 @@ class Fetcher:
                     position.reset_timestamp = -1
                 else:
                     position.seek(answer.offset)
-                    position.begins_in(answer.leader_epoch, self.leader_epoch(position.partition))
+                    position.begins_in(answer.leader_epoch, epochs[position.partition])
         for position, _ in by_partition.values():
             self.back_off(position)
 

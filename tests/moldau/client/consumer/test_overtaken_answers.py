@@ -69,6 +69,27 @@ def test_answer_to_an_earlier_reset_is_dropped() -> None:
     simulate(scenario, brokers=1)
 
 
+def test_a_position_of_a_former_leader_is_validated() -> None:
+    """The answer comes when metadata name another leader already, whose log was cut below the position."""
+
+    async def scenario(cluster: FakeCluster, open_consumer: Callable[..., Any]) -> None:
+        (part,) = cluster.add_topic("t")
+        fill(part, 0, 50)
+        fill(part, 50, 100)
+        asked = answers_late(cluster, ApiKey.LIST_OFFSETS)
+        async with open_consumer(auto_offset_reset="latest") as consumer:
+            consumer.assign([T0])
+            await asked.wait()
+            part.truncate(50)
+            cluster.move("t", 0, 2)
+            fill(part, 50, 120)
+            client, _ = consumer._opened()
+            await client.wait_update(client.now_ms + 1_000)
+            assert await take(consumer, 70) == numbers(50, 120)
+
+    simulate(scenario)
+
+
 def test_validation_of_an_earlier_position_is_dropped() -> None:
     """The earlier position lies behind the end of its epoch; the present one is valid."""
 
