@@ -134,6 +134,59 @@ def test_states_are_deleted_after_they_have_begun() -> None:
     assert result.error_code == ErrorCode.NONE
 
 
+def begun_by(driver: CoreDriver) -> dict[int, tuple[int, int]]:
+    """Returns state epoch and start offset of each partition that share coordinators are asked to begin."""
+    found: dict[int, tuple[int, int]] = {}
+    for each in driver.questions:
+        assert isinstance(each.request, InitializeShareGroupStateRequest)
+        for topic in each.request.topics:
+            found.update({part.partition: (part.state_epoch, part.start_offset) for part in topic.partitions})
+    return found
+
+
+def test_a_join_does_not_undo_altered_offsets() -> None:
+    """The member's question has a higher epoch: it would begin the state again, without the offset that was set."""
+    driver = CoreDriver(auto_commit=False)
+    altered = driver.send(alter(("t", 3, 5)), 0)
+    driver.commit()
+    joined = driver.send(beat("m", 0, ("t",)), 1)
+    driver.commit()
+    assert begun_by(driver) == {3: (1, 5)}
+    driver.answer_questions()
+    driver.commit()
+    (topic,) = driver.answers[altered].responses  # type: ignore[attr-defined]
+    assert topic.partitions[0].error_code == ErrorCode.NONE
+    driver.send(beat("m", driver.answers[joined].member_epoch), 1)  # type: ignore[attr-defined]
+    driver.commit()
+    others = set(range(driver.topics.partition_count("t"))) - {3}
+    assert set(begun_by(driver)) == others, "they have waited"
+
+
+def test_offsets_are_not_set_while_states_begin() -> None:
+    """The earlier question may be fenced by the later one; its refusal would let the group forget the altered state."""
+    driver = CoreDriver(auto_commit=False)
+    driver.send(beat("m", 0, ("t",)), 1)
+    driver.commit()
+    driver.send(beat("m", -1), 1)
+    driver.commit()
+    assert len(driver.questions) == 1
+    for _ in range(2):
+        refused = driver.send(alter(("t", 3, 7)), 0)
+        driver.commit()
+        assert error_of(driver.answers[refused]) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    driver.answer_questions()
+    driver.commit()
+    first = driver.send(alter(("t", 3, 7)), 0)
+    driver.commit()
+    second = driver.send(alter(("t", 3, 9)), 0)
+    driver.commit()
+    assert error_of(driver.answers[second]) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    driver.answer_questions()
+    driver.commit()
+    (topic,) = driver.answers[first].responses  # type: ignore[attr-defined]
+    assert topic.partitions[0].error_code == ErrorCode.NONE
+
+
 def compacted(driver: CoreDriver) -> CoreDriver:
     """Returns a coordinator that loads the last record of each key only."""
     last = {key: value for append in driver.log for key, value in append.records}

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
 from moldau.protocol.messages.delete_share_group_offsets import DeleteShareGroupOffsetsRequest
-from moldau.protocol.messages.delete_share_group_state import DeleteShareGroupStateRequest
 from moldau.protocol.messages.initialize_share_group_state import InitializeShareGroupStateRequest
 from moldau.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from moldau.protocol.refusals import refusal
@@ -291,7 +290,7 @@ class ShareGroups:
         if isinstance(request, ShareGroupHeartbeatRequest):
             return self._heartbeat(served, draft, asked, request, moment)
         begins = isinstance(request, AlterShareGroupOffsetsRequest)
-        if not draft.group.members and _is_asked(served, self._asked.values(), deletion=begins):
+        if not draft.group.members and _is_asked(served, self._asked.values(), begins_only=not begins):
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "Another change of the group's offsets is under way.")
         plan: Plan | None
         if isinstance(request, AlterShareGroupOffsetsRequest):
@@ -343,7 +342,7 @@ class ShareGroups:
             return
         group = draft.group
         partitions = to_begin(group.states, group.subscribed_topics(), self._catalogue)
-        if not partitions or _is_asked(served, self._asked.values(), deletion=True):
+        if not partitions or _is_asked(served, self._asked.values()):
             return
         states = with_beginning(group.states, partitions, self._catalogue)
         draft.add(ShareStates(group_id=group.group_id, partitions=states))
@@ -497,15 +496,16 @@ def _new_group(group_id: str) -> ServedShareGroup:
     return ServedShareGroup(group=ShareGroup(group_id=group_id))
 
 
-def _is_asked(served: ServedShareGroup, asked: Iterable[Question], *, deletion: bool) -> bool:
-    """Returns whether share coordinators are asked, or about to be, to delete states of a group; else to begin some.
+def _is_asked(served: ServedShareGroup, asked: Iterable[Question], *, begins_only: bool = False) -> bool:
+    """Returns whether share coordinators are asked, or about to be, about states of a group; or to begin some.
 
-    Questions may be answered in any order, so one kind waits for the other. A deletion that came last would leave no
-    state where one has begun; a beginning that came last would leave one that fences the next group of this id.
+    Questions may be answered in any order, so they wait for each other, except deletions for other deletions. A
+    deletion that came last would leave no state where one has begun. A beginning that came last would leave one that
+    fences the next group of this id, or one without the offset that an administrator has set.
     """
-    kind = DeleteShareGroupStateRequest if deletion else InitializeShareGroupStateRequest
     ours = [each for each in asked if each.group_id == served.group.group_id]
-    return any(isinstance(each.message, kind) for each in (*served.questions, *ours))
+    kinds = [type(each.message) for each in (*served.questions, *ours)]
+    return InitializeShareGroupStateRequest in kinds if begins_only else bool(kinds)
 
 
 def bytes_of(member: ShareMember) -> int:
