@@ -11,10 +11,12 @@ from moldau_broker.server.metrics.traffic import Traffic
 
 if TYPE_CHECKING:
     import uuid
+    from collections.abc import Generator
 
     from moldau.values import BrokerId, LeaderEpoch, Offset
     from moldau_broker.log.partition.partition_log import PartitionLog
-    from moldau_broker.log.values import TopicPartition
+    from moldau_broker.log.partition.timestamps import Step
+    from moldau_broker.log.values import TimestampOffset, TopicPartition
     from moldau_quorum.metadata.image import MetadataImage, PartitionImage
 
 _NO_ERROR = ErrorCode.NONE
@@ -116,6 +118,17 @@ class Partition:
         if self.error is not ErrorCode.NONE:
             return self.error
         return self.replica.settlement(leader_epoch, required_offset)
+
+    def search_timestamp(self, timestamp_ms: int) -> Generator[Step, None, TimestampOffset | None]:
+        """Searches the log as ``PartitionLog.search_timestamp`` does, and begins again if it has moved meanwhile.
+
+        The former log of a move between directories has lost its segments.
+        """
+        while True:
+            log = self.log
+            found = yield from log.search_timestamp(timestamp_ms)
+            if found is not None or log is self.log:
+                return found
 
 
 def partition_state(image: PartitionImage) -> PartitionState:

@@ -207,7 +207,7 @@ class ShareGroups:
         duration_ms = settings.reset_duration_ms
         if duration_ms is None:
             return partition.replica.high_watermark
-        search = partition.log.search_timestamp(max(0, int(self._clock.wall_ms()) - duration_ms))
+        search = partition.search_timestamp(max(0, int(self._clock.wall_ms()) - duration_ms))
         while True:
             try:
                 step = next(search)

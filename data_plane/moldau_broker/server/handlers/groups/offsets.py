@@ -177,7 +177,7 @@ def _look_up(
         return -1, log.log_start_offset, log.epochs.epoch_for_offset(log.log_start_offset)
     if timestamp in (_LATEST_TIERED_TIMESTAMP, _EARLIEST_PENDING_UPLOAD_TIMESTAMP):
         return -1, -1, -1  # as a Kafka without tiered storage answers
-    found = yield from log.search_timestamp(timestamp)
+    found = yield from partition.search_timestamp(timestamp)
     if found is None or found.offset < 0 or found.offset >= _visible(partition, request):
         _check_visible(partition, request, call)
         return -1, -1, -1
