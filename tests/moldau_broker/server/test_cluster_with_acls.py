@@ -283,7 +283,10 @@ def test_matrix_of_apis_and_principals(part):
 
 
 def test_share_groups():
-    """A share session needs READ on the group, and on each topic at each fetch, also when the right is taken away."""
+    """A share session needs READ on the group, and on each topic at each fetch, also when the right is taken away.
+
+    A fetch that waits may wait for minutes: it answers by the rights at its end.
+    """
 
     async def scenario(cluster):
         async with connected(cluster, "root") as root, connected(cluster, "bob") as bob:
@@ -291,14 +294,14 @@ def test_share_groups():
             await cluster.leader("t")
             topic_id = cluster.running[1].metadata.image.topics_by_name["t"].topic_id
 
-            def request(epoch):
+            def request(epoch, wait_ms=50):
                 part = share_fetch.FetchPartition(partition_index=0)
                 topic = share_fetch.FetchTopic(topic_id=topic_id, partitions=[part])
                 return share_fetch.ShareFetchRequest(
                     group_id="g",
                     member_id="m",
                     share_session_epoch=epoch,
-                    max_wait_ms=50,
+                    max_wait_ms=wait_ms,
                     max_records=10,
                     topics=[topic] if epoch == 0 else [],
                 )
@@ -316,8 +319,19 @@ def test_share_groups():
             assert await fetched(0) == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
             await allow(root, cluster, acl("bob", AclOperation.READ, AclResource.TOPIC))
             assert await fetched(1) == set()
-            await allow(root, cluster, acl("bob", AclOperation.READ, AclResource.TOPIC, permission=DENY))
-            assert await fetched(2) == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+            late = []
+            async with trio.open_nursery() as nursery:
+
+                @nursery.start_soon
+                async def fetch_late():
+                    late.append(await bob.request(request(2, wait_ms=20_000), timeout_ms=40_000))
+
+                await trio.sleep(1)
+                await allow(root, cluster, acl("bob", AclOperation.READ, AclResource.TOPIC, permission=DENY))
+                assert await produce(root) == 0
+            (part,) = late[0].responses[0].partitions
+            assert (part.error_code, bytes(part.records)) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, b"")
+            assert await fetched(3) == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
 
     run_secured(scenario)
 

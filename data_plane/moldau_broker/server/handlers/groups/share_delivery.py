@@ -176,6 +176,8 @@ class _Work:
     key: SessionKey = field(init=False)
     outcomes: dict[PartitionKey, Outcome | Pending] = field(default_factory=dict)
     allowed: dict[UUID, bool] = field(default_factory=dict)
+    """Whether the client may read a topic, by the ACLs of ``judged_by``."""
+    judged_by: object = None
 
     def __post_init__(self) -> None:
         assert self.request.group_id is not None
@@ -206,6 +208,9 @@ class _Work:
         authorizer = self.context.authorizer
         if authorizer is None:
             return True
+        acls = self.context.metadata.image.acls
+        if self.judged_by is not acls:  # the request may have waited for minutes
+            self.judged_by, self.allowed = acls, {}
         allowed = self.allowed.get(topic_id)
         if allowed is None:
             decision = authorizer.decide(self.call.identity, AclOperation.READ, AclResource.TOPIC, name)
