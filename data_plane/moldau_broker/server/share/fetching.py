@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
@@ -90,14 +90,17 @@ class ShareFetcher:
     ) -> Fetched:
         """Acquires records of the partitions, in order; waits for ``max_wait_ms`` while there are none.
 
-        ``lookup`` returns a partition that this broker leads, or why it may not be read here.
+        ``lookup`` returns a partition that this broker leads, or why it may not be read here. ``bytes_max`` bounds the
+        limits of the request.
         """
         keys = tuple(keys)
+        most = min(query.max_bytes, bytes_max, ANSWER_BYTES_MAX)
+        query = replace(query, max_bytes=most, min_bytes=min(query.min_bytes, most))  # more would wait in vain
         settings = self._groups.settings(query.group_id)
         until_ms = self._clock.monotonic_ms() + min(query.max_wait_ms, WAIT_MS_MAX)
         while True:
             is_last = self._clock.monotonic_ms() >= until_ms
-            found = self._collect(query, settings, keys, lookup, min(query.max_bytes, bytes_max), is_last=is_last)
+            found = self._collect(query, settings, keys, lookup, is_last=is_last)
             if found.is_final or is_last or not await self._wait(query, settings, found.waiting, until_ms):
                 return found
             unreadable = [led for led in found.waiting if led.failure is not ErrorCode.NONE]
@@ -111,7 +114,6 @@ class ShareFetcher:
         settings: ShareGroupSettings,
         keys: tuple[PartitionKey, ...],
         lookup: Callable[[PartitionKey], Partition | ErrorCode],
-        bytes_max: int,
         *,
         is_last: bool,
     ) -> Fetched:
@@ -126,7 +128,7 @@ class ShareFetcher:
         found.waiting = [led for _, led in opened]
         if not found.errors and not is_last and not self._has_enough(query, settings, found.waiting):
             return found
-        records, size = query.max_records, min(bytes_max, ANSWER_BYTES_MAX)
+        records, size = query.max_records, query.max_bytes
         for key, led in opened:
             if records <= 0 or (size <= 0 and found.acquired):
                 break

@@ -431,3 +431,18 @@ def test_limits_of_a_fetch():
         assert [run[2] for run in led.core.snapshot()] == [RecordState.ACQUIRED]
 
     run(scenario, partitions=3)
+
+
+def test_a_full_answer_does_not_wait_for_more():
+    """No answer is larger than ``max_bytes``, so a higher minimum is never reached."""
+
+    async def scenario(cluster):
+        producer, member = cluster.client(1), Member(cluster, 1, "m")
+        for _ in range(4):
+            await producer.produce("t", batch(b"v" * 1_000))
+        begun = trio.current_time()
+        answer = await member.fetch(0, min_bytes=1 << 19, max_bytes=2_500, max_wait_ms=20_000)
+        assert acquired(answer) == {0: [(0, 1, 1)]}
+        assert trio.current_time() - begun < 10
+
+    run(scenario)
