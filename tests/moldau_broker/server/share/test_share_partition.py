@@ -3,10 +3,13 @@
 Method: the pure core, called as the leader calls it, with Kafka's answers as the expectation.
 """
 
+import random
+from itertools import pairwise
+
 import pytest
 
 from moldau.protocol.errors import ErrorCode
-from moldau_broker.server.share.core.share_partition import InvalidStateError, SharePartition
+from moldau_broker.server.share.core.share_partition import InvalidStateError, SharePartition, _overlay
 from moldau_broker.server.share.core.values import (
     AcknowledgementBatch,
     AcknowledgeType,
@@ -380,3 +383,42 @@ def test_log_start_passes_acquired_records():
     assert acknowledge(share, 0, 14, 1) == acknowledge(share, 0, 3, 1, 1, 1, 1)
     assert share.start_offset == 21
     assert not share.move_log_start(3).acquirable
+
+
+def test_a_long_outage_leaves_one_state_for_each_record():
+    """Expired locks were collected for as long as no write succeeded; putting them in order took the leader minutes."""
+    share = make(delivery_count_max=100)
+    for count in range(1, 31):
+        for member in ("a", "b"):
+            acquire(share, member, most=10)
+        write = share.on_timer(2_000).persist
+        assert write.batches == tuple(StateBatch(first, first + 9, AVAILABLE, count) for first in (0, 10))
+        share.persisted(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        assert len(share._unstored) == 2
+
+
+def test_what_is_given_up_in_an_outage_is_not_kept():
+    share = make(delivery_count_max=1)
+    for first in range(0, 300, 10):
+        acquire(share, most=10, batches=((first, first + 10),))
+        share.on_timer(2_000)
+        share.persisted(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert share.start_offset == 300
+    assert not share._unstored
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_latest_state_of_each_record_holds(seed):
+    """The states of a write, in any order, and a naive overlay that keeps an entry for each record."""
+    generator = random.Random(seed)
+    batches, naive = [], {}
+    for number in range(generator.randrange(1, 12)):
+        first = generator.randrange(20)
+        batches.append(StateBatch(first, first + generator.randrange(6), AVAILABLE, number))
+        naive |= dict.fromkeys(range(first, batches[-1].last + 1), number)
+    start = generator.randrange(10)
+    found = list(_overlay(batches, start))
+    assert all(left.last < right.first for left, right in pairwise(found))
+    assert {o: b.delivery_count for b in found for o in range(b.first, b.last + 1)} == {
+        offset: number for offset, number in naive.items() if offset >= start
+    }

@@ -26,6 +26,7 @@ lock has expired.
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
@@ -387,9 +388,10 @@ class SharePartition:
                 acquirable = True
             else:
                 run.change = None
-        if error is not ErrorCode.NONE:
-            self._unstored = [entry for entry in entries if not entry[0]]
         self._tidy()
+        if error is not ErrorCode.NONE:  # one state for each record, however long the share coordinator is away
+            expired = [batch for token, batch in entries if not token]
+            self._unstored = [(0, batch) for batch in _overlay(expired, self.start_offset)]
         return Effects(
             persist=self._next_write(),
             settled=tuple(Settled(token, error) for token in tokens),
@@ -513,14 +515,21 @@ def _ranges(run: Run, fetched: Sequence[tuple[int, int]], batch_size: int) -> It
 
 def _overlay(batches: list[StateBatch], start_offset: int) -> Iterator[StateBatch]:
     """Yields ascending batches from ``start_offset`` on; of batches that overlap, the later one holds."""
-    ordered = sorted(batches, key=lambda batch: batch.first)
+    order = sorted(range(len(batches)), key=lambda number: batches[number].first)
+    ordered = [batches[number] for number in order]
     if any(left.last >= right.first for left, right in pairwise(ordered)):
         bounds = sorted({batch.first for batch in batches} | {batch.last + 1 for batch in batches})
-        ordered = []
+        begun, ordered = 0, []
+        covering: list[int] = []  # a heap of negative numbers: the latest batch first
         for first, end in pairwise(bounds):
-            newest = next((batch for batch in reversed(batches) if batch.first <= first <= batch.last), None)
-            if newest is not None:
-                ordered.append(StateBatch(first, end - 1, newest.state, newest.delivery_count))
+            while begun < len(order) and batches[order[begun]].first <= first:
+                heappush(covering, -order[begun])
+                begun += 1
+            while covering and batches[-covering[0]].last < first:
+                heappop(covering)
+            if covering:
+                latest = batches[-covering[0]]
+                ordered.append(StateBatch(first, end - 1, latest.state, latest.delivery_count))
     for batch in ordered:
         if batch.last >= start_offset:
             yield StateBatch(max(batch.first, start_offset), batch.last, batch.state, batch.delivery_count)
