@@ -47,7 +47,7 @@ def key(partition: int = 0, group: str = "g", topic: UUID = T) -> SharePartition
 
 
 def write(
-    *batches: tuple[int, int, int, int], start: int = -1, state_epoch: int = 0, leader_epoch: int = 0, count: int = 0
+    *batches: tuple[int, int, int, int], start: int = -1, state_epoch: int = 0, leader_epoch: int = -1, count: int = 0
 ) -> Write:
     """Returns a write of batches ``(first offset, last offset, delivery state, delivery count)``."""
     return Write(

@@ -99,6 +99,20 @@ def test_old_leaders_stay_fenced_after_a_new_beginning() -> None:
     assert driver.code(write((2, 4, 2, 1), leader_epoch=5, state_epoch=3)) is ErrorCode.NONE
 
 
+def test_a_leader_writes_no_state_that_it_has_not_read() -> None:
+    """A group that was deleted and made again has the same epochs, and its leader may not have heard of that."""
+    driver = begun()
+    driver.ask(Read(leader_epoch=5))
+    assert driver.code(write((0, 9, 2, 1), start=10, leader_epoch=5)) is ErrorCode.NONE
+    driver.ask(Delete())
+    driver.ask(BEGIN)
+    driver.fail_over()
+    assert driver.code(write((10, 19, 2, 1), start=20, leader_epoch=5)) is ErrorCode.FENCED_STATE_EPOCH
+    assert driver.ask(Read(leader_epoch=5)).start_offset == -1
+    assert driver.code(write((0, 4, 2, 1), start=5, leader_epoch=5)) is ErrorCode.NONE
+    assert driver.ask(Summarize()).start_offset == 5
+
+
 def test_a_repeated_beginning_keeps_what_was_delivered() -> None:
     """The group coordinator repeats a request whose answer it missed; the leader may have written meanwhile."""
     driver = begun()

@@ -117,6 +117,9 @@ def _write(
 ) -> tuple[KeyAnswer, Change | None]:
     if ask.state_epoch != NO_EPOCH and ask.state_epoch < state.state_epoch:
         return _fenced(ask.state_epoch, state)
+    if ask.leader_epoch != NO_EPOCH and state.leader_epoch == NO_EPOCH:
+        # A leader reads the state before it writes. This one knows that of a deleted group, whose epochs may be higher.
+        return _refused(ErrorCode.FENCED_STATE_EPOCH, "the state has begun since the leader read it")
     bad = next((batch for batch in ask.batches if not _is_sound(batch)), None)
     if bad is not None:
         return _refused(
