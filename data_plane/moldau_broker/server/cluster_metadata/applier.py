@@ -64,6 +64,8 @@ class MetadataApplier:
         self._in_step = Signal()  # notified when all commits are applied, with their files
         self.following = False
         """Whether metadata is applied: not before the broker knows its own registration."""
+        self.has_begun = False
+        """Whether the metadata that ``begin`` found are applied, so that this broker has its replicas and may lead."""
 
     def on_delta(self, delta: MetadataDelta) -> None:
         """Takes a committed delta, and applies it at once if it is small."""
@@ -89,6 +91,7 @@ class MetadataApplier:
         self.following = True
         self._behind.notify()
         await self._in_step.wait_until(lambda: self._is_applied and not len(self._log_changes()))
+        self.has_begun = True
 
     @property
     def _is_applied(self) -> bool:

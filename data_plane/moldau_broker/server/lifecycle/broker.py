@@ -439,7 +439,7 @@ class Broker:
             self._voters,
             registration,
             metadata_offset=lambda: follower.image.offset,
-            ready=lambda: self._applier.following,
+            ready=lambda: self._applier.has_begun,
             directories=built.context.directories.report,
             heartbeat_interval_ms=float(config.get_int("broker.heartbeat.interval.ms")),
             session_timeout_ms=float(config.get_int("broker.session.timeout.ms")),
