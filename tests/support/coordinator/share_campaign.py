@@ -42,6 +42,8 @@ class StateCampaign:
         """The highest leader epoch that has read."""
         self.state_epochs = dict.fromkeys(KEYS, -1)
         """The epoch of the last acknowledged beginning."""
+        self.asked_epochs = dict.fromkeys(KEYS, -1)
+        """The highest epoch of a beginning that was asked for."""
 
     def run(self) -> None:
         acts = (self.begin, self.begin_again, self.write, self.write, self.write, self.read, self.commit, self.commit)
@@ -56,6 +58,8 @@ class StateCampaign:
 
     def send(self, ask: Ask, where: SharePartitionKey | None = None) -> None:
         where = where or self.random.choice(KEYS)
+        if isinstance(ask, Initialize):
+            self.asked_epochs[where] = max(self.asked_epochs[where], ask.state_epoch)
         self.open[self.driver.send((where, ask))] = (where, ask)
 
     def begin(self) -> None:
@@ -99,7 +103,10 @@ class StateCampaign:
     def take_in(self) -> None:
         for request_id in sorted(self.open.keys() & self.driver.answers.keys()):
             where, ask = self.open.pop(request_id)
-            if self.driver.codes(request_id) != [ErrorCode.NONE]:
+            (code,) = self.driver.codes(request_id)
+            if code is ErrorCode.FENCED_STATE_EPOCH and isinstance(ask, Write):
+                assert ask.state_epoch < self.asked_epochs[where], "a leader may not write the state that it has read"
+            if code is not ErrorCode.NONE:
                 continue
             if isinstance(ask, Read):
                 self.leader_epochs[where] = max(self.leader_epochs[where], ask.leader_epoch)
