@@ -485,6 +485,7 @@ class BrokerConnection:
             software=self._software,
             listener_name=self._services.listener_name,
             identity=self._peer.identity,
+            fetch_bytes_max=toll.fetch_bytes_max if toll is not None and api.key is ApiKey.SHARE_FETCH else None,
         )
         # The compiled codec leaves bytes fields as views of the borrowed frame: handlers that wait need a copy.
         body = bytes(frame[header.body_offset :])

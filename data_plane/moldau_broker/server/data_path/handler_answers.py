@@ -11,6 +11,7 @@ import trio
 from moldau.protocol.api import APIS
 from moldau.protocol.codec import decode
 from moldau.protocol.framing import decode_response, encode_response
+from moldau.protocol.messages.share_fetch import ShareFetchResponse
 from moldau.protocol.schema import Response
 from moldau.runtime.net.serving.answer_limit import encode_answer, encode_answer_in_turns
 from moldau.runtime.telemetry.log import EventLogger
@@ -39,6 +40,13 @@ DECODED_FACTOR = 10
 """Approximate ratio of a request's size in memory to its size on the wire; a list of int32 grows the most."""
 HANDLER_TIMEOUT_MS = 600_000.0
 """Bound of each handler's wait, even if its request asks for more (JoinGroup waits longest)."""
+
+
+def delivered_bytes(response: Response) -> int | None:
+    """Returns the bytes of the records that a ShareFetch delivers; None for other responses."""
+    if not isinstance(response, ShareFetchResponse):
+        return None
+    return sum(len(part.records or b"") for topic in response.responses for part in topic.partitions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +85,7 @@ class Exchange:
         if announced_ms > 0:
             self.quotas.pause(self.throttle, announced_ms)
         if self.toll is not None:
-            pause_ms = self.toll.due()
+            pause_ms = self.toll.due(delivered=delivered_bytes(response))
             if pause_ms > announced_ms and hasattr(response, "throttle_time_ms"):
                 response.throttle_time_ms = pause_ms
 

@@ -277,7 +277,7 @@ _OWN_APIS: tuple[ServedApi, ...] = (
     served(DeleteShareGroupOffsetsRequest, groups.handle_group_request, DELETE.on(GROUP), READ.on(TOPIC)),
     served(ListGroupsRequest, groups.handle_group_request, DESCRIBE.on(CLUSTER), DESCRIBE.on(GROUP)),
     served(DeleteGroupsRequest, groups.handle_many_groups, DELETE.on(GROUP)),
-    served(ShareFetchRequest, share_delivery.handle_share_fetch, READ.on(GROUP), READ.on(TOPIC)),
+    served(ShareFetchRequest, share_delivery.handle_share_fetch, READ.on(GROUP), READ.on(TOPIC), cost=Cost.RECORDS),
     served(ShareAcknowledgeRequest, share_delivery.handle_share_acknowledge, READ.on(GROUP), READ.on(TOPIC)),
     _share_state(InitializeShareGroupStateRequest),
     _share_state(ReadShareGroupStateRequest),

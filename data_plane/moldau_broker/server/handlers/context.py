@@ -61,6 +61,9 @@ class Call:
     identity: Identity
     """Principal, mechanism, address and listener of the peer."""
 
+    fetch_bytes_max: int | None = None
+    """The most bytes that a ShareFetch may return by the client's quota; None if that is not limited."""
+
     verdict: Verdict | None = None
     """The part of the request that authorization left, and the completion of the answer; None if it left all."""
 

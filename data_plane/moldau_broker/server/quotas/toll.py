@@ -83,13 +83,17 @@ class Toll:
             self._quotas.use.record(limit, self._spent_ms * PERCENT_PER_MS, self._quotas.clock.monotonic_ms())
         self._spent_ms = 0.0
 
-    def due(self, produced: int | None = None) -> int:
-        """Charges the time until now, and ``produced`` bytes; returns the pause in milliseconds, which begins now."""
+    def due(self, produced: int | None = None, *, delivered: int | None = None) -> int:
+        """Charges the time until now, and bytes; returns the pause in milliseconds, which begins now.
+
+        ``produced`` are those of records that the client sent; ``delivered`` those of records that it gets in any case,
+        because a share group counts their delivery.
+        """
         now_ms = self._quotas.clock.monotonic_ms()
         pause_ms = self._time_due(now_ms)
-        limit = self._limits.produce
-        if produced is not None and limit is not None:
-            pause_ms = max(pause_ms, self._quotas.use.charge(limit, produced, now_ms))
+        for limit, count in ((self._limits.produce, produced), (self._limits.fetch, delivered)):
+            if count is not None and limit is not None:
+                pause_ms = max(pause_ms, self._quotas.use.charge(limit, count, now_ms))
         return self._pause(pause_ms)
 
     def due_for_fetch(self, fetched: int) -> int:

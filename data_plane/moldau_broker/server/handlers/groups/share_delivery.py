@@ -101,9 +101,9 @@ async def handle_share_fetch(
     fetched = Fetched()
     if request.max_records > 0 and not request.is_renew_ack:
         fetcher = ShareFetcher(context.environment.clock, shares, context.replicas.waits)
-        fetched = await fetcher.fetch(
-            _query(work, request), session.partitions, work.lookup, context.config.get_int("fetch.max.bytes")
-        )
+        most = context.config.get_int("fetch.max.bytes")
+        most = most if call.fetch_bytes_max is None else min(most, call.fetch_bytes_max)
+        fetched = await fetcher.fetch(_query(work, request), session.partitions, work.lookup, most)
         session.rotate(fetched.acquired)
     await work.settle()
     return work.fetch_response(fetched)
