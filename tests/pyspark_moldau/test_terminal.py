@@ -42,6 +42,17 @@ def test_a_history_counts_each_batch_once():
     assert [batch.lag for batch in history.batches] == [18, 0, 6]
 
 
+def test_a_batch_after_an_idle_time_is_counted():
+    """Idle triggers are reported under the number of the batch that comes next; each look sees all reports again."""
+    at_end = {"t": {"0": 25}}
+    idle, batch = report(2, 0, end=at_end, latest=at_end), report(2, 7, end=at_end, latest=at_end)
+    history = History()
+    for reports in ([FIRST, SECOND, idle], [FIRST, SECOND, idle, batch], [SECOND, idle, batch]):
+        history.add(reports)
+    assert (history.count, history.rows, history.busy_ms) == (3, 35, 2500)
+    assert [each.rows for each in history.batches] == [10, 18, 7]
+
+
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_table_and_picture_show_the_figures(tmp_path, suffix):
     history = History()

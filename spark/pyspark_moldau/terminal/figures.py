@@ -47,11 +47,15 @@ class History:
         """Takes progress reports; one that was taken before is left out."""
         for report in reports:
             batch = batch_of(report)
-            if self.batches and batch.number <= self.batches[-1].number:
-                # Spark repeats the number of an idle trigger; the newest figures of the lag are still of interest.
-                if batch.number == self.batches[-1].number and not batch.rows and not self.batches[-1].rows:
-                    self.batches[-1] = batch
-                continue
+            last = self.batches[-1] if self.batches else None
+            if last is not None and batch.number <= last.number:
+                # Idle triggers have the number of the batch that comes next: the newest one says the present lag, and
+                # the batch itself takes their place.
+                if batch.number < last.number or last.rows:
+                    continue
+                self.batches.pop()
+                self.count -= 1
+                self.busy_ms -= last.duration_ms
             self.batches.append(batch)
             self.count += 1
             self.rows += batch.rows
