@@ -9,6 +9,7 @@ import io
 import json
 import struct
 import threading
+import uuid
 from decimal import Decimal
 
 import fastavro
@@ -17,6 +18,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, ti
 
 from pyspark_moldau.jobs.config.job_config import PayloadConfig
 from pyspark_moldau.jobs.errors import JobConfigError, JobError
+from pyspark_moldau.jobs.payloads import avro_codec
 from pyspark_moldau.jobs.payloads.decoding import decode_values, decoder_of
 
 MOMENT = datetime.datetime(2013, 1, 1, 5, 15, tzinfo=datetime.UTC)
@@ -240,6 +242,20 @@ def registry():
         thread.join()
 
 
+@pytest.fixture
+def schemas(monkeypatch):
+    """A registry without a server: its address, and the schemas by id."""
+    answers = {}
+
+    def urlopen(address, timeout):
+        return io.BytesIO(json.dumps({"schema": json.dumps(answers[int(address.rpartition("/")[2])])}).encode())
+
+    monkeypatch.setattr(avro_codec.urllib.request, "urlopen", urlopen)
+    decoder_of.cache_clear()
+    yield "http://registry", answers
+    decoder_of.cache_clear()
+
+
 def test_a_registry_gives_the_writers_schema(registry):
     url, asked, old = registry
     payload = PayloadConfig(format="avro", schema=json.dumps(AVRO_SCHEMA).encode(), registry=url)
@@ -254,6 +270,86 @@ def test_a_registry_gives_the_writers_schema(registry):
     for number, said in ((4, "ids/4 answers 500$"), (5, "ids/5 answers 404; check the address")):
         with pytest.raises(JobError, match=said):  # not the record's fault
             decode_values(decoder_of(payload), [avro_value(number, FLIGHT, AVRO_SCHEMA)])
+
+
+LONG_MS = 1_357_017_300_000
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+MICROS = {"type": "long", "logicalType": "timestamp-micros"}
+CENTS = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+FIXED_CENTS = {"type": "fixed", "name": "Cents", "size": 4, "logicalType": "decimal", "precision": 9, "scale": 2}
+
+
+def record_of(*types):
+    fields = [{"name": f"f{number}", "type": each} for number, each in enumerate(types)]
+    return {"type": "record", "name": "R", "fields": fields}
+
+
+LOGICAL = {
+    "uuid": ({"type": "string", "logicalType": "uuid"}, uuid.UUID(int=5), str(uuid.UUID(int=5))),
+    "time-millis": ({"type": "int", "logicalType": "time-millis"}, datetime.time(0, 0, 1), 1000),
+    "time-micros": ({"type": "long", "logicalType": "time-micros"}, datetime.time(0, 0, 1), 1_000_000),
+    "local": (
+        ["null", {"type": "long", "logicalType": "local-timestamp-millis"}],
+        MOMENT.replace(tzinfo=None),
+        LONG_MS,
+    ),
+    "date": ({"type": "int", "logicalType": "date"}, MOMENT.date(), MOMENT.date()),
+    "millis": (["null", MILLIS], MOMENT, MOMENT),
+    "micros": ({"type": "array", "items": MICROS}, [MOMENT], [MOMENT]),
+}
+
+
+@pytest.mark.parametrize("name", LOGICAL)
+def test_each_logical_type_of_avro_becomes_a_column(name):
+    """A type that has no column of its own is read as the type beneath it."""
+    kind, value, expected = LOGICAL[name]
+    schema = record_of(kind)
+    decoder = decoder_of(PayloadConfig(format="avro", schema=json.dumps(schema).encode()))
+    decoded, errors = decode_values(decoder, [avro_value(5, {"f0": value}, schema)])
+    assert errors == [None]
+    assert decoded.to_pylist() == [{"f0": expected}]
+
+
+def test_a_named_decimal_may_be_used_twice():
+    schema = record_of(FIXED_CENTS, ["null", "Cents"])
+    decoder = decoder_of(PayloadConfig(format="avro", schema=json.dumps(schema).encode()))
+    value = {"f0": Decimal("1.25"), "f1": Decimal("-2.50")}
+    decoded, errors = decode_values(decoder, [avro_value(5, value, schema)])
+    assert (errors, decoded.to_pylist()) == ([None], [value])
+
+
+WRITERS = {
+    "without, millis": ("long", LONG_MS, MILLIS, MOMENT),
+    "without, in a union": (["null", "long"], LONG_MS, ["null", MILLIS], MOMENT),
+    "without, in an array": (
+        {"type": "array", "items": "long"},
+        [LONG_MS],
+        {"type": "array", "items": MILLIS},
+        [MOMENT],
+    ),
+    "without, in a map": (
+        {"type": "map", "values": "long"},
+        {"a": LONG_MS},
+        {"type": "map", "values": MILLIS},
+        [("a", MOMENT)],
+    ),
+    "without, decimal": ("bytes", b"\x7d", CENTS, Decimal("1.25")),
+    "another unit": (MICROS, MOMENT, MILLIS, MOMENT),
+    "reader without": (MILLIS, MOMENT, "long", LONG_MS),
+    "another type": ({"type": "long", "logicalType": "local-timestamp-millis"}, LONG_MS, MILLIS, MOMENT),
+    "nested": (record_of("long") | {"name": "I"}, {"f0": LONG_MS}, record_of(MILLIS) | {"name": "I"}, {"f0": MOMENT}),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_the_readers_logical_type_counts(name, schemas):
+    """The producer's schema gained or lost a logical type, which changes no byte of a value."""
+    url, answers = schemas
+    wrote, value, read, expected = WRITERS[name]
+    answers[7] = record_of(wrote)
+    payload = PayloadConfig(format="avro", schema=json.dumps(record_of(read)).encode(), registry=url)
+    decoded, errors = decode_values(decoder_of(payload), [avro_value(7, {"f0": value}, answers[7])])
+    assert (errors, decoded.to_pylist()) == ([None], [{"f0": expected}])
 
 
 def test_protobuf_becomes_columns():
@@ -293,6 +389,7 @@ def test_protobuf_becomes_columns():
         (json_payload({"type": "object", "properties": {"a": {"type": ["string", "integer"]}}}), "/properties/a"),
         (PayloadConfig(format="avro", schema=b'{"type":"recrod"}'), "no Avro schema"),
         (PayloadConfig(format="avro", schema=b'"string"'), "must be a record"),
+        (PayloadConfig(format="avro", schema=json.dumps(record_of(CENTS | {"precision": 40})).encode()), "38 digits"),
         (
             PayloadConfig(
                 format="avro",

@@ -1,7 +1,8 @@
 """Avro values in Confluent's wire format, decoded by ``fastavro``.
 
 With a registry, each value is decoded by the schema with its id and resolved to the schema of the file, as Avro defines
-it. Without one, all values must have been written with the schema of the file.
+it. Without one, all values must have been written with the schema of the file. ``avro_logical`` says what becomes of
+logical types.
 """
 
 from __future__ import annotations
@@ -10,17 +11,18 @@ import io
 import json
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import fastavro
 import pyarrow as pa
 from fastavro.schema import SchemaParseException, UnknownType
 
 from pyspark_moldau.jobs.errors import JobConfigError, JobError, PoisonError
+from pyspark_moldau.jobs.payloads.avro_logical import Alignment, Schema, logical_of
 from pyspark_moldau.jobs.payloads.framing import split_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 REGISTRY_TIMEOUT_S: Final = 10.0
 ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -29,8 +31,8 @@ SCHEMAS_MAX: Final = 1000
 SCHEMA_NOT_FOUND: Final = 40403
 """The code in a registry's answer. Any web server says 404 where there is no registry, and no record is at fault."""
 
-Schema = str | dict[str, Any] | list[Any]
-"""A schema as fastavro parsed it: a name, a complex type, or a union."""
+DECIMAL_DIGITS_MAX: Final = 38
+"""The largest precision of a decimal column in Spark."""
 
 _PRIMITIVE = {
     "boolean": pa.bool_(),
@@ -45,15 +47,15 @@ _LOGICAL = {
     "date": pa.date32(),
     "timestamp-millis": pa.timestamp("us", tz="UTC"),
     "timestamp-micros": pa.timestamp("us", tz="UTC"),
-    "uuid": pa.string(),
 }
 
 
 class Registry:
-    """Reads writer schemas from a schema registry by their ids."""
+    """Reads writer schemas from a schema registry by their ids; ``align`` makes of them what values are read with."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, align: Callable[[Schema], Schema]) -> None:
         self._url = url
+        self._align = align
         self._known: dict[int, Schema | None] = {}
 
     def schema(self, schema_id: int) -> Schema:
@@ -81,13 +83,15 @@ class Registry:
                 return None
             if document.get("references"):
                 raise JobError(f"registry: schema {schema_id} refers to other schemas, which jobs cannot read yet")
-            return fastavro.parse_schema(json.loads(document["schema"]))
+            found = json.loads(document["schema"])
+            fastavro.parse_schema(found)
+            return fastavro.parse_schema(self._align(found))
         except urllib.error.HTTPError as error:
             if error.code == 404 and _code_of(error) == SCHEMA_NOT_FOUND:
                 return None
             hint = "; check the address, and that it is a registry" if error.code == 404 else ""
             raise JobError(f"registry: {address} answers {error.code}{hint}") from error
-        except (OSError, ValueError, KeyError, AttributeError, TypeError, SchemaParseException) as error:
+        except (OSError, ValueError, KeyError, AttributeError, TypeError, SchemaParseException, UnknownType) as error:
             raise JobError(f"registry: {address}: {error}; check the address, and that it is a registry") from error
 
 
@@ -104,13 +108,16 @@ class AvroDecoder:
 
     def __init__(self, schema: bytes, registry: str = "") -> None:
         try:
-            self._schema = fastavro.parse_schema(json.loads(schema))
+            document = json.loads(schema)
+            parsed = fastavro.parse_schema(document)
         except (ValueError, SchemaParseException, UnknownType) as error:
             raise JobConfigError(f"the schema file is no Avro schema: {error!r}") from error
-        if not isinstance(self._schema, dict) or self._schema.get("type") != "record":
+        if not isinstance(parsed, dict) or parsed.get("type") != "record":
             raise JobConfigError("the Avro schema must be a record: its fields become the columns")
-        self.type = _type_of(self._schema, {}, ())
-        self._registry = Registry(registry) if registry else None
+        self.type = _type_of(parsed, {}, ())
+        alignment = Alignment(parsed)
+        self._schema = fastavro.parse_schema(alignment.aligned(document))
+        self._registry = Registry(registry, alignment.aligned) if registry else None
 
     def decode(self, value: bytes) -> object:
         """Returns one value as the struct's Python form.
@@ -143,12 +150,15 @@ def _type_of(schema: Schema, named: dict[str, pa.DataType], within: tuple[str, .
     kind = schema["type"]
     if isinstance(kind, dict | list):
         return _type_of(kind, named, within)
-    logical = schema.get("logicalType")
-    if logical == "decimal":
-        return pa.decimal128(schema["precision"], schema.get("scale", 0))
-    if logical in _LOGICAL:
-        return _LOGICAL[logical]
+    logical = logical_of(schema)
     name = schema.get("name", "")  # a full one, because fastavro parsed the schema
+    if logical == "decimal":
+        if schema["precision"] > DECIMAL_DIGITS_MAX:
+            raise JobConfigError(f"Avro decimal {name}: Spark has no more than {DECIMAL_DIGITS_MAX} digits: {schema!r}")
+        found = pa.decimal128(schema["precision"], schema.get("scale", 0))
+        return _keep(named, name, found) if kind == "fixed" else found
+    if logical is not None:
+        return _LOGICAL[logical]
     if kind == "record":
         fields = [pa.field(each["name"], _type_of(each["type"], named, (*within, name))) for each in schema["fields"]]
         return _keep(named, name, pa.struct(fields))

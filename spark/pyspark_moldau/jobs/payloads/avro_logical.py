@@ -1,0 +1,94 @@
+"""Logical types of Avro: which of them the columns of a job have, and which of them a writer's values are read with.
+
+``fastavro`` converts values by the logical types of the writer, while the columns come from the reader's schema. So the
+writer's schema is aligned with the reader's before it is used: a logical type stands in it only where the reader has
+one. Where the writer has one too, it is kept, because it says the unit or the scale of the values.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Schema = str | dict[str, Any] | list[Any]
+"""A schema as JSON has it, or as fastavro parsed it: a name, a complex type, or a union."""
+
+CONVERTED: Final = frozenset(("date", "timestamp-millis", "timestamp-micros", "decimal"))
+"""Logical types with a column type of their own; values of others are read as the type beneath."""
+_NAMED: Final = ("record", "enum", "fixed")
+_MEANING: Final = ("logicalType", "precision", "scale")
+
+
+def logical_of(schema: Mapping[str, Any]) -> str | None:
+    """Returns the logical type of a schema if it has a column type of its own."""
+    found = schema.get("logicalType")
+    return found if found in CONVERTED else None
+
+
+class Alignment:
+    """Aligns writers' schemas with one reader's schema, which fastavro has parsed."""
+
+    def __init__(self, reader: Schema) -> None:
+        self._reader = reader
+        self._named: dict[str, Schema] = {}
+        self._collect(reader)
+
+    def aligned(self, writer: Schema) -> Schema:
+        """Returns a writer's schema with logical types where the reader has them, and nowhere else."""
+        return self._aligned(writer, self._reader)
+
+    def _collect(self, schema: Schema) -> None:
+        if isinstance(schema, list):
+            for each in schema:
+                self._collect(each)
+        elif isinstance(schema, dict):
+            if schema.get("type") in _NAMED and "name" in schema:
+                self._named[schema["name"]] = schema
+            for part in [schema.get(name, "null") for name in ("type", "items", "values")]:
+                self._collect(part)
+            for field in schema.get("fields", ()):
+                self._collect(field["type"])
+
+    def _aligned(self, writer: Schema, reader: Schema) -> Schema:
+        if isinstance(writer, list):
+            return [self._aligned(each, reader) for each in writer]
+        wanted = self._only(reader)
+        if isinstance(writer, str):
+            return self._with_meaning({"type": writer}, wanted) if wanted.get("type") == writer else writer
+        kind = writer["type"]
+        if isinstance(kind, dict | list):
+            return self._aligned(kind, reader)
+        if kind != wanted.get("type"):
+            return {name: each for name, each in writer.items() if name not in _MEANING}
+        if kind == "record":
+            types = {
+                name: each["type"] for each in wanted["fields"] for name in (each["name"], *each.get("aliases", ()))
+            }
+            fields = [
+                each | {"type": self._aligned(each["type"], types.get(each["name"], "null"))}
+                for each in writer["fields"]
+            ]
+            return writer | {"fields": fields}
+        for part in ("items", "values"):
+            if part in writer:
+                return writer | {part: self._aligned(writer[part], wanted[part])}
+        return self._with_meaning(writer, wanted)
+
+    def _only(self, reader: Schema) -> dict[str, Any]:
+        """Returns the reader's type besides null, with its name resolved."""
+        if isinstance(reader, list):
+            reader = next((each for each in reader if each != "null"), "null")
+        if isinstance(reader, str):
+            found = self._named.get(reader, {"type": reader})
+            return found if isinstance(found, dict) else {"type": "null"}
+        return self._only(reader["type"]) if isinstance(reader["type"], dict | list) else reader
+
+    @staticmethod
+    def _with_meaning(writer: dict[str, Any], reader: dict[str, Any]) -> dict[str, Any]:
+        plain = {name: each for name, each in writer.items() if name not in _MEANING}
+        if logical_of(reader) is None:
+            return plain
+        source = reader if logical_of(writer) is None else writer
+        return plain | {name: source[name] for name in _MEANING if name in source}
