@@ -159,10 +159,19 @@ def _ranges(
     reader: LogReader, options: SourceOptions, start: Offsets, end: Offsets, topic_ids: Mapping[str, str]
 ) -> list[OffsetRange]:
     earliest = reader.offsets(dict.fromkeys(sorted(end), EARLIEST)) if end else {}
+    known = {topic for topic, _ in start}
     ranges = []
     for partition in sorted(end):
         topic, number = partition
         first = earliest[partition] or 0
+        # A topic that a restarted query names in addition may be old; one that a pattern finds came since.
+        is_new = partition not in start and (topic in known or options.subscription.pattern is not None)
+        if is_new and first > 0:
+            report_loss(
+                f"{topic}-{number} came while the query ran or rested, and its records 0..{first - 1} are gone "
+                f"(the log now starts at {first})",
+                options,
+            )
         low = start.get(partition, first)
         if low < first and low < end[partition]:
             report_loss(

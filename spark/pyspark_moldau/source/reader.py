@@ -83,8 +83,12 @@ class LogReader(Protocol):
         """
         ...
 
-    def partitions(self, subscription: Subscription, *, missing_ok: bool = False) -> list[Partition]:
+    def partitions(
+        self, subscription: Subscription, *, missing_ok: bool = False, expected: Mapping[str, str] | None = None
+    ) -> list[Partition]:
         """Returns all partitions that the subscription matches now, sorted.
+
+        A named topic is the one with the ``expected`` id if any broker knows it.
 
         Raises:
             OptionError: a named topic or partition does not exist, and ``missing_ok`` is false.
@@ -140,9 +144,12 @@ class ClusterReader:
         """See ``LogReader``."""
         reached(self._client, self._client.reach_timeout_ms or limit_ms).forget()
 
-    def partitions(self, subscription: Subscription, *, missing_ok: bool = False) -> list[Partition]:
+    def partitions(
+        self, subscription: Subscription, *, missing_ok: bool = False, expected: Mapping[str, str] | None = None
+    ) -> list[Partition]:
         """See ``LogReader``."""
-        return self._cluster.retry("look up topics", lambda: self._partitions(subscription, missing_ok=missing_ok))
+        ids = {topic: topic_uuid(found) for topic, found in (expected or {}).items()}
+        return self._cluster.retry("look up topics", lambda: self._partitions(subscription, ids, missing_ok=missing_ok))
 
     def topic_ids(self, topics: Sequence[str], expected: Mapping[str, str] | None = None) -> dict[str, str]:
         """See ``LogReader``."""
@@ -209,14 +216,16 @@ class ClusterReader:
 
     # -- one attempt each ---------------------------------------------------------------------------------------------
 
-    def _partitions(self, subscription: Subscription, *, missing_ok: bool) -> list[Partition]:
+    def _partitions(
+        self, subscription: Subscription, expected: Mapping[str, UUID], *, missing_ok: bool
+    ) -> list[Partition]:
         cluster = self._cluster
         if subscription.pattern is not None:
             pattern = re.compile(subscription.pattern)
             cluster.refresh(None)
             return sorted(partition for partition in cluster.leaders if pattern.fullmatch(partition[0]))
         if subscription.assignment is not None:
-            self._refresh("assign", sorted(subscription.assignment), missing_ok=missing_ok)
+            self._refresh("assign", sorted(subscription.assignment), expected, missing_ok=missing_ok)
             wanted = [(topic, number) for topic, numbers in subscription.assignment.items() for number in numbers]
             for topic, number in wanted:
                 if (topic, number) not in cluster.leaders and not missing_ok:
@@ -224,10 +233,10 @@ class ClusterReader:
                     raise OptionError(f"assign: topic {topic} has no partition {number}, only 0 to {count - 1}")
             return sorted(partition for partition in wanted if partition in cluster.leaders)
         assert subscription.topics is not None, "a subscription has topics, a pattern or an assignment"
-        self._refresh("subscribe", subscription.topics, missing_ok=missing_ok)
+        self._refresh("subscribe", subscription.topics, expected, missing_ok=missing_ok)
         return sorted(partition for partition in cluster.leaders if partition[0] in subscription.topics)
 
-    def _refresh(self, option: str, topics: Sequence[str], *, missing_ok: bool) -> None:
+    def _refresh(self, option: str, topics: Sequence[str], expected: Mapping[str, UUID], *, missing_ok: bool) -> None:
         """Asks for the metadata of the topics that ``option`` names.
 
         Raises:
@@ -235,7 +244,7 @@ class ClusterReader:
         """
         cluster = self._cluster
         try:
-            cluster.refresh(topics, missing_ok=missing_ok)
+            cluster.refresh(topics, missing_ok=missing_ok, expected=expected)
         except UnknownTopicError as error:
             cluster.refresh(None)
             known = sorted(set(cluster.topic_ids).difference(topics))

@@ -68,6 +68,7 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_s: float | None = None
         self._group: GroupOffsets | None = None
         self._initial: Checkpoint | None = None
+        self._has_begun = False  # the first micro-batch is planned, by this process or an earlier one
         self._seen: Offsets | None = None
 
     @message_first
@@ -129,7 +130,9 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen = dict(ends)
         self._check_topics(begin, topic_ids)
         for topic, number in sorted(begin.keys() - ends.keys()):
-            report_loss(f"{topic}-{number} was deleted while the query read it", options)
+            report_loss(
+                f"{topic}-{number} was deleted while the query read it, or the query no longer names it", options
+            )
         replaced = replaced_topics(topic_ids_of(start), topic_ids, options)
         begin = {partition: at for partition, at in begin.items() if partition[0] not in replaced}
         if self._target is not None:
@@ -158,14 +161,16 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _end_of_batch(self, start: Checkpoint, ends: Offsets, topic_ids: Mapping[str, str]) -> Checkpoint:
         """Returns the document of an end; that of the first micro-batch says where the query started.
 
-        An end at the start is the same document, because Spark compares documents to see whether there are new rows.
+        Spark runs the first micro-batch even if it is empty. After that, an end at the start is the same document,
+        because Spark compares documents to see whether there are new rows.
         """
         document = to_checkpoint(ends, topic_ids)
+        self._has_begun = self._has_begun or start != self._initial
+        if not self._has_begun:
+            return with_start(document, from_checkpoint(start))
         if document == {name: each for name, each in start.items() if START_MARK not in name}:
             return start
-        if self._options.starting.stays or start != self._initial:
-            return document
-        return with_start(document, from_checkpoint(start))
+        return document
 
     @message_first
     def reportLatestOffset(self) -> Checkpoint:
@@ -252,10 +257,10 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reader = self._connect(self._options.client)
         deadline = time.monotonic() + planning.SETTLE_S
         while True:
-            partitions = reader.partitions(self._options.subscription, missing_ok=True)
+            partitions = reader.partitions(self._options.subscription, missing_ok=True, expected=topic_ids_before)
             latest = reader.offsets(dict.fromkeys(partitions, LATEST)) if partitions else {}
             ends = {partition: offset or 0 for partition, offset in latest.items()}
-            topic_ids = reader.topic_ids(sorted({topic for topic, _ in partitions}))
+            topic_ids = reader.topic_ids(sorted({topic for topic, _ in partitions}), topic_ids_before)
             replaced = {name for name, found in topic_ids.items() if topic_ids_before.get(name, found) != found}
             settled = all(
                 ends.get(partition, -1) >= offset or partition[0] in replaced for partition, offset in at_least.items()

@@ -7,6 +7,7 @@ import uuid
 from dataclasses import dataclass
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
@@ -129,6 +130,14 @@ def test_a_planned_batch_is_not_dropped_for_a_lagging_broker(lagging, monkeypatc
     known = {f"t#{id_text(PRESENT)}": {}}
     tasks = stream.partitions({"t": {"0": 0}} | known, {"t": {"0": 3}} | known)
     assert [(one.start, one.end, one.topic_id) for task in tasks for one in task.ranges] == [(0, 3, id_text(PRESENT))]
+
+
+def test_a_position_is_not_given_up_for_a_lagging_broker(monkeypatch):
+    """The broker that is asked first still knows the former topic of that name."""
+    reader = reader_of(monkeypatch, Broker(topic_id=FORMER, leader=2), Broker(leader=2))
+    stream = source.MoldauStreamReader(parse_options(OPTIONS, streaming=True), connect=lambda client: reader)
+    position = {"t": {"0": 3}, f"t#{id_text(PRESENT)}": {}}
+    assert stream.latestOffset(position, ReadAllAvailable()) == position
 
 
 def test_a_task_does_not_take_a_lagging_brokers_word(monkeypatch):

@@ -179,7 +179,6 @@ def test_the_start_of_a_query_stays_where_it_was(log, limit, latest):
     """Spark asks for the start again when it runs the first micro-batch, and once more after a restart."""
     reader = stream(log, startingOffsets=latest)
     start = reader.initialOffset()
-    assert reader.latestOffset(start, limit) == start
     log.append(("t", 0), (1, b"k", b"a", ()))
     log.append(("t", 1), (1, b"k", b"b", ()))
     end = reader.latestOffset(start, limit)
@@ -194,6 +193,46 @@ def test_the_start_of_a_query_stays_where_it_was(log, limit, latest):
     assert offsets_of(rows(restarted, restarted.partitions(end, following))) == [(0, 11)]
     assert following == {"t": {"0": 12, "1": 5}, "t#id-1": {}}
     assert restarted.latestOffset(following, limit) == following
+
+
+def test_an_empty_first_micro_batch_knows_its_start(log):
+    """Spark runs it too. If the user's sink fails in it, records come before the query starts again."""
+    reader = stream(log, startingOffsets="latest")
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert end == {"t": {"0": 10, "1": 4}, "t#id-1": {}, "t#from:0=10,1=4": {}}
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    log.append(("t", 0), (1, b"k", b"a", ()))
+    restarted = stream(log, startingOffsets="latest")
+    assert restarted.partitions(restarted.initialOffset(), end) == []
+    following = restarted.latestOffset(end, ReadAllAvailable())
+    assert offsets_of(rows(restarted, restarted.partitions(end, following))) == [(0, 10)]
+
+
+def test_the_earliest_start_of_a_query_is_no_later_one(log):
+    """The query rests in its first micro-batch, whose records retention deletes meanwhile."""
+    reader = stream(log)
+    end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(12))
+    log.drop_before(("t", 0), 6)
+    restarted = stream(log)
+    with pytest.raises(DataLossError, match=r"records 0\.\.5 of t-0 are gone"):
+        restarted.partitions(restarted.initialOffset(), end)
+
+
+def test_a_query_that_started_without_partitions_knows_it(log):
+    """Its pattern matches no topic at first; a topic that comes then is read from its beginning after a restart too."""
+    given = {"kafka.bootstrap.servers": "h:1", "subscribePattern": "new.*", "startingOffsets": "latest"}
+
+    def query():
+        return source.MoldauStreamReader(parse_options(given, streaming=True), connect=lambda client: log)
+
+    reader = query()
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    log.create("new", 1, "id-2")
+    log.append(("new", 0), (1, b"k", b"a", ()))
+    restarted = query()
+    assert restarted.partitions(restarted.initialOffset(), end) == []
+    following = restarted.latestOffset(end, ReadAllAvailable())
+    assert offsets_of(rows(restarted, restarted.partitions(end, following))) == [(0, 0)]
 
 
 def test_an_end_at_the_start_is_the_same_document(log):
@@ -214,6 +253,31 @@ def test_a_partition_found_later_is_read_from_its_beginning(log):
     log.append(("t", 2), (1, b"k", b"v", ()))
     end = reader.latestOffset(start, ReadMaxRows(100))
     assert offsets_of(rows(reader, reader.partitions(start, end))) == [(2, 0)]
+
+
+def test_lost_records_of_a_later_partition_are_data_loss(log):
+    """A query rests; the topic gets a partition, and retention deletes its first records."""
+    reader = stream(log)
+    position = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    log.records["t", 2] = []
+    log.starts["t", 2] = 0
+    log.append(("t", 2), *[(1, b"k", b"v", ())] * 5)
+    log.drop_before(("t", 2), 3)
+    end = reader.latestOffset(position, ReadAllAvailable())
+    with pytest.raises(DataLossError, match=r"t-2 came while .* its records 0\.\.2 are gone .*; set failOnDataLoss"):
+        reader.partitions(position, end)
+    lenient = stream(log, failOnDataLoss="false")
+    assert offsets_of(rows(lenient, lenient.partitions(position, end))) == [(2, 3), (2, 4)]
+
+
+def test_a_topic_that_is_named_in_addition_may_be_old(log):
+    log.create("u", 1, "id-2")
+    log.append(("u", 0), *[(1, b"k", b"v", ())] * 5)
+    log.drop_before(("u", 0), 3)
+    reader = stream(log, subscribe="t,u")
+    position = {"t": {"0": 10, "1": 4}, "t#id-1": {}}
+    end = reader.latestOffset(position, ReadAllAvailable())
+    assert offsets_of(rows(reader, reader.partitions(position, end))) == [(0, 3), (0, 4)]
 
 
 def test_minimum_of_tasks_is_reached_by_dividing_partitions(log):

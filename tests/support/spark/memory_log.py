@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from moldau.records import ColumnBuilder, Record, decode_columns, encode_batch, iterate_batches
@@ -63,7 +64,11 @@ class MemoryLog:
         """Notes how long the source would wait for a first answer."""
         self.limits_ms.append(limit_ms)
 
-    def partitions(self, subscription: Subscription, *, missing_ok: bool = False) -> list[Partition]:
+    def partitions(
+        self, subscription: Subscription, *, missing_ok: bool = False, expected: Mapping[str, str] | None = None
+    ) -> list[Partition]:
+        if subscription.pattern is not None:
+            return sorted(partition for partition in self.records if re.fullmatch(subscription.pattern, partition[0]))
         missing = [topic for topic in subscription.topics or () if topic not in self.ids]
         if missing and not missing_ok:
             raise UnknownTopicError(f"topic {missing[0]} does not exist")

@@ -6,7 +6,8 @@ from that source to this one and back. The ids of the topics stand beside them a
 such a name, and that source takes it for a topic without partitions. A checkpoint without ids is valid too.
 
 The end of a query's first micro-batch also says where the query started, as ``{topic#from:0=23,1=7: {}}``. Spark asks
-for the start again when it runs that micro-batch, also after a restart, and "latest" is another offset by then.
+for the start again when it runs that micro-batch, also after a restart, and "latest" is another offset by then; so is
+"earliest" if the log has lost its beginning. ``{#from:: {}}`` says that there was no partition yet.
 """
 
 from __future__ import annotations
@@ -107,18 +108,22 @@ def with_start(document: Checkpoint, start: Mapping[Partition, int]) -> Checkpoi
     lists: dict[str, list[str]] = {}
     for topic, partition in sorted(start):
         lists.setdefault(topic, []).append(f"{partition}={start[topic, partition]}")
+    if not lists:
+        return document | {START_MARK: {}}
     return document | {f"{topic}{START_MARK}{','.join(each)}": {} for topic, each in lists.items()}
 
 
 def start_of(document: Mapping[str, object]) -> Offsets | None:
     """Reads the offsets of ``with_start``; None for a document without them."""
     found: Offsets = {}
+    has_start = False
     for name, _ in _entries(document):
         topic, mark, text = name.partition(START_MARK)
-        for pair in text.split(",") if mark else ():
+        has_start = has_start or bool(mark)
+        for pair in text.split(",") if text else ():
             partition, _, offset = pair.partition("=")
             found[topic, int(partition)] = int(offset)
-    return found or None
+    return found if has_start else None
 
 
 def mean_bytes(sizes: Mapping[Partition, int], first: Mapping[Partition, int], end: Mapping[Partition, int]) -> Means:

@@ -104,13 +104,6 @@ class Position:
     timestamps: Mapping[str, Mapping[int, int]] | None = None
     latest_if_no_match: bool = False  # a timestamp beyond the last record means latest, instead of an error
 
-    @property
-    def stays(self) -> bool:
-        """Whether the position means the same offsets when it is looked up again later."""
-        if self.offsets is not None:
-            return not _mentions(self, LATEST)
-        return self.everywhere == EARLIEST
-
     def option(self, side: str) -> str:
         """Returns the name of the option that sets this position; ``side`` is starting or ending."""
         if self.timestamp_ms is not None:
