@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark_moldau.jobs.config.settings import Section
 
 JOB: Final = "_moldau_job.json"
+START: Final = "_moldau_start.json"
+"""The offsets at which the queries of a job start, if they start at the ends of their topics."""
 
 
 def check_folder(root: Section, checkpoint: Path, kind: str, sink: str | Path) -> bool:
@@ -41,6 +43,8 @@ def check_folder(root: Section, checkpoint: Path, kind: str, sink: str | Path) -
         if found != job and (found is None or not has_run):
             write_atomically(note, json.dumps(job))
             found = job
+        if not any(checkpoint.glob("*/offsets/*")):  # no query has planned a batch from there
+            (checkpoint / START).unlink(missing_ok=True)
     except OSError as error:
         raise root.error(place, f"{checkpoint} cannot be used: {error.strerror or error}; name a folder") from error
     if found != job:

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from pyspark_moldau.jobs.config.folders import START
 from pyspark_moldau.jobs.errors import JobConfigError
+from pyspark_moldau.jobs.files import write_atomically
 from pyspark_moldau.jobs.payloads.decoding import decode_values, decoder_of
 from pyspark_moldau.jobs.queries.running import DEAD_LETTERS
-from pyspark_moldau.source.core.options import EARLIEST, parse_options
+from pyspark_moldau.source.core.offsets import to_checkpoint
+from pyspark_moldau.source.core.options import EARLIEST, LATEST, parse_options
 from pyspark_moldau.source.planning import connect_cluster
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
     from pyspark_moldau.jobs.config.job_config import JobConfig, PayloadConfig, SourceConfig
+    from pyspark_moldau.source.core.offsets import Checkpoint
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp")
 ERROR: Final = "_error"
@@ -66,7 +70,10 @@ def read_dead_letters(session: SparkSession, config: JobConfig, source: SourceCo
     )
     decoded = _decoded(_raw(session, config, source, streaming=True), source.payload)
     letters = decoded.where(functions.col(ERROR).isNotNull()).selectExpr(
-        "key", f"{RAW} as value", f"array({headers}) as headers", "timestamp"
+        "key",
+        f"{RAW} as value",
+        f"array({headers}) as headers",
+        "if(unix_millis(timestamp) < 0, null, timestamp) as timestamp",  # the sink refuses times before 1970
     )
     return letters.observe(DEAD_LETTERS, functions.expr("count(*)").alias("records"))
 
@@ -107,8 +114,33 @@ def _raw(
                 given.setdefault(topic, {})[str(number)] = starts.get((topic, number), EARLIEST)
             options["startingOffsets"] = json.dumps(given)
         return session.read.format("moldau").options(**options).load()
-    options["startingOffsets"] = source.starting_offsets
+    options["startingOffsets"] = _start(config, source, options)
     return session.readStream.format("moldau").options(**options).load()
+
+
+def _start(config: JobConfig, source: SourceConfig, options: Mapping[str, str]) -> str:
+    """Returns where the queries of a source start that have no checkpoint yet.
+
+    They start one after the other, and the one for the dead letters must see each record that the main one sees. So
+    the ends of the topics are looked up once and noted in the job's folder; ``check_folder`` removes a note that no
+    query has used. Partitions that came since are read from their beginning.
+    """
+    if source.starting_offsets != "latest" or source.payload.format == "raw":
+        return source.starting_offsets
+    parsed = parse_options(options, streaming=True)
+    reader = connect_cluster(parsed.client)
+    partitions = reader.partitions(parsed.subscription)
+    note = config.checkpoint / START
+    noted: dict[str, Checkpoint] = json.loads(note.read_text(encoding="utf-8")) if note.exists() else {}
+    name = options["subscribe"]
+    if name not in noted:
+        ends = reader.offsets(dict.fromkeys(partitions, LATEST))
+        noted[name] = to_checkpoint({partition: end or 0 for partition, end in ends.items()})
+        write_atomically(note, json.dumps(noted))
+    given: dict[str, dict[str, int]] = {}
+    for topic, number in partitions:
+        given.setdefault(topic, {})[str(number)] = noted[name].get(topic, {}).get(str(number), EARLIEST)
+    return json.dumps(given)
 
 
 def _decoded(frame: DataFrame, payload: PayloadConfig) -> DataFrame:
