@@ -5,7 +5,7 @@ The columns are those of Spark's Kafka sink (key, value, topic, partition, heade
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,8 +37,12 @@ _REMEDIES = {
 }
 
 
+NO_TIMESTAMP: Final = -1
+"""In milliseconds: the record has no timestamp. A reader that does not know it sees the last moment before 1970."""
+
+
 class RowError(SinkError):
-    """A row cannot be written: its topic is null, or its partition does not exist."""
+    """A row cannot be written: its topic is null, its partition does not exist, or its timestamp is before 1970."""
 
 
 def check_schema(schema: StructType, topic: str | None) -> None:
@@ -90,13 +94,19 @@ def to_columns(batch: pa.RecordBatch) -> tuple[RowColumns, bytes | memoryview | 
     """Returns rows to encode, and the partition of each (int32, -1 for none) or None without such a column.
 
     Raises:
-        RowError: a partition is negative.
+        RowError: a partition is negative, or a timestamp before 1970.
     """
     timestamps = None
     at = _index(batch, "timestamp")
     if at >= 0:
         kind = pa.timestamp("ms", tz=batch.column(at).type.tz)
-        whole = pc.fill_null(batch.column(at).cast(kind, safe=False).cast(pa.int64()), -1)
+        whole = pc.fill_null(batch.column(at).cast(kind, safe=False).cast(pa.int64()), NO_TIMESTAMP)
+        earliest = pc.min(whole).as_py()
+        if earliest is not None and earliest < NO_TIMESTAMP:
+            raise RowError(
+                f"column timestamp: {earliest} ms is before 1970, and records have no such time; null means the time "
+                "of writing"
+            )
         timestamps = _fixed(whole, 8)
     headers = _headers(batch)
     columns = RowColumns(

@@ -73,6 +73,20 @@ def test_wrong_rows_are_refused_by_column():
         to_columns(unnamed)
 
 
+def test_times_before_1970_are_refused():
+    """Records have none, and the time of writing would be another one."""
+    epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    millisecond = datetime.timedelta(milliseconds=1)
+
+    def rows(*moments):
+        return pa.record_batch({"value": ["1"] * len(moments), "timestamp": pa.array(moments, SCHEMA[3].type)})
+
+    with pytest.raises(RowError, match="column timestamp: -2 ms is before 1970"):
+        to_columns(rows(NOON, None, epoch - 2 * millisecond))
+    # The source shows a record without a timestamp as the moment before 1970, and its copy has none either.
+    assert [record[0] for record in encoded(rows(None, epoch - millisecond, epoch))] == [5, 5, 0]
+
+
 def test_partitions_may_be_null():
     batch = pa.record_batch({"value": pa.array(["1", "2"]), "partition": pa.array([None, 3], pa.int32())})
     _, partitions = to_columns(batch)
