@@ -65,7 +65,9 @@ def load_job(path: Path, client: Mapping[str, str] | None = None) -> LoadJob:
 
 def loaded_rows(records: DataFrame) -> DataFrame:
     """Returns the rows of the table: the record's columns, and ``date``, the UTC date of its timestamp."""
-    return records.selectExpr("topic", "partition", "offset", "timestamp", "key", "value", "to_date(timestamp) as date")
+    day = "cast(floor(unix_seconds(timestamp) / 86400) as int)"  # to_date gives that of the session's time zone
+    date = f"date_from_unix_date({day}) as date"
+    return records.selectExpr("topic", "partition", "offset", "timestamp", "key", "value", date)
 
 
 def run_load(job: LoadJob, session: SparkSession | None = None, timeout_s: float | None = None) -> LoadReport:

@@ -2,6 +2,9 @@
 
 A session ends after a gap without records; see ``session_state``. Its columns are functions over its records in the
 order of their event times: ``count``, ``first``, ``last``, ``sum``, ``min``, ``max`` and ``list``.
+
+Spark hands timestamps to pandas as the local time of the session's time zone, while its watermarks count from 1970 in
+UTC. So timestamps travel as numbers.
 """
 
 from __future__ import annotations
@@ -48,6 +51,8 @@ PLACE: Final = ("topic", "partition", "offset")
 OWN: Final = "_moldau_"
 """Begins the names of columns that exist inside the query only, so that keys and columns may have any other name."""
 TIME: Final = f"{OWN}time"
+MILLIS: Final = f"{OWN}millis"
+"""The event time in milliseconds since 1970 (UTC)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +136,12 @@ def sessions_of(records: DataFrame, job: SessionsJob) -> DataFrame:
             StructField(name, _type_of(function, rows.schema[f"{OWN}{number}"].dataType))
             for number, (name, (function, _)) in enumerate(job.columns.items())
         ]
-        # Integers travel as texts, because pandas makes floats of those that have a null among them.
+        rows = rows.withColumn(MILLIS, functions.unix_millis(TIME))
+        # Numbers travel as texts, because pandas makes floats of those that have a null among them.
+        kinds = {number: rows.schema[f"{OWN}{number}"].dataType for number in range(len(job.columns))}
+        moments = frozenset(number for number, kind in kinds.items() if isinstance(kind, TimestampType))
+        for number in sorted(moments):
+            rows = rows.withColumn(f"{OWN}{number}", functions.unix_micros(f"{OWN}{number}"))
         integers = frozenset(
             number
             for number in range(len(job.columns))
@@ -147,7 +157,7 @@ def sessions_of(records: DataFrame, job: SessionsJob) -> DataFrame:
         ]
     )
     functions_of = {name: function for name, (function, _) in job.columns.items()}
-    step = partial(_step, job.gap_ms, job.events_max, tuple(names), functions_of, integers)
+    step = partial(_step, job.gap_ms, job.events_max, tuple(names), functions_of, integers, moments)
     return (
         rows.withWatermark(TIME, job.watermark)
         .groupBy(*aliased(names))
@@ -173,6 +183,7 @@ def _step(
     names: tuple[str, ...],
     functions: Mapping[str, str],
     integers: frozenset[int],
+    moments: frozenset[int],
     key: tuple[str, ...],
     frames: Iterator[pd.DataFrame],
     state: GroupState,
@@ -181,7 +192,7 @@ def _step(
     import pandas as pd
 
     sessions: list[list[Event]] = pickle.loads(state.get[0]) if state.exists else []
-    events = [event for frame in frames for event in _events(frame, len(functions), integers)]
+    events = [event for frame in frames for event in _events(frame, len(functions), integers, moments)]
     watermark_ms = state.getCurrentWatermarkMs()
     step = advance(sessions, events, watermark_ms=watermark_ms, gap_ms=gap_ms, events_max=events_max)
     if step.open:
@@ -193,27 +204,41 @@ def _step(
         state.remove()
     if step.closed:
         columns = [*SESSION_COLUMNS, *functions]
-        rows = [(*key, *_summary(session, functions)) for session in step.closed]
+        rows = [(*key, *_summary(session, functions, moments)) for session in step.closed]
         # Objects keep integers with nulls among them what they are.
         yield pd.DataFrame(rows, columns=[*names, *columns], dtype=object)
 
 
-def _events(frame: pd.DataFrame, columns: int, integers: frozenset[int]) -> Iterator[Event]:
-    times = frame[TIME].astype("datetime64[us]").astype("int64") // 1000
+def _events(frame: pd.DataFrame, columns: int, integers: frozenset[int], moments: frozenset[int]) -> Iterator[Event]:
+    """Returns events; timestamps among their values are in UTC, without a time zone."""
+    import pandas as pd
+
+    times = frame[MILLIS]
     places = zip(*(frame[f"{OWN}{name}"].tolist() for name in PLACE), strict=True)
     values: list[list[object]] = []
     for number in range(columns):
         column = frame[f"{OWN}{number}"]
         found = [None if is_null else value for value, is_null in zip(column.tolist(), column.isna(), strict=True)]
-        values.append([None if value is None else int(value) for value in found] if number in integers else found)
+        if number in integers:
+            found = [None if value is None else int(value) for value in found]
+        if number in moments:
+            found = [None if value is None else pd.Timestamp(value, unit="us") for value in found]
+        values.append(found)
     yield from zip(times.tolist(), places, zip(*values, strict=True), strict=True)
 
 
-def _summary(session: list[Event], functions: Mapping[str, str]) -> Iterator[Any]:
+def _summary(session: list[Event], functions: Mapping[str, str], moments: frozenset[int]) -> Iterator[Any]:
     for time_ms in (session[0][0], session[-1][0]):
         yield datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC)
     for index, function in enumerate(functions.values()):
-        yield _FUNCTIONS[function]([event[2][index] for event in session])
+        found = _FUNCTIONS[function]([event[2][index] for event in session])
+        yield _in_utc(found) if index in moments and function != "count" else found
+
+
+def _in_utc(found: Any) -> Any:  # noqa: ANN401 - a value of a column, or a list of them
+    if isinstance(found, list):
+        return [_in_utc(each) for each in found]
+    return None if found is None else found.tz_localize("UTC")
 
 
 def _known(values: list[Any]) -> list[Any]:

@@ -7,11 +7,13 @@ run replay that batch.
 
 import datetime
 import json
+from contextlib import contextmanager
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset
 import pytest
+from pyspark.sql import functions
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -21,7 +23,7 @@ from pyspark_moldau.jobs.aggregate import aggregate_job, run_aggregate
 from pyspark_moldau.jobs.errors import JobError
 from pyspark_moldau.jobs.export import export_job, run_export
 from pyspark_moldau.jobs.join import join_job, run_join
-from pyspark_moldau.jobs.load import load_job, run_load
+from pyspark_moldau.jobs.load import load_job, loaded_rows, run_load
 from pyspark_moldau.jobs.queries import writing
 from pyspark_moldau.jobs.sessions import run_sessions, sessions_job
 from pyspark_moldau.session.java import find_java
@@ -125,6 +127,26 @@ def crash_once(monkeypatch, batch):
 
 def consumed(brokers, topic, partitions, count):
     return ConfluentClient(brokers.bootstrap).consume(topic, partitions, count)
+
+
+@contextmanager
+def time_zone(session, name):
+    """Gives the session another time zone than UTC, which jobs have by default."""
+    session.conf.set("spark.sql.session.timeZone", name)
+    try:
+        yield
+    finally:
+        session.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def test_the_date_of_a_loaded_row_is_in_utc(spark):
+    names = "'t' as topic, 0 as partition, 0 as offset, null as key, null as value"
+    with time_zone(spark, "America/New_York"):
+        rows = spark.sql(
+            f"select {names}, timestamp_millis(id * 1000) as timestamp from values (-1), (0), (86399) as t(id)"
+        )
+        days = [str(row["date"]) for row in loaded_rows(rows).orderBy("timestamp").collect()]
+    assert days == ["1969-12-31", "1970-01-01", "1970-01-01"]
 
 
 def test_a_load_has_each_record_once(spark, brokers, tmp_path, monkeypatch):
@@ -327,7 +349,8 @@ def test_changes_of_a_window_are_written_once(spark, brokers, tmp_path, monkeypa
 def test_sessions_equal_pandas(spark, brokers, tmp_path, monkeypatch):
     """Rotations per aircraft: a session ends after three hours without a flight of the plane.
 
-    Columns may have names that the query itself could use. Nulls change nothing of the values beside them.
+    Columns may have names that the query itself could use. Nulls change nothing of the values beside them, and the
+    time zone of the session changes nothing at all.
     """
     create_topic(brokers.bootstrap, "rotations", 1, 1)
     # A pause every 40 flights separates sessions.
@@ -345,9 +368,11 @@ def test_sessions_equal_pandas(spark, brokers, tmp_path, monkeypatch):
         + f'watermark = "1 hour"\ngap = "3 hours"\nkeys = {{ plane = "{field("plane")}" }}\n[sessions.columns]\n'
         + f'flights = "count(*)"\ndelay = "sum({field("delay", "int")})"\ntopic = "first({field("origin")})"\n'
         + f'route = "list({field("origin")})"\ntickets = "list({field("ticket", "bigint")})"\n'
-        + f'landings = "count({field("landed", "timestamp")})"\n',
+        + f'landings = "count({field("landed", "timestamp")})"\nlast = "max({field("landed", "timestamp")})"\n'
+        + f'starts = "list({field("scheduled", "timestamp")})"\n',
     )
-    restarted(path, sessions_job, run_sessions, spark, brokers, monkeypatch, {"rotations": records_of(rows[120:])})
+    with time_zone(spark, "America/New_York"):
+        restarted(path, sessions_job, run_sessions, spark, brokers, monkeypatch, {"rotations": records_of(rows[120:])})
     frame = frame_of(rows)
     closed = frame["scheduled"].max() - pd.Timedelta(hours=4)
     wanted = []
@@ -358,12 +383,19 @@ def test_sessions_equal_pandas(spark, brokers, tmp_path, monkeypatch):
                 row = (plane, one["scheduled"].min(), one["scheduled"].max(), len(one), int(one["delay"].sum()))
                 tickets = ", ".join(str(rows[n]["ticket"]).replace("None", "null") for n in one.index)
                 landings = sum(rows[n]["landed"] is not None for n in one.index)
-                wanted.append((*row, one["origin"].iloc[0], list(one["origin"]), f"[{tickets}]", landings))
+                last = max(frame["scheduled"][n] for n in one.index if rows[n]["landed"] is not None)
+                starts = [moment.timestamp() for moment in one["scheduled"]]
+                wanted.append(
+                    (*row, one["origin"].iloc[0], list(one["origin"]), f"[{tickets}]", landings, last, starts)
+                )
     table = tables.read_table(spark, tmp_path / "sessions")
+    seconds = functions.expr("transform(starts, each -> cast(each as double))")
+    table = table.withColumn("starts", seconds)
     found = table.withColumn("tickets", table["tickets"].cast("string")).toPandas()  # pandas would make floats of them
-    for name in ("session_start", "session_end"):
+    for name in ("session_start", "session_end", "last"):
         found[name] = pd.to_datetime(found[name], utc=True)
-    found["route"] = found["route"].map(list)
+    for name in ("route", "starts"):
+        found[name] = found[name].map(list)
     assert len(wanted) == 20
     assert sorted(found.itertuples(index=False, name=None)) == sorted(wanted)
 
