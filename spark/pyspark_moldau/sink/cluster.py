@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 import zlib
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -82,6 +83,7 @@ _DEAD = (
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
 )
 
+ONGOING: Final = "Ongoing"
 _TASK = "-task-"
 _ADMIN_KEYS = ("bootstrap.servers", "client.id", "request.timeout.ms", "security.protocol")
 
@@ -370,8 +372,8 @@ class _Task:
                     pass
                 return None
             case Fence():
-                name = attempt.names.task(attempt.run, attempt.partition, attempt.attempt)
-                given = dict(self._options.producer) | {"transactional.id": name}
+                self._id = await self._free_id()
+                given = dict(self._options.producer) | {"transactional.id": self._id}
                 self._producer = await self._stack.enter_async_context(Producer(given))
                 await self._producer.init_transactions()
                 return None
@@ -382,8 +384,7 @@ class _Task:
                 return writer.rows, writer.fingerprint
             case StageMarker(batch):
                 await self._producer.send_offsets_to_transaction(
-                    {MARKER_PARTITION: CommittedOffset(offset=batch)},
-                    attempt.names.task(attempt.run, attempt.partition, attempt.attempt),
+                    {MARKER_PARTITION: CommittedOffset(offset=batch)}, self._id
                 )
                 return None
             case HandOver(rows, fingerprint):
@@ -396,6 +397,22 @@ class _Task:
                     fingerprint=fingerprint,
                 )
         raise AssertionError(f"{effect} is not a task's")
+
+    async def _free_id(self) -> str:
+        """Returns a transactional id for this attempt that has no open transaction.
+
+        If Spark runs a stage again because an executor was lost, it counts attempts from 0 again. A task of the first
+        run may have handed its transaction over by then, and taking over its id would abort that.
+        """
+        attempt = self._attempt
+        name = attempt.names.task(attempt.run, attempt.partition, attempt.attempt)
+        try:
+            found = await self._admin.describe_transactions([name])
+        except KafkaError as error:
+            if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                raise
+            return name
+        return f"{name}-{uuid.uuid4().hex[:8]}" if found[name].state == ONGOING else name
 
 
 def write_exactly_once(options: SinkOptions, attempt: Attempt, batches: Iterator[pa.RecordBatch]) -> Report:
@@ -456,7 +473,7 @@ class _Driver:
 async def _abort_orphans(admin: Admin, names: Names, kept: frozenset[str]) -> None:
     """Aborts what readers would wait for until its time-out. A failure delays readers, and nothing else."""
     try:
-        for listed in await admin.list_transactions(states=["Ongoing"]):
+        for listed in await admin.list_transactions(states=[ONGOING]):
             name = listed.transactional_id
             if names.is_task(name) and name not in kept:
                 logger.info("orphan-aborted id=%s", name)

@@ -89,6 +89,18 @@ def test_a_replay_after_the_decision_writes_nothing(brokers):
         job.task(0, 0)
 
 
+def test_a_stage_that_runs_again_ends_no_reported_transaction(brokers):
+    """An executor was lost. Spark counts attempts from 0 again, and takes the first report of each partition."""
+    job = Job(brokers, "stage-again", 9000)
+    reports = [job.task(0, 0), job.task(0, 1)]
+    job.task(0, 1)
+    job.commit(0, reports)
+    assert job.open_ids() == []
+    assert job.found() == dict.fromkeys(range(9000, 9020), 1)
+    job.commit(1, [job.task(1, 0), job.task(1, 1)])
+    assert job.found() == dict.fromkeys(range(9000, 9040), 1)
+
+
 def test_a_driver_that_dies_while_deciding_blocks_no_task(brokers):
     """Its open transaction holds the decision's offset; tasks that waited for it would wait for its time-out."""
     job = Job(brokers, "dying", 2000)

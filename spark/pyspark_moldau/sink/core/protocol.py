@@ -160,7 +160,7 @@ class Ended(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Takes over the task's transactional id; its open transaction is aborted. Result: None."""
+    """Takes over a transactional id of the task that has no open transaction. Result: None."""
 
 
 @dataclass(frozen=True, slots=True)
