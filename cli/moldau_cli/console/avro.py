@@ -19,17 +19,22 @@ class AvroViews:
     """Shows Avro values as JSON. The registry's schemas are kept, so each is asked for once."""
 
     def __init__(self, registry: str) -> None:
-        """Takes the registry's URL.
+        """Takes the registry's URL, which may have a login.
 
         Raises:
-            UsageError: the decoder is not installed.
+            UsageError: the decoder is not installed, or the URL is none.
         """
         absent = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
         if absent:
             raise UsageError(f"--registry: {' and '.join(absent)} not installed; run: pip install 'moldau[jobs]'")
+        from pyspark_moldau.jobs.config.job_config import REGISTRY_FORM, split_login
         from pyspark_moldau.jobs.payloads.avro_codec import Registry
 
-        self._registry = Registry(registry.rstrip("/"))
+        try:
+            address, login = split_login(registry.rstrip("/"))
+        except ValueError as error:
+            raise UsageError(f"--registry: {REGISTRY_FORM}") from error
+        self._registry = Registry(address, login)
         self._turn = trio.CapacityLimiter(1)
 
     async def view(self, value: bytes) -> str | None:

@@ -31,6 +31,7 @@ from moldau_cli.console.data import requests
 from moldau_cli.console.data.requests import quotas
 from moldau_cli.console.faults import LocalNodes
 from moldau_cli.console.pages import QUESTIONS
+from moldau_cli.errors import UsageError
 from moldau_jepsen.launcher import LauncherError, LauncherUsageError, Node
 from moldau_jepsen.launcher.process import start_mark
 from moldau_jepsen.launcher.spec import FILE_NAME, to_json
@@ -150,6 +151,15 @@ def test_undecodable_values_show_the_reason(views, value, words):
     text = trio.run(views.view, value)
     assert text.startswith("not decoded: ")
     assert words in text
+
+
+def test_the_login_of_a_registry_is_not_shown():
+    """Nothing listens at the address, which the text names."""
+    text = trio.run(AvroViews("http://al:s3cr3t@127.0.0.1:1/").view, framed(9))
+    assert "http://127.0.0.1:1/schemas/ids/9" in text
+    assert "s3cr3t" not in text
+    with pytest.raises(UsageError, match="--registry: expected a URL"):
+        AvroViews("http://[x")
 
 
 @pytest.fixture

@@ -124,6 +124,24 @@ def test_the_keys_of_a_secured_cluster_are_read(folder, monkeypatch):
     assert PASSWORD not in repr(job)
 
 
+def test_a_registry_may_refer_to_a_secret(folder, monkeypatch):
+    monkeypatch.setenv("MOLDAU_TEST_LOGIN", f"al:{PASSWORD}%40")
+    (folder / "flight.json").write_text('{"type": "record", "name": "R", "fields": []}')
+    avro = LOAD.replace('"json"', '"avro"\nregistry = "https://${env:MOLDAU_TEST_LOGIN}@host:8081/"')
+    job = load_job(write(folder, avro))
+    assert (job.source.payload.registry, job.source.payload.registry_login) == (
+        "https://host:8081",
+        f"al:{PASSWORD}@",
+    )
+    assert PASSWORD not in repr(job)
+    for wrong in ("ftp://host", "http://[host"):
+        with pytest.raises(JobConfigError, match="registry: expected a URL such as http://127"):
+            load_job(write(folder, avro.replace("https://${env:MOLDAU_TEST_LOGIN}@host:8081/", wrong)))
+    monkeypatch.delenv("MOLDAU_TEST_LOGIN")
+    with pytest.raises(JobConfigError, match=r"\[source.payload\] registry: .*MOLDAU_TEST_LOGIN"):
+        load_job(write(folder, avro))
+
+
 @pytest.mark.parametrize("key", ["ssl.truststore.location", "ssl.keystore.location", "ssl.ca.location"])
 def test_files_of_tls_are_relative_to_the_job(folder, key):
     table = f'[kafka]\nsecurity.protocol = "SSL"\n{key} = "keys/one.pem"\n'

@@ -3,6 +3,7 @@
 Method: values are encoded by the libraries of the formats, or damaged by hand; a registry runs as an HTTP server.
 """
 
+import base64
 import datetime
 import http.server
 import io
@@ -221,11 +222,12 @@ def registry():
         "/schemas/ids/4": (500, {}),
         "/schemas/ids/5": (404, {"error_code": 404}),
     }
-    asked = []
+    asked, logins = [], []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             asked.append(self.path)
+            logins.append(self.headers["Authorization"])
             code, document = answers.get(self.path, (404, {"error_code": 40403}))
             self.send_response(code)
             self.end_headers()
@@ -237,7 +239,7 @@ def registry():
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", asked, old
+        yield f"127.0.0.1:{server.server_port}", asked, old, logins
         server.shutdown()
         thread.join()
 
@@ -247,7 +249,8 @@ def schemas(monkeypatch):
     """A registry without a server: its address, and the schemas by id."""
     answers = {}
 
-    def urlopen(address, timeout):
+    def urlopen(request, timeout):
+        address = request.full_url
         return io.BytesIO(json.dumps({"schema": json.dumps(answers[int(address.rpartition("/")[2])])}).encode())
 
     monkeypatch.setattr(avro_codec.urllib.request, "urlopen", urlopen)
@@ -257,8 +260,8 @@ def schemas(monkeypatch):
 
 
 def test_a_registry_gives_the_writers_schema(registry):
-    url, asked, old = registry
-    payload = PayloadConfig(format="avro", schema=json.dumps(AVRO_SCHEMA).encode(), registry=url)
+    host, asked, old, _ = registry
+    payload = PayloadConfig(format="avro", schema=json.dumps(AVRO_SCHEMA).encode(), registry=f"http://{host}")
     shorter = {name: value for name, value in FLIGHT.items() if name != "delay"}
     values = [avro_value(1, shorter, old), avro_value(2, FLIGHT, AVRO_SCHEMA), avro_value(1, shorter, old)]
     decoded, errors = decode_values(decoder_of(payload), values)
@@ -350,6 +353,22 @@ def test_the_readers_logical_type_counts(name, schemas):
     payload = PayloadConfig(format="avro", schema=json.dumps(record_of(read)).encode(), registry=url)
     decoded, errors = decode_values(decoder_of(payload), [avro_value(7, {"f0": value}, answers[7])])
     assert (errors, decoded.to_pylist()) == ([None], [{"f0": expected}])
+
+
+def test_the_login_of_a_registry_is_sent_and_not_shown(registry):
+    host, _, _, logins = registry
+    payload = PayloadConfig(
+        format="avro",
+        schema=json.dumps(AVRO_SCHEMA).encode(),
+        registry=f"http://{host}",
+        registry_login="al:p@ss",
+    )
+    _, errors = decode_values(decoder_of(payload), [avro_value(2, FLIGHT, AVRO_SCHEMA)])
+    assert errors == [None]
+    assert logins == ["Basic " + base64.b64encode(b"al:p@ss").decode()]
+    with pytest.raises(JobError, match="answers 500") as failure:
+        decode_values(decoder_of(payload), [avro_value(4, FLIGHT, AVRO_SCHEMA)])
+    assert "p@ss" not in str(failure.value)
 
 
 def test_protobuf_becomes_columns():

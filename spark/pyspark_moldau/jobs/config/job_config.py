@@ -11,6 +11,7 @@ import re
 import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from moldau.runtime.config import ConfigError
 from moldau.runtime.config.providers import resolve
@@ -33,6 +34,7 @@ SCHEMA_BYTES_MAX: Final = 4 * 1024 * 1024
 COUNT_MAX: Final = 2**31 - 1
 EXPORT: Final = "export"
 FAIL_ON_DATA_LOSS: Final = "fail_on_data_loss"
+REGISTRY_FORM: Final = "expected a URL such as http://127.0.0.1:8081"
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _DURATION = re.compile(r"[1-9]\d{0,8} (second|minute|hour|day|week)s?")
 
@@ -49,6 +51,7 @@ class PayloadConfig:
     registry: str = ""
     message: str = ""
     dead_letter_topic: str = ""
+    registry_login: str = field(default="", repr=False)  # user:password
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,17 +249,33 @@ def _payload_of(section: Section, folder: Path) -> PayloadConfig:
     registry = section.text("registry", "")
     if registry and kind != "avro":
         raise section.error("registry", f"is for avro; {kind} takes its schema from a file")
+    try:
+        registry = str(resolve({"registry": registry}, os.environ)["registry"])
+    except ConfigError as error:
+        raise section.error("registry", "; ".join(error.problems)) from error
+    try:
+        address, login = split_login(registry)
+    except ValueError as error:
+        raise section.error("registry", REGISTRY_FORM) from error
     if registry and not registry.startswith(("http://", "https://")):
-        raise section.error("registry", f"expected a URL such as http://127.0.0.1:8081, got {registry!r}")
+        raise section.error("registry", REGISTRY_FORM)
     payload = PayloadConfig(
         format=kind,
         schema=_schema_bytes(section, folder),
-        registry=registry.rstrip("/"),
+        registry=address.rstrip("/"),
+        registry_login=login,
         message=section.text("message") if kind == "protobuf" else "",
         dead_letter_topic=check_topic(section, "dead_letter_topic", section.text("dead_letter_topic")),
     )
     section.finish()
     return payload
+
+
+def split_login(url: str) -> tuple[str, str]:
+    """Returns an address without its login, and the login, ``user:password`` or empty."""
+    parts = urlsplit(url)
+    login, _, host = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=host)), unquote(login)
 
 
 def _schema_bytes(section: Section, folder: Path) -> bytes:

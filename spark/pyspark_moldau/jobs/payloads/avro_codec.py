@@ -7,6 +7,8 @@ logical types.
 
 from __future__ import annotations
 
+import base64
+import http.client
 import io
 import json
 import urllib.error
@@ -34,6 +36,18 @@ SCHEMA_NOT_FOUND: Final = 40403
 DECIMAL_DIGITS_MAX: Final = 38
 """The largest precision of a decimal column in Spark."""
 
+_DAMAGED: Final = (
+    OSError,
+    http.client.HTTPException,
+    ValueError,
+    KeyError,
+    AttributeError,
+    TypeError,
+    SchemaParseException,
+    UnknownType,
+)
+"""What an answer of a registry may raise that is no answer, or holds no schema."""
+
 _PRIMITIVE = {
     "boolean": pa.bool_(),
     "int": pa.int32(),
@@ -51,10 +65,14 @@ _LOGICAL = {
 
 
 class Registry:
-    """Reads writer schemas from a schema registry by their ids; ``align`` makes of them what values are read with."""
+    """Reads writer schemas from a schema registry by their ids.
 
-    def __init__(self, url: str, align: Callable[[Schema], Schema]) -> None:
+    ``login`` is ``user:password`` or empty; ``align`` makes of a schema what values are read with.
+    """
+
+    def __init__(self, url: str, login: str = "", align: Callable[[Schema], Schema] = lambda found: found) -> None:
         self._url = url
+        self._login = login
         self._align = align
         self._known: dict[int, Schema | None] = {}
 
@@ -77,7 +95,11 @@ class Registry:
     def _fetch(self, schema_id: int) -> Schema | None:
         address = f"{self._url}/schemas/ids/{schema_id}"
         try:
-            with urllib.request.urlopen(address, timeout=REGISTRY_TIMEOUT_S) as answer:
+            request = urllib.request.Request(address)
+            if self._login:  # not for another host to which the answer may lead
+                given = base64.b64encode(self._login.encode()).decode("ascii")
+                request.add_unredirected_header("Authorization", f"Basic {given}")
+            with urllib.request.urlopen(request, timeout=REGISTRY_TIMEOUT_S) as answer:
                 document = json.loads(answer.read(ANSWER_BYTES_MAX))
             if document.get("schemaType", "AVRO") != "AVRO":
                 return None
@@ -87,11 +109,17 @@ class Registry:
             fastavro.parse_schema(found)
             return fastavro.parse_schema(self._align(found))
         except urllib.error.HTTPError as error:
-            if error.code == 404 and _code_of(error) == SCHEMA_NOT_FOUND:
+            with error:  # it holds the connection
+                is_unknown = error.code == 404 and _code_of(error) == SCHEMA_NOT_FOUND
+            if is_unknown:
                 return None
-            hint = "; check the address, and that it is a registry" if error.code == 404 else ""
+            hints = {
+                404: "; check the address, and that it is a registry",
+                401: "; its login is user:password@ in the address",
+            }
+            hint = hints.get(error.code, "")
             raise JobError(f"registry: {address} answers {error.code}{hint}") from error
-        except (OSError, ValueError, KeyError, AttributeError, TypeError, SchemaParseException, UnknownType) as error:
+        except _DAMAGED as error:
             raise JobError(f"registry: {address}: {error}; check the address, and that it is a registry") from error
 
 
@@ -106,7 +134,7 @@ def _code_of(error: urllib.error.HTTPError) -> object:
 class AvroDecoder:
     """Decodes values in Confluent's wire format to one schema."""
 
-    def __init__(self, schema: bytes, registry: str = "") -> None:
+    def __init__(self, schema: bytes, registry: str = "", login: str = "") -> None:
         try:
             document = json.loads(schema)
             parsed = fastavro.parse_schema(document)
@@ -117,7 +145,7 @@ class AvroDecoder:
         self.type = _type_of(parsed, {}, ())
         alignment = Alignment(parsed)
         self._schema = fastavro.parse_schema(alignment.aligned(document))
-        self._registry = Registry(registry, alignment.aligned) if registry else None
+        self._registry = Registry(registry, login, alignment.aligned) if registry else None
 
     def decode(self, value: bytes) -> object:
         """Returns one value as the struct's Python form.

@@ -49,7 +49,7 @@ def decoder_of(payload: PayloadConfig) -> Decoder:
     if payload.format == "avro":
         from pyspark_moldau.jobs.payloads.avro_codec import AvroDecoder
 
-        return AvroDecoder(payload.schema, payload.registry)
+        return AvroDecoder(payload.schema, payload.registry, payload.registry_login)
     from pyspark_moldau.jobs.payloads.protobuf_codec import ProtobufDecoder
 
     assert payload.format == "protobuf", "raw values have no decoder"
