@@ -164,9 +164,10 @@ def _ranges(
     for partition in sorted(end):
         topic, number = partition
         first = earliest[partition] or 0
-        # A topic that a restarted query names in addition may be old; one that a pattern finds came since.
-        is_new = partition not in start and (topic in known or options.subscription.pattern is not None)
-        if is_new and first > 0:
+        # What a restarted query names in addition may be old; other partitions, and topics of a pattern, came since.
+        is_found = options.subscription.assignment is None and topic in known
+        is_found = is_found or options.subscription.pattern is not None
+        if partition not in start and is_found and first > 0:
             report_loss(
                 f"{topic}-{number} came while the query ran or rested, and its records 0..{first - 1} are gone "
                 f"(the log now starts at {first})",
