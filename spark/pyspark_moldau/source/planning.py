@@ -98,6 +98,19 @@ def resolve(reader: LogReader, partitions: Sequence[Partition], position: Positi
     }
 
 
+def ends_of(reader: LogReader, options: SourceOptions, at_least: Mapping[Partition, int | None]) -> Offsets:
+    """Returns the ends of partitions; one that only open transactions hold back below ``at_least`` counts as that.
+
+    A query that is started again with ``read_committed`` may be past the beginning of a transaction that is open.
+    """
+    ends = {key: at or 0 for key, at in reader.offsets(dict.fromkeys(at_least, LATEST)).items()} if at_least else {}
+    wanted = {key: at for key, at in at_least.items() if at is not None and ends[key] < at}
+    if wanted and options.client.read_committed:
+        whole = reader.offsets(dict.fromkeys(wanted, LATEST), uncommitted=True)
+        ends |= {key: at for key, at in wanted.items() if (whole[key] or 0) >= at}
+    return ends
+
+
 def read_chunks(connect: Connect, options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Yields the records of a task's ranges; runs in a task."""
     from pyspark_moldau.source.arrow import to_record_batch
@@ -208,12 +221,12 @@ def _confirmed(reader: LogReader, options: SourceOptions, ranges: Sequence[Offse
     ends: dict[Partition, int] = {}
     deadline = time.monotonic() + SETTLE_S
     while True:
-        unseen = [
-            (one.topic, one.partition)
+        unseen = {
+            (one.topic, one.partition): one.end
             for one in ranges
             if one.start < one.end and reader.end_epoch((one.topic, one.partition), one.end) is None
-        ]
-        ends = {key: at or 0 for key, at in reader.offsets(dict.fromkeys(unseen, LATEST)).items()} if unseen else {}
+        }
+        ends = ends_of(reader, options, unseen)
         short = [one for one in ranges if ends.get((one.topic, one.partition), one.end) < one.end]
         if not short or time.monotonic() >= deadline:
             break

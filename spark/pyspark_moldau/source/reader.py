@@ -99,10 +99,11 @@ class LogReader(Protocol):
         """Returns the ids of those of the topics that exist now; the ``expected`` one if any broker knows it."""
         ...
 
-    def offsets(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int | None]:
+    def offsets(self, timestamps: Mapping[Partition, int], *, uncommitted: bool = False) -> dict[Partition, int | None]:
         """Returns for each partition the offset of a timestamp (milliseconds, ``EARLIEST`` or ``LATEST``).
 
-        None means that no record is that late.
+        None means that no record is that late. ``uncommitted`` looks past open transactions, whatever the options of
+        the query say.
         """
         ...
 
@@ -161,9 +162,9 @@ class ClusterReader:
 
         return self._cluster.retry("look up topics", ask)
 
-    def offsets(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int | None]:
+    def offsets(self, timestamps: Mapping[Partition, int], *, uncommitted: bool = False) -> dict[Partition, int | None]:
         """See ``LogReader``."""
-        found = self._cluster.retry("look up offsets", lambda: self._offsets(timestamps))
+        found = self._cluster.retry("look up offsets", lambda: self._offsets(timestamps, uncommitted=uncommitted))
         return {partition: offset for partition, (offset, _) in found.items()}
 
     def end_epoch(self, partition: Partition, end: int) -> int | None:
@@ -262,7 +263,9 @@ class ClusterReader:
             by_leader.setdefault(self._cluster.leader_address(partition), []).append(partition)
         return by_leader
 
-    def _offsets(self, timestamps: Mapping[Partition, int]) -> dict[Partition, tuple[int | None, int]]:
+    def _offsets(
+        self, timestamps: Mapping[Partition, int], *, uncommitted: bool = False
+    ) -> dict[Partition, tuple[int | None, int]]:
         """Returns offsets and leader epochs."""
         found: dict[Partition, tuple[int | None, int]] = {}
         for address, partitions in self._by_leader(list(timestamps)).items():
@@ -273,7 +276,7 @@ class ClusterReader:
                 )
             request = ListOffsetsRequest(
                 replica_id=-1,
-                isolation_level=int(self._client.read_committed),
+                isolation_level=int(self._client.read_committed and not uncommitted),
                 topics=[ListOffsetsTopic(name=topic, partitions=parts) for topic, parts in by_topic.items()],
             )
             answer = self._cluster.ask(address, request, LIST_OFFSETS_VERSION, ListOffsetsResponse)
@@ -282,7 +285,7 @@ class ClusterReader:
                     raise_for(part.error_code, f"{entry.name}-{part.partition_index}")
                     key = entry.name, part.partition_index
                     found[key] = part.offset if part.offset >= 0 else None, part.leader_epoch
-                    if timestamps.get(key) == LATEST:
+                    if timestamps.get(key) == LATEST and not uncommitted:
                         self._ends.note(key, self._cluster.topic_ids.get(entry.name), part.leader_epoch, part.offset)
         missing = [partition for partition in timestamps if partition not in found]
         if missing:

@@ -36,6 +36,7 @@ from pyspark_moldau.source.core.options import EARLIEST, LATEST, OptionError, So
 from pyspark_moldau.source.planning import (
     Connect,
     connect_cluster,
+    ends_of,
     mean_sizes,
     plan,
     read_chunks,
@@ -258,8 +259,7 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         deadline = time.monotonic() + planning.SETTLE_S
         while True:
             partitions = reader.partitions(self._options.subscription, missing_ok=True, expected=topic_ids_before)
-            latest = reader.offsets(dict.fromkeys(partitions, LATEST)) if partitions else {}
-            ends = {partition: offset or 0 for partition, offset in latest.items()}
+            ends = ends_of(reader, self._options, {partition: at_least.get(partition) for partition in partitions})
             topic_ids = reader.topic_ids(sorted({topic for topic, _ in partitions}), topic_ids_before)
             replaced = {name for name, found in topic_ids.items() if topic_ids_before.get(name, found) != found}
             settled = all(

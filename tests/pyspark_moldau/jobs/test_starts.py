@@ -59,7 +59,7 @@ def job(tmp_path):
 
 
 def check(job):
-    """What a run does first."""
+    """Does what a run does first."""
     return check_folder(job.config.root, job.config.checkpoint, "load", job.sink.path)
 
 

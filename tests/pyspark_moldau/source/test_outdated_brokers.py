@@ -25,6 +25,7 @@ from moldau.protocol.messages.metadata import (
 from moldau.records import encode_batch
 from pyspark_moldau.errors import DataLossError
 from pyspark_moldau.source import data_source as source
+from pyspark_moldau.source import planning
 from pyspark_moldau.source.core.offsets import OffsetRange
 from pyspark_moldau.source.core.options import ClientOptions, parse_options
 from pyspark_moldau.source.reader import ClusterReader
@@ -44,6 +45,7 @@ class Broker:
     records: int = 3
     asked: int = 0
     epoch: int = -1
+    stable: int | None = None  # the last stable offset, if a transaction is open
     hears_after: int = 0  # so often it names itself, and then ``leader``
 
     def names_leader(self):
@@ -78,7 +80,9 @@ class Connection:
         return MetadataResponse(brokers=names, topics=[topic])
 
     def _ListOffsetsResponse(self):
-        at = 0 if self._request.topics[0].partitions[0].timestamp == -2 else self._broker.records
+        broker = self._broker
+        end = broker.records if self._request.isolation_level == 0 or broker.stable is None else broker.stable
+        at = 0 if self._request.topics[0].partitions[0].timestamp == -2 else end
         return ListOffsetsResponse(
             topics=[
                 ListOffsetsTopicResponse(
@@ -102,13 +106,14 @@ class Connection:
         return FetchResponse(responses=[FetchableTopicResponse(topic_id=topic.topic_id, partitions=[data])])
 
 
-def reader_of(monkeypatch, *brokers, api_timeout_ms=1000):
+def reader_of(monkeypatch, *brokers, api_timeout_ms=1000, read_committed=False):
     found = ClusterReader(
         ClientOptions(
             bootstrap=tuple(ADDRESSES.values()),
             retry_backoff_ms=1,
             retry_backoff_max_ms=1,
             api_timeout_ms=api_timeout_ms,
+            read_committed=read_committed,
         )
     )
     by_address = dict(zip(ADDRESSES.values(), brokers, strict=True))
@@ -138,6 +143,19 @@ def test_a_position_is_not_given_up_for_a_lagging_broker(monkeypatch):
     stream = source.MoldauStreamReader(parse_options(OPTIONS, streaming=True), connect=lambda client: reader)
     position = {"t": {"0": 3}, f"t#{id_text(PRESENT)}": {}}
     assert stream.latestOffset(position, ReadAllAvailable()) == position
+
+
+def test_a_position_past_an_open_transaction_is_kept(monkeypatch):
+    """The query read uncommitted records until its options changed. Nothing is lost, and nothing is read twice."""
+    monkeypatch.setattr(planning, "SETTLE_S", 0.0)
+    reader = reader_of(monkeypatch, Broker(stable=1), Broker(), read_committed=True)
+    options = parse_options(OPTIONS | {"kafka.isolation.level": "read_committed"}, streaming=True)
+    stream = source.MoldauStreamReader(options, connect=lambda client: reader)
+    ids = {f"t#{id_text(PRESENT)}": {}}
+    position = {"t": {"0": 2}} | ids
+    assert stream.latestOffset(position, ReadAllAvailable()) == position
+    tasks = stream.partitions({"t": {"0": 0}} | ids, position)  # planned before, and not done
+    assert [(one.start, one.end) for task in tasks for one in task.ranges] == [(0, 2)]
 
 
 def test_a_task_does_not_take_a_lagging_brokers_word(monkeypatch):

@@ -83,7 +83,7 @@ class MemoryLog:
     def sizes(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return {partition: self.bytes_of_record * len(self.records[partition]) for partition in partitions}
 
-    def offsets(self, timestamps: Mapping[Partition, int]) -> dict[Partition, int | None]:
+    def offsets(self, timestamps: Mapping[Partition, int], *, uncommitted: bool = False) -> dict[Partition, int | None]:
         result: dict[Partition, int | None] = {}
         for partition, timestamp in timestamps.items():
             log = self.records[partition]

@@ -46,7 +46,7 @@ _DAMAGED: Final = (
     SchemaParseException,
     UnknownType,
 )
-"""What an answer of a registry may raise that is no answer, or holds no schema."""
+"""Errors of an answer that is cut off, or is not a registry's, or holds no schema."""
 
 _PRIMITIVE = {
     "boolean": pa.bool_(),
