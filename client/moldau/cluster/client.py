@@ -314,7 +314,8 @@ class ClusterClient:
         if refusals:  # another server would refuse the same login, even where some cannot be reached now
             self.bootstrap_error = BootstrapError(refusals[-1].message, refusals[-1].code)
         elif not all(map(is_final, errors)):
-            return ConnectionError(f"no broker of {servers} answers: {str(errors[-1]) or 'no answer in time'}")
+            reason = getattr(errors[-1], "strerror", None) or str(errors[-1]) or "no answer in time"
+            return ConnectionError(f"no broker of {servers} answers: {reason}")
         elif not isinstance(request, MetadataRequest) and isinstance(errors[-1], UnsupportedApiError):
             return errors[-1]  # another request may be served
         else:

@@ -23,6 +23,7 @@ AT_ONCE_MS = 5_000  # the shortest time-out below is 30 s
 T0 = ("t", 0)
 SPEAKS_TLS = "this listener speaks TLS: set security.protocol=SSL, or SASL_SSL if it demands a login"
 SPEAKS_TLS_TO_LOGINS = "this listener speaks TLS: set security.protocol=SASL_SSL"
+UNTRUSTED = "CERTIFICATE_VERIFY_FAILED: self-signed certificate in certificate chain; is its signer in ssl.truststore."
 SPEAKS_NONE = "this listener does not speak TLS: set security.protocol=PLAINTEXT"
 
 
@@ -128,7 +129,7 @@ MISFITS = [
     pytest.param(True, False, 0, LOGIN, SPEAKS_TLS_TO_LOGINS, id="sasl-plaintext-client"),
     pytest.param(False, True, 0, {}, SPEAKS_NONE, id="tls-client"),
     pytest.param(False, True, 0, LOGIN | {"security.protocol": "SASL_SSL"}, SPEAKS_NONE, id="sasl-tls-client"),
-    pytest.param(True, True, 1, {}, "CERTIFICATE_VERIFY_FAILED", id="untrusted-certificate"),
+    pytest.param(True, True, 1, {}, UNTRUSTED, id="untrusted-certificate"),
 ]
 
 
@@ -145,6 +146,33 @@ def test_every_call_fails_at_once_with_the_cause(use, listener, tls, certificate
         assert "no broker of broker1:9092, broker2:9092 can be used: " in str(caught.value)
 
     simulate(scenario, listeners=[listener, listener], tls=tls, certificates=certificates, more=more)
+
+
+NO_CERTIFICATE = "the listener demands a certificate (ssl.keystore.location): TLSV13_ALERT_CERTIFICATE_REQUIRED"
+STRANGER = "the listener refuses a certificate (ssl.keystore.location): TLSV1_ALERT_UNKNOWN_CA"
+LOGIN_OVER_TLS = LOGIN | {"security.protocol": "SASL_SSL"}
+
+
+@pytest.mark.parametrize(("number", "text"), [(None, NO_CERTIFICATE), (1, STRANGER)], ids=["none", "stranger"])
+@pytest.mark.parametrize("login", [{}, LOGIN_OVER_TLS], ids=["tls", "sasl"])
+def test_a_refused_client_certificate_is_final(number, text, login):
+    """With TLS 1.3 the refusal comes after the client's handshake; clients went on until their time was over."""
+
+    async def scenario(cluster, config, environment):
+        demanding = authority().settings("broker1", client_auth="required")
+        cluster.secure[1] = ListenerTls(demanding, environment.disk)
+        if number is not None:
+            chain, key = authority(number).issue("client")
+            config |= {"ssl.keystore.certificate.chain": chain, "ssl.keystore.key": key}
+        begun = environment.clock.monotonic_ms()
+        for use in (sends, polls_in_a_group, lists_topics):
+            with pytest.raises(BootstrapError) as caught:
+                await use(config, environment)
+            assert text in str(caught.value)
+            assert "Errno" not in str(caught.value)
+        assert environment.clock.monotonic_ms() - begun < AT_ONCE_MS
+
+    simulate(scenario, listeners=[True], tls=True, more=login)
 
 
 @pytest.mark.parametrize("tls", [False, True])
@@ -251,6 +279,9 @@ async def _misbehave(behaviour, node_environment):
             kept.append(connection)
         elif behaviour == "leaves":
             connection.close()
+        elif behaviour == "http":
+            await connection.wait_readable()
+            await connection.send_all((b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",))
         else:
             await connection.wait_readable()
             connection.abort()
@@ -274,3 +305,16 @@ def test_a_producer_gives_up_when_max_block_is_over(use, behaviour, more):
         assert 2_000 <= environment.clock.monotonic_ms() - begun < 2_100
 
     simulate(scenario, listeners=[False], tls=False, more=more)
+
+
+def test_a_web_server_is_named():
+    """Its first bytes were reported as an answer of 1213486160 bytes."""
+
+    async def scenario(cluster, config, environment):
+        cluster.kill_broker(1)
+        cluster.world.node("broker1").start(partial(_misbehave, "http"))
+        with pytest.raises(KafkaError, match=f"broker1:{PORT}: this is an HTTP server, not a broker") as caught:
+            await sends(config | {"max.block.ms": "2000"}, environment)
+        assert "Errno" not in str(caught.value)
+
+    simulate(scenario, listeners=[False], tls=False)

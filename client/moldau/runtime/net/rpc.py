@@ -37,7 +37,7 @@ from moldau.runtime.net.pending import REQUEST_TIMEOUT_MS, PendingResponse, deco
 from moldau.runtime.net.served_versions import ServedVersions
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau.runtime.tasks.sync import Signal
-from moldau.runtime.tls.errors import TlsMismatchError, looks_like_tls
+from moldau.runtime.tls.errors import TlsHandshakeError, TlsMismatchError, looks_like_tls
 from moldau.version import VERSION
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ class RpcConnection:
                     self.fail(f"no answer to request {self._pending[0].correlation_id}, whose caller was cancelled")
                 break
             except OSError as error:
-                self.fail(f"connection lost: {error.strerror or error}")
+                self._lost(error)
             else:
                 if count:
                     self._received(count)
@@ -441,7 +441,7 @@ class RpcConnection:
                 self._queue(waiting)
         except SaslAuthenticationError as error:
             self.fail(f"re-authentication failed: {error.message}")
-        except ConnectionAbortedError:
+        except ConnectionError:
             return  # ``_queue`` has closed the connection, and says so to every task that waits
 
     def _queue(self, buffers: tuple[Buffer, ...]) -> None:
@@ -454,8 +454,8 @@ class RpcConnection:
         except BlockingIOError:
             self._outgoing = buffers
         except OSError as error:
-            self.fail(f"connection lost: {error.strerror or error}")
-            raise ConnectionAbortedError(f"{self.peer}: {self._error}") from error
+            self._lost(error)
+            raise self._error_class(f"{self.peer}: {self._error}") from error
         if self._outgoing:
             self._changed.notify()
 
@@ -497,7 +497,7 @@ class RpcConnection:
                 except BlockingIOError:
                     await self._connection.wait_writable()
         except OSError as error:
-            self.fail(f"connection lost: {error.strerror or error}")
+            self._lost(error)
         finally:
             self._sending = False
             self._changed.notify()
@@ -525,10 +525,18 @@ class RpcConnection:
                     await trio.lowlevel.checkpoint()
                     drained = 0
         except OSError as error:
-            self.fail(f"connection lost: {error.strerror or error}")
+            self._lost(error)
         finally:
             self._receiving = False
             self._changed.notify()
+
+    def _lost(self, error: OSError) -> None:
+        """Closes the connection after an error of the transport; a refused certificate stays recognizable as one."""
+        if isinstance(error, TlsHandshakeError):
+            self._error_class = type(error)
+            self.fail(str(error))
+        else:
+            self.fail(f"connection lost: {error.strerror or error}")
 
     def _reason_of_end(self) -> str:
         if self._answers or self._renewal is not None or not self.serves(ApiKey.SASL_HANDSHAKE):
@@ -548,6 +556,8 @@ class RpcConnection:
             if looks_like_tls(error.received):
                 self._error_class = TlsMismatchError
                 self.fail("this listener speaks TLS: set security.protocol=SSL, or SASL_SSL if it demands a login")
+            elif error.received.startswith(b"HTTP"):
+                self.fail("this is an HTTP server, not a broker")
             else:
                 self.fail(str(error))
 

@@ -243,7 +243,9 @@ class RealNetwork:
         try:
             found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except socket.gaierror as error:
-            raise ConnectionError(errno.EHOSTUNREACH, f"host name {host!r} cannot be resolved: {error}") from error
+            raise ConnectionError(
+                errno.EHOSTUNREACH, f"host name {host!r} cannot be resolved: {error.strerror}"
+            ) from error
         failures: list[str] = []
         for family, kind, protocol, _, name in found:
             try:

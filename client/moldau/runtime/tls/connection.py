@@ -53,9 +53,32 @@ A client with TLS reads the reason in it; as the size of a Kafka frame it is bey
 """
 
 
+UNKNOWN_SIGNERS = frozenset((18, 19, 20, 21))
+"""OpenSSL's codes for a certificate whose signer is not trusted (``X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT`` ...)."""
+
+CERTIFICATE_DEMANDED = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+CERTIFICATE_ALERTS = frozenset(
+    (
+        "SSLV3_ALERT_BAD_CERTIFICATE",
+        "SSLV3_ALERT_CERTIFICATE_EXPIRED",
+        "SSLV3_ALERT_CERTIFICATE_REVOKED",
+        "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
+        "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE",
+        "TLSV1_ALERT_ACCESS_DENIED",
+        "TLSV1_ALERT_UNKNOWN_CA",
+        CERTIFICATE_DEMANDED,
+    )
+)
+"""Alerts of a server that refuses the client's certificate.
+
+With TLS 1.3 they come after the client's handshake has ended (RFC 8446 section 4.4), as the answer to its first bytes.
+"""
+
+
 def _reason(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"{error.reason}: {error.verify_message}"
+        remedy = "; is its signer in ssl.truststore.location?" if error.verify_code in UNKNOWN_SIGNERS else ""
+        return f"{error.reason}: {error.verify_message}{remedy}"
     return error.reason or str(error)
 
 
@@ -90,6 +113,7 @@ class TlsConnection:
         self._unreported = 0
         self._ended = False
         self._broken: str | None = None  # why nothing comes and goes any more
+        self._broken_class: type[ConnectionError] = ConnectionResetError
         self._closed = False
         self._peer_certificate: dict[str, object] | None = None
 
@@ -189,13 +213,19 @@ class TlsConnection:
         if self._closed:
             raise ConnectionAbortedError(errno.ECONNABORTED, "this end of the connection was closed")
         if self._broken is not None:
-            raise ConnectionResetError(errno.ECONNRESET, self._broken)
+            raise self._broken_error()
+
+    def _broken_error(self) -> ConnectionError:
+        code = errno.ECONNRESET if self._broken_class is ConnectionResetError else errno.EPROTO
+        return self._broken_class(code, self._broken)
 
     def _decrypt_into(self, buffer: memoryview) -> int:
         """Reads decrypted bytes into ``buffer`` and returns their number, 0 at the end of the stream.
 
         Raises:
             ssl.SSLWantReadError: no whole record has arrived.
+            TlsHandshakeError: the server refuses this client's certificate.
+            ConnectionResetError: the stream was cut, or is no TLS.
         """
         try:
             return cast("int", self._tls.read(len(buffer), cast("bytearray", buffer)))
@@ -212,7 +242,11 @@ class TlsConnection:
             # Not every Python has an exception of its own for what OpenSSL 3 reports of a stream that was cut.
             is_cut = error.reason == "UNEXPECTED_EOF_WHILE_READING"
             self._broken = "the TLS stream was cut" if is_cut else f"the TLS stream is broken: {_reason(error)}"
-        raise ConnectionResetError(errno.ECONNRESET, self._broken)
+            if error.reason in CERTIFICATE_ALERTS and not self._tls.server_side:
+                verb = "demands" if error.reason == CERTIFICATE_DEMANDED else "refuses"
+                self._broken = f"the listener {verb} a certificate (ssl.keystore.location): {error.reason}"
+                self._broken_class = TlsHandshakeError
+        raise self._broken_error()
 
     def receive_into_nowait(self, buffer: memoryview) -> int:
         """See ``Connection.receive_into_nowait``."""
@@ -246,7 +280,7 @@ class TlsConnection:
                 await self._connection.wait_readable()
                 waited = True
                 continue
-            except ConnectionResetError:
+            except (ConnectionResetError, TlsHandshakeError):
                 break  # the next call says so
             if count == 0:
                 break

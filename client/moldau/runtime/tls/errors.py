@@ -15,6 +15,10 @@ TLS_ALERT = 0x15
 class TlsHandshakeError(ConnectionError):
     """The peers do not agree on certificate, protocol version or the use of TLS. A retry ends the same."""
 
+    def __str__(self) -> str:
+        """Returns the text alone: the number of the system's error says nothing about TLS."""
+        return self.strerror or super().__str__()
+
 
 class TlsMismatchError(TlsHandshakeError):
     """Only one of the peers uses TLS."""
