@@ -97,13 +97,14 @@ def init(
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror}") from error
     if not output.wants_json():
-        output.note(f"written: {file}; then: moldau node format {file}")
+        identity = "" if node.cluster_id else " --cluster-id ID (moldau node cluster-id draws one for a new cluster)"
+        output.note(f"written: {file}; then: moldau node format {file}{identity}")
     _report(config)
 
 
 @commands.command()
 def check(file: File) -> None:
-    """Check this machine against a configuration: ports, directories, file limits, other voters, clocks."""
+    """Check this machine against a configuration: ports, directories, certificates, file limits, voters, clocks."""
     _report(_read(file))
 
 

@@ -1,10 +1,11 @@
-"""Checks a machine against the configuration of a node: ports, directories, file limits, the other voters, clocks.
+"""Checks a machine against the configuration of a node: ports, directories, certificates, file limits, voters, clocks.
 
 Nothing is changed; ports are bound for a moment. A fact that cannot be known yet (voters that do not run) is a warning.
 """
 
 from __future__ import annotations
 
+import datetime
 import os
 import socket
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from moldau.runtime.config import (
     quorum_voters,
 )
 from moldau.runtime.ports.descriptors import COMFORTABLE
-from moldau.runtime.tls.context import controllers_environment
+from moldau.runtime.tls.context import controllers_environment, listener_tls
 from moldau_cli.nodes.format import directories, foreign_files
 from moldau_cli.nodes.group.layout import misplaced_data
 from moldau_quorum.node.directory import META_PROPERTIES
@@ -42,6 +43,8 @@ PROBLEM: Final = "problem"
 CLOCK_OFFSET_MAX_MS: Final = 500
 """Retention, timestamps of records and lifetimes of tokens follow wall clocks; replication does not."""
 FREE_BYTES_MIN: Final = 1 << 30
+CERTIFICATE_DAYS_MIN: Final = 14
+"""With fewer days left an operator should renew a certificate now."""
 ASK_TIMEOUT_S: Final = 3.0
 """For each voter; a machine behind a firewall does not answer at all."""
 
@@ -72,6 +75,7 @@ async def check_node(environment: Environment, config: Config, descriptors: int)
     found.append(
         Finding(check="files", subject="limit", state=OK if enough else WARNING, detail=f"{descriptors} open{advice}")
     )
+    found += check_certificates(environment, config)
     return found + await check_quorum(environment, config)
 
 
@@ -91,6 +95,26 @@ async def check_ports(environment: Environment, config: Config) -> list[Finding]
             found.append(Finding(check="port", subject=subject, state=PROBLEM, detail=detail))
         else:
             found.append(Finding(check="port", subject=subject, state=OK, detail="free"))
+    return found
+
+
+def check_certificates(environment: Environment, config: Config) -> list[Finding]:
+    """Looks when the certificates of the listeners with TLS expire.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    found: list[Finding] = []
+    for endpoint in listeners(config):
+        secure = listener_tls(environment, config, endpoint.listener_name, endpoint.security_protocol)
+        expires_s = None if secure is None else secure.expires_s()
+        if expires_s is None:
+            continue
+        days = (expires_s - environment.clock.wall_ms() / 1000) / 86_400
+        at = datetime.datetime.fromtimestamp(expires_s, datetime.UTC)
+        state = PROBLEM if days < 0 else WARNING if days < CERTIFICATE_DAYS_MIN else OK
+        detail = f"{'expired' if days < 0 else 'expires'} at {at:%Y-%m-%d %H:%M:%S} UTC"
+        found.append(Finding(check="certificate", subject=str(endpoint), state=state, detail=detail))
     return found
 
 

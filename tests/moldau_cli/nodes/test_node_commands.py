@@ -3,6 +3,7 @@
 Method: commands in this process on real directories; one real node, which others are checked against.
 """
 
+import datetime
 import json
 import shutil
 import subprocess
@@ -208,6 +209,32 @@ def test_the_check_reads_certificates(tmp_path):
     done = run_command("server", str(file), "--check")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"moldau: {file}: ssl.truststore.location: ")
+
+
+@pytest.mark.parametrize(("days", "state"), [(-1, "problem"), (5, "warning"), (200, "ok")])
+def test_the_check_says_when_certificates_expire(tmp_path, days, state):
+    """Such a node starts, but no peer accepts its certificate after that day."""
+    ends = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
+    chain, key = authority().issue("127.0.0.1", not_after=ends)
+    (tmp_path / "node.pem").write_text(key + chain)
+    (tmp_path / "trust.pem").write_text(authority().trust)
+    stores = ("--keystore", str(tmp_path / "node.pem"), "--truststore", str(tmp_path / "trust.pem"))
+    port, voter = take_free_ports(2)
+    options = ("--role", "broker", "--node-id", "1", "--host", "127.0.0.1", "--port", str(port), *stores)
+    _, done = init(tmp_path, "n", *options, voters=f"101@127.0.0.1:{voter}", code=int(state == "problem"))
+    detail = findings(done)["certificate", state]
+    assert detail == f"{'expired' if days < 0 else 'expires'} at {ends:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def test_the_next_step_after_init_can_be_typed(tmp_path):
+    """Format needs the id of the cluster, which the file has only if it was given, or if a voter answered."""
+    voter, port = take_free_ports(2)
+    options = ["node", "init", "--role", "broker", "--node-id", "1", "--voters", f"101@127.0.0.1:{voter}"]
+    options += ["--port", str(port), "--dir", str(tmp_path / "data")]
+    done = run_command(*options, str(tmp_path / "a"))
+    assert f"then: moldau node format {tmp_path / 'a'} --cluster-id ID (moldau node cluster-id" in done.stderr
+    done = run_command(*options, str(tmp_path / "b"), "--cluster-id", CLUSTER)
+    assert f"then: moldau node format {tmp_path / 'b'}\n" in done.stderr
 
 
 @pytest.mark.processes
