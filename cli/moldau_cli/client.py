@@ -43,6 +43,7 @@ ClientSettings = Annotated[
 
 CLUSTER_FILE = Path("moldau-cluster/cluster.json")
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+DEFAULT_SOURCE = "the default address"
 PROBE_TIMEOUT_S = 10.0
 API_TIMEOUT_MS = 60_000
 
@@ -91,7 +92,8 @@ def _add_config_file(path: str, origin: str) -> None:
     try:
         given = parse_config_text(Path(path).read_text(encoding="utf-8"), path)
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{origin}: cannot read {path}: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"{origin}: cannot read {path}: {reason}") from error
     except ConfigError as error:
         raise UsageError(f"{origin}: {path}: {'; '.join(error.problems)}") from error
     add_client_keys(given, f"{origin}: {path}")
@@ -233,7 +235,7 @@ def _address_nearby() -> str:
     try:
         document = _cluster_nearby()
     except FileNotFoundError:
-        _address_source = "the default address"
+        _address_source = DEFAULT_SOURCE
         return DEFAULT_BOOTSTRAP
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read {CLUSTER_FILE}: {error}; give --bootstrap-server") from error
@@ -433,8 +435,13 @@ async def _check_reachable(bootstrap: str) -> None:
             return
     if not reasons:
         raise UsageError(f"{_address_source}: no address given")
+    silent = f"no broker answers ({'; '.join(reasons)})"
+    if _address_source == DEFAULT_SOURCE:
+        raise CommandError(
+            f"{silent}, the default address; name another with --bootstrap-server, or run moldau cluster start"
+        )
     source = "" if _address_source == "--bootstrap-server" else f", the address of {_address_source}"
-    raise CommandError(f"no broker answers ({'; '.join(reasons)}){source}; is the cluster running?")
+    raise CommandError(f"{silent}{source}; is the cluster running?")
 
 
 def _plain(error: OSError) -> str:
@@ -448,26 +455,29 @@ def _plain(error: OSError) -> str:
     return str(error)
 
 
-async def check_topic(topic: str, settings: Mapping[str, str]) -> None:
+async def check_topic(topic: str, settings: Mapping[str, str], partition: int | None = None) -> None:
     """Checks that a broker knows the topic, because a client's metadata request might otherwise create it.
 
     ``settings`` are those of the client that will use the topic, so that the check connects in the same way. It asks
-    all brokers, because only the one that answered CreateTopics knows a new topic at once.
+    all brokers, because only the one that answered CreateTopics knows a new topic at once; likewise for ``partition``.
 
     Raises:
-        UsageError: no broker knows the topic.
+        UsageError: no broker knows the topic, or the partition.
     """
     import trio
 
     from moldau import Admin
 
     async with Admin(admin_settings(settings)) as admin:
-        if await _knows(admin, topic, None):
+        wanted = 1 if partition is None else partition + 1
+        if (count := await _partition_count(admin, topic, None)) >= wanted:
             return
         for broker in (await admin.describe_cluster()).brokers:
             with trio.move_on_after(PROBE_TIMEOUT_S):
-                if await _knows(admin, topic, broker.node_id):
+                if (count := max(count, await _partition_count(admin, topic, broker.node_id))) >= wanted:
                     return
+        if count:
+            raise UsageError(f"topic {topic} has partitions 0 to {count - 1}, not {partition}")
         raise UsageError(f"topic {topic} does not exist; moldau topics create {topic}")
 
 
@@ -499,16 +509,16 @@ def admin_settings(settings: Mapping[str, str]) -> dict[str, str]:
     return {**command_config("admin"), **shared}
 
 
-async def _knows(admin: Admin, topic: str, node_id: int | None) -> bool:
+async def _partition_count(admin: Admin, topic: str, node_id: int | None) -> int:
+    """Returns how many partitions of the topic a broker knows; 0 if it does not know the topic."""
     from moldau.protocol.errors import ErrorCode, KafkaError
 
     try:
-        await admin.describe_topics([topic], node_id=node_id)
+        return len((await admin.describe_topics([topic], node_id=node_id))[topic].partitions)
     except KafkaError as error:
         if error.code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.BROKER_NOT_AVAILABLE):
-            return False
+            return 0
         raise
-    return True
 
 
 def with_admin(bootstrap: str | None, work: Callable[[Admin], Awaitable[R]], *, explains_waits: bool = True) -> R:

@@ -267,11 +267,12 @@ def commands(node, tmp_path):
 
 
 def test_acls_that_the_cluster_refuses_do_not_hide_the_others(commands):
-    """One of the principals is misspelt: the answer has the ACLs that were added."""
-    who = ("--allow-principal", "User:bob", "--allow-principal", "bob")
+    """One of the hosts is no network: the answer has the ACLs that were added."""
+    who = ("--allow-principal", "User:bob", "--allow-host", "*", "--allow-host", "10.0.0.0/40")
     answer, error = commands("root", "acls", "add", *who, "--operation", "Read", "--topic", "part", code=2)
     assert [each["principal"] for each in answer["added"]] == ["User:bob"]
-    assert error.startswith("not added: allow bob read topic part: principal 'bob' is not of the form User:name")
+    assert error.startswith("not added: allow User:bob from 10.0.0.0/40 read topic part: ")
+    assert "host '10.0.0.0/40' is not a network" in error
     answer, _ = commands("root", "acls", "list", "--topic", "part")
     assert [each["principal"] for each in answer["acls"]] == ["User:bob"]
 

@@ -45,6 +45,14 @@ def test_a_log_that_ends_in_a_marker_is_read_to_its_end(shell):
     assert (row["earliest"], row["latest"]) == (0, 5), "two markers have offsets too"
 
 
+def test_a_partition_that_a_topic_lacks_is_refused_at_once(shell):
+    """The producer would wait for it for ``max.block.ms``."""
+    shell("topics", "create", "narrow", "--partitions", "2")
+    done = shell("produce", "narrow", "-p", "2", given="a\n", code=2)
+    assert done.stderr == "moldau: topic narrow has partitions 0 to 1, not 2\n"
+    shell("produce", "narrow", "-p", "1", given="a\n")
+
+
 def test_a_wrong_line_aborts_its_transaction(shell):
     shell("topics", "create", "aborted", "--partitions", "1")
     options = ("--transactional-id", "t2", "--value-format", "integer")

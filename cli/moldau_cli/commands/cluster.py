@@ -112,8 +112,8 @@ def start(
     )
     if not output.wants_json():
         output.note(
-            f"{len(cluster.brokers)} brokers and {len(cluster.controllers)} controllers ready "
-            f"in {took_ms / 1000:.1f} s; state in {cluster.directory / FILE_NAME}"
+            f"brokers: {len(cluster.brokers)}, controllers: {len(cluster.controllers)}, "
+            f"ready in {took_ms / 1000:.1f} s; state in {cluster.directory / FILE_NAME}"
         )
         if cluster.client_config is not None:
             output.note(f"the administrator's login is in {cluster.client_config} (--command-config)")

@@ -24,7 +24,7 @@ from moldau_cli.completion import names
 from moldau_cli.errors import UsageError
 from moldau_cli.records import options
 from moldau_cli.records.core.escapes import unescape
-from moldau_cli.records.core.positions import Origin, Span, parse_span
+from moldau_cli.records.core.positions import Origin, Span, parse_span, parse_when_ms
 from moldau_cli.records.core.shapes import Shape
 from moldau_cli.records.formats import DataFormat, Encoding
 from moldau_cli.signals import ends_at_signal
@@ -125,12 +125,14 @@ def consume(
 
     if bool(topics) == (include is not None):
         raise UsageError("give TOPIC or --include")
+    now_ms = time.time_ns() // 1_000_000
     words = list(offset or [])
     if tail is not None:
         words.append(f"-{tail}")
     if since is not None:
-        words.append(f"s@{since}")
-    span = _span(words, until, from_beginning=from_beginning, exit_at_end=exit_at_end)
+        words.append(f"s@{parse_when_ms(since, now_ms, '--from')}")
+    end = None if until is None else f"e@{parse_when_ms(until, now_ms, '--to')}"
+    span = _span(words, end, now_ms, from_beginning=from_beginning, exit_at_end=exit_at_end)
     if group is None and span.origin is Origin.STORED:
         raise UsageError("--offset stored needs --group")
     if group is not None and (partition or span.is_bounded or span.origin not in _GROUP_ORIGINS):
@@ -169,14 +171,13 @@ def consume(
         raise KeyboardInterrupt
 
 
-def _span(words: list[str], until: str | None, *, from_beginning: bool, exit_at_end: bool) -> Span:
-    now_ms = time.time_ns() // 1_000_000
+def _span(words: list[str], end: str | None, now_ms: int, *, from_beginning: bool, exit_at_end: bool) -> Span:
     if from_beginning and words:
         raise UsageError("--from-beginning excludes --offset, --tail and --from")
     span = parse_span(
-        [*words, *([] if until is None else [f"e@{until}"])],
+        [*words, *([] if end is None else [end])],
         now_ms,
-        default=Origin.EARLIEST if from_beginning or exit_at_end or until is not None else Origin.LATEST,
+        default=Origin.EARLIEST if from_beginning or exit_at_end or end is not None else Origin.LATEST,
     )
     return replace(span, to_end=span.to_end or exit_at_end)
 

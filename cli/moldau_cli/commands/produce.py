@@ -259,7 +259,7 @@ async def _send(
         async for _ in signals:
             reading.cancel()
 
-    await check_topic(job.topic, config)
+    await check_topic(job.topic, config, job.rules.partition)
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch, signals)

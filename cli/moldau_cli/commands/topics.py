@@ -107,7 +107,8 @@ def create(
             "partitions": created.partitions,
             "replication_factor": created.replication_factor,
         },
-        f"created {name}: {created.partitions} partitions, replication factor {created.replication_factor}",
+        f"created {name}: {created.partitions} {'partition' if created.partitions == 1 else 'partitions'}, "
+        f"replication factor {created.replication_factor}",
     )
 
 

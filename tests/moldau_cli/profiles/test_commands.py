@@ -67,6 +67,14 @@ def test_the_file_is_its_owners_and_secrets_are_hidden(home):
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
+def test_the_default_address_says_what_to_do(home, monkeypatch):
+    monkeypatch.setattr("moldau_cli.client.DEFAULT_BOOTSTRAP", OPTION)
+    (line,) = run("topics", "list", code=1).stderr.splitlines()
+    assert line.endswith(
+        "Connection refused), the default address; name another with --bootstrap-server, or run moldau cluster start"
+    )
+
+
 def test_option_comes_before_environment_before_profile(home):
     run("profile", "add", "p", "-b", PROFILE)
     assert OPTION in run("topics", "list", "-b", OPTION, code=1).stderr

@@ -80,6 +80,7 @@ def list_acls(
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """List ACLs: all, or those of resources and principals."""
+    _check_principals("--principal", principal)
     filters = list(
         _filters(
             _named(topic, group, transactional_id, delegation_token, user_principal, cluster=cluster),
@@ -117,6 +118,8 @@ def add(
     """Add ACLs for each principal, host, operation and resource."""
     if not allow_principal and not deny_principal:
         raise UsageError("name a principal: --allow-principal or --deny-principal")
+    _check_principals("--allow-principal", allow_principal)
+    _check_principals("--deny-principal", deny_principal)
     rights = _rights(
         _named(topic, group, transactional_id, delegation_token, user_principal, cluster=cluster),
         operation,
@@ -160,6 +163,8 @@ def remove(
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Remove the ACLs of resources; all of them, or those of principals and operations."""
+    _check_principals("--allow-principal", allow_principal)
+    _check_principals("--deny-principal", deny_principal)
     resources = _named(topic, group, transactional_id, delegation_token, user_principal, cluster=cluster)
     if not resources:
         raise UsageError(NO_RESOURCE)
@@ -177,6 +182,18 @@ def remove(
         output.answer_rows("removed", COLUMNS, [_row(each) for each in removed])
 
     with_admin(bootstrap_server, work)
+
+
+def _check_principals(option: str, principals: list[str] | None) -> None:
+    """Refuses names without their type, which as filters would match nothing.
+
+    Raises:
+        UsageError: one has no type, or no name.
+    """
+    for given in principals or ():
+        kind, _, name = given.partition(":")
+        if not kind or not name:
+            raise UsageError(f"{option}: expected TYPE:NAME, such as User:{name or kind or 'alice'}, not {given!r}")
 
 
 def _permissions(allowed: list[str] | None, denied: list[str] | None) -> Iterator[tuple[str | None, list[str] | None]]:

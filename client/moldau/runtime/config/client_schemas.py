@@ -75,8 +75,9 @@ def _check_consumer(config: Config) -> list[str]:
             f"auto.offset.reset = {reset!r}: must be earliest, latest, none or "
             "by_duration:<ISO 8601 duration such as PT1H>"
         )
-    if config.get_int("heartbeat.interval.ms") >= config.get_int("session.timeout.ms"):
-        problems.append("heartbeat.interval.ms: must be below session.timeout.ms")
+    heartbeat_ms, session_ms = config.get_int("heartbeat.interval.ms"), config.get_int("session.timeout.ms")
+    if heartbeat_ms >= session_ms:
+        problems.append(f"heartbeat.interval.ms = {heartbeat_ms}: must be below session.timeout.ms = {session_ms}")
     if not config.get_list("partition.assignment.strategy"):
         problems.append("partition.assignment.strategy: must name at least one assignor")
     if config.get_str_or_none("group.instance.id") is not None and config.get_str_or_none("group.id") is None:
