@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import pytest
 
-from moldau_jepsen.testing.wanted import Wanted, read_marker
+from moldau_jepsen.testing.wanted import Wanted, hint_of_outsiders, read_marker
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
@@ -249,6 +249,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         except BaseException as error:
             # pytest.fail does not raise an Exception. A note is shown even where pytest shortens a group of exceptions.
             error.add_note(f"in the simulation, with seed {seed}")
+            if (hint := hint_of_outsiders([str(error), *timeline])) is not None:
+                error.add_note(hint)
             shown = "\n".join([*timeline[-TIMELINE_SHOWN:], f"in the simulation, with seed {seed}"])
             pyfuncitem.stash[TIMELINE] = shown
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
@@ -48,6 +48,16 @@ class Wanted:
 KNOWN = tuple(one.name for one in fields(Wanted))
 
 
+def hint_of_outsiders(texts: Iterable[str]) -> str | None:
+    """Returns what to do if the errors and log lines of a simulated test show a client on the real network, else None.
+
+    Such a client asks the system's resolver for the names of simulated brokers.
+    """
+    if any("host name 'broker-" in text and "cannot be resolved" in text for text in texts):
+        return "a client without environment=moldau_cluster.environment does not find simulated brokers"
+    return None
+
+
 def read_marker(marker: pytest.Mark | None, *, is_coroutine: bool, simulate: bool) -> Wanted:
     """Returns the values of a marker; the defaults if there is none.
 
@@ -65,7 +75,7 @@ def read_marker(marker: pytest.Mark | None, *, is_coroutine: bool, simulate: boo
         raise ValueError(f"the marker takes keywords only ({', '.join(KNOWN)}), and not {shown}")
     unknown = [name for name in given if name not in KNOWN]
     if unknown:
-        raise ValueError(f"the marker knows {', '.join(KNOWN)}, and no {', '.join(unknown)}")
+        raise ValueError(f"the marker takes {', '.join(KNOWN)}, and not {', '.join(unknown)}")
     if "seeds" in given and "simulated" not in given and not simulate:
         raise ValueError(
             "seeds are for the simulation: say simulated=True too, or simulated=False to leave it to the command line"

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from moldau_jepsen.testing.wanted import KNOWN, Wanted, read_marker
+from moldau_jepsen.testing.wanted import KNOWN, Wanted, hint_of_outsiders, read_marker
 
 ALL = "simulated, seeds, brokers, controllers, settings, links, hostile, fresh"
 
@@ -17,7 +17,7 @@ def test_the_sentence_names_all_keywords() -> None:
     ("marker", "text"),
     [
         (pytest.mark.moldau("simulated"), f"the marker takes keywords only ({ALL}), and not 'simulated'"),
-        (pytest.mark.moldau(seed=3), f"the marker knows {ALL}, and no seed"),
+        (pytest.mark.moldau(seed=3), f"the marker takes {ALL}, and not seed"),
         (pytest.mark.moldau(seeds=range(3)), "seeds are for the simulation: say simulated=True too"),
         (pytest.mark.moldau(simulated=True, seeds=3), "seeds are a list or range of numbers from 0 on, not 3"),
         (pytest.mark.moldau(simulated=True, seeds=["1"]), "seeds are a list or range of numbers from 0 on, not ['1']"),
@@ -51,3 +51,12 @@ def test_seeds_may_wait_for_the_command_line() -> None:
         wanted = read_marker(marker, is_coroutine=True, simulate=True)
         assert wanted.simulated
         assert list(wanted.seeds) == [0, 1, 2]
+
+
+def test_a_client_outside_the_simulation_is_explained() -> None:
+    """It waits a minute for brokers that its resolver does not know."""
+    line = "no broker of broker-1:9092 answers: host name 'broker-1' cannot be resolved: Name or service not known"
+    hint = hint_of_outsiders(["assert 1 == 2", line])
+    assert hint is not None
+    assert "environment=moldau_cluster.environment" in hint
+    assert hint_of_outsiders(["assert 1 == 2", "host name 'shop' cannot be resolved"]) is None

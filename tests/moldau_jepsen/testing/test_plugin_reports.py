@@ -126,7 +126,7 @@ def test_fixtures_and_failures_in_the_simulation(simulated: Finished) -> None:
         assert "in the simulation, with seed 7" in reported.split("- moldau: the last events -")[0], reported
         assert "in the simulation, with seed 7" in reported.split("- moldau: the last events -")[1], reported
     assert re.search(r"\d\.\d{6}  kill +broker-1 1\n", section(said, "test_fails_by_outcome"))
-    assert "the marker knows simulated, seeds, " in section(said, "ERROR at setup of test_has_a_wrong_marker")
+    assert "the marker takes simulated, seeds, " in section(said, "ERROR at setup of test_has_a_wrong_marker")
 
 
 def test_an_interrupt_in_the_simulation_ends_the_session(simulated: Finished) -> None:
