@@ -77,7 +77,7 @@ def test_versions_of_a_view_are_switched(tmp_path, capsys):
     assert ["1", "stream", "yes", "former"] in [line.split() for line in listed.splitlines()]
     assert main(["pipeline", "views", "rollback", str(file)]) == 0
     assert capsys.readouterr().out == "version 1 is current again\n"
-    assert main(["pipeline", "views", "switch", str(file), "7"]) == 1
+    assert main(["pipeline", "views", "switch", str(file), "7"]) == 2
     assert "no version 7; there are: 1, 2" in capsys.readouterr().err
 
 

@@ -335,7 +335,7 @@ def _version(path: Path, number: int) -> Version:
     found = next((version for version in versions if version.number == number), None)
     if found is None:
         known = ", ".join(str(version.number) for version in versions) or "none"
-        raise JobError(f"{path} has no version {number}; there are: {known}")
+        raise JobConfigError(f"{path} has no version {number}; there are: {known}")
     return found
 
 

@@ -68,7 +68,11 @@ def test_a_good_file_is_read(folder):
     ("old", "new", "message"),
     [
         ("[cluster]", "[cluster", "not a TOML file"),
-        ('"bootstrap.servers" = "127.0.0.1:9092"', 'x = "y"', r'job.toml: cluster: "bootstrap.servers" must be given'),
+        (
+            '"bootstrap.servers" = "127.0.0.1:9092"',
+            'x = "y"',
+            r'job.toml: \[cluster\]: "bootstrap.servers" must be given',
+        ),
         ('topics = ["flights"]', 'topics = "flights"', r"\[source\] topics: expected a list of strings"),
         ('topics = ["flights"]', "topics = []", r"\[source\] topics: expected a list of strings"),
         ('["flights"]', '["a/b"]', "'a/b' is no name of a topic"),
@@ -82,9 +86,9 @@ def test_a_good_file_is_read(folder):
         ('table = "tables/flights"', "", "give either table"),
         ('table = "tables/flights"', 'topic = "t"', "a load writes a table"),
         ('"state"', '"state"\ntrigger = "often"', "expected available-now, or a duration"),
-        ("[sink]", "[sinks]", "sink: must be given; is sinks meant?"),
+        ("[sink]", "[sinks]", r"\[sink\]: must be given; is sinks meant"),
         ('topics = ["flights"]', 'topic = ["flights"]', r"\[source\] topics: must be given; is topic meant?"),
-        ("[run]", "[extra]\n[run]", "extra: unknown key"),
+        ("[run]", "[extra]\n[run]", r"\[extra\]: unknown key"),
     ],
 )
 def test_a_wrong_setting_is_refused(folder, old, new, message):
@@ -164,7 +168,7 @@ def test_a_command_gives_keys_that_the_file_leaves_out(folder):
     [
         ('sasl.username = "etl"\n"sasl.username" = "al"', "sasl.username is given twice"),
         ('"bootstrap.servers" = "b:1"', r"\[kafka\] bootstrap.servers: is in \[cluster\] too"),
-        ('sasl.mechanism = "SECRET"', "cluster: sasl.mechanism = 'SECRET': must be one of"),
+        ('sasl.mechanism = "SECRET"', r"\[cluster\]: sasl.mechanism = 'SECRET': must be one of"),
         ('sasl.pasword = "SECRET"', "did you mean sasl.password"),
         ('isolation.levle = "SECRET"', "isolation.levle: unknown key of a client; did you mean isolation.level"),
         ("sasl.password = [1]", "sasl.password: expected a string or a number, got a list"),

@@ -24,8 +24,8 @@ class Section:
         self._known: list[str] = []
 
     def error(self, key: str, text: str) -> JobConfigError:
-        """Returns the error that names file, section and key."""
-        place = f"[{self.name}] {key}" if self.name else key
+        """Returns the error that names file, section and key. What stands outside of all sections is one itself."""
+        place = f"[{self.name}] {key}" if self.name else key if key.startswith("[") else f"[{key}]"
         return JobConfigError(f"{self._file}: {place}: {text}")
 
     def has(self, key: str) -> bool:
