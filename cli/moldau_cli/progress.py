@@ -61,6 +61,16 @@ def progress(label: str, total: int | None = None) -> Iterator[Progress]:
 
 
 @contextmanager
+def waiting(label: str) -> Iterator[None]:
+    """Shows ``label`` with a spinner and the time while the block runs, and nothing where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with _bar(label, None):
+        yield
+
+
+@contextmanager
 def _bar(label: str, total: int | None) -> Iterator[Progress]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn

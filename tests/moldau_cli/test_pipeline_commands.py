@@ -1,6 +1,7 @@
 """Goal: ``moldau pipeline`` refuses a wrong file in one line with exit code 2, before Spark starts."""
 
 import json
+import logging
 import subprocess
 import sys
 import zipfile
@@ -12,6 +13,7 @@ from moldau.records import IMPLEMENTATION
 from moldau_cli.commands import pipeline
 from moldau_cli.main import main
 from pyspark_moldau.jobs import load
+from pyspark_moldau.jobs.errors import JobConfigError
 from pyspark_moldau.session import packaging
 
 COMMANDS = ("load", "aggregate", "sessions", "join", "export", "views build", "views list", "views follow")
@@ -46,6 +48,40 @@ def test_an_error_of_the_jvm_is_one_line(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(load, "load_job", fail)
     assert main(["pipeline", "load", str(tmp_path / "job.toml")]) == 1
     assert capsys.readouterr().err == "moldau: java.io.IOException: Mkdirs failed\n"
+
+
+def test_an_interrupt_is_no_traceback(monkeypatch, tmp_path, capsys, caplog):
+    """py4j logs the calls that PySpark's handler of the signal interrupts, with all their frames."""
+
+    def interrupted(*_):
+        for text in ("Exception while sending command.", "KeyboardInterrupt while sending command."):
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt:
+                logging.exception(text)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(load, "load_job", interrupted)
+    assert main(["pipeline", "load", str(tmp_path / "job.toml")]) == 130
+    assert caplog.records == []
+    assert capsys.readouterr().err.strip() in ("", "moldau: interrupted")
+    logging.getLogger().error("heard")
+    assert [record.getMessage() for record in caplog.records] == ["heard"]
+
+
+def test_a_terminal_shows_that_a_job_runs(monkeypatch, tmp_path, capsys):
+    """Spark takes seconds to start, and a job with an interval runs until it is interrupted."""
+    shown = []
+
+    def load_job(*_):
+        shown.append(capsys.readouterr().err)
+        raise JobConfigError("wrong")
+
+    monkeypatch.setattr(load, "load_job", load_job)
+    for is_terminal in (False, True):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda answer=is_terminal: answer)
+        assert main(["pipeline", "load", str(tmp_path / "job.toml")]) == 2
+    assert ["Ctrl-C ends it" in text for text in shown] == [False, True]
 
 
 def test_missing_packages_are_reported(monkeypatch, tmp_path, capsys):

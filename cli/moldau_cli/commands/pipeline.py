@@ -13,6 +13,7 @@ import typer
 from moldau_cli import output
 from moldau_cli.client import whole_command_config
 from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.progress import waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -225,8 +226,10 @@ def _job_errors() -> Iterator[None]:
 
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):  # they print the plan of each refused query
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_no_interrupted_call)
     try:
-        yield
+        with waiting("the job is at work; Ctrl-C ends it"):
+            yield
     except JobConfigError as error:
         raise UsageError(str(error)) from error
     except (JobError, NoJavaError, UnsupportedSparkError, *USER_ERRORS) as error:
@@ -238,6 +241,13 @@ def _job_errors() -> Iterator[None]:
             raise
         # PySpark does not translate every error of the JVM, such as one of the file system.
         raise CommandError(first_line(str(error))) from error
+    finally:
+        logging.getLogger().removeFilter(_is_no_interrupted_call)
+
+
+def _is_no_interrupted_call(record: logging.LogRecord) -> bool:
+    """Keeps out the tracebacks that py4j writes when Ctrl-C interrupts a call of the JVM."""
+    return not str(record.msg).endswith(" while sending command.")
 
 
 def _is_installed(name: str) -> bool:
