@@ -129,8 +129,9 @@ class ProducerTopics:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic}: {reason}") from None
             if info is not None and info.error is not ErrorCode.NONE:
                 raise KafkaError(info.error, f"topic {topic}: {info.error.message}") from None
+            reason = str(error).removeprefix("no metadata: ")
             raise KafkaError(
-                ErrorCode.REQUEST_TIMED_OUT, f"topic {topic}: no metadata within {self._max_block_ms} ms ({error})"
+                ErrorCode.REQUEST_TIMED_OUT, f"topic {topic}: no metadata within {self._max_block_ms} ms: {reason}"
             ) from error
 
     def refresh_load(self, topic: str, state: TopicState, sender: Sender) -> None:

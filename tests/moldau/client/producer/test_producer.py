@@ -349,7 +349,7 @@ def test_an_unreachable_cluster_is_named():
         async with Producer(
             {"bootstrap.servers": "broker1:1", "max.block.ms": 1000}, environment=environment
         ) as producer:
-            with pytest.raises(KafkaError, match=r"no metadata within 1000 ms .*broker1:1"):
+            with pytest.raises(KafkaError, match=r"no metadata within 1000 ms: no broker of broker1:1"):
                 await producer.send("t", b"")
 
     simulate(scenario)
