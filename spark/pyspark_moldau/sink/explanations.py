@@ -87,6 +87,11 @@ def denied(error: KafkaError, options: SinkOptions) -> SinkError | None:
 
 def _unusable(text: str) -> str:
     """Returns the line for brokers whose listeners do not fit the client's configuration."""
+    if "(ssl.keystore.location)" in text:
+        return f"{PREFIX}ssl.keystore.location: {text}; name the PEM file with a certificate that the broker trusts"
+    if "certificate has expired" in text:
+        return f"{PREFIX}bootstrap.servers: {text}; the broker needs a new certificate"
     if "CERTIFICATE_VERIFY_FAILED" in text:
-        return f"{PREFIX}ssl.truststore.location: {text}; name the PEM file with its signer, or check the host name"
+        plain = text.partition("; is its signer")[0]
+        return f"{PREFIX}ssl.truststore.location: {plain}; name the PEM file with its signer, or check the host name"
     return f"{PREFIX}security.protocol: {text.replace('security.protocol=', f'{PREFIX}security.protocol=')}"

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark_moldau.client_options import ClientOptions
 
 FRAME_BYTES_MAX: Final = 512 * 1024 * 1024
+CERTIFICATE_EXPIRED: Final = 10
+"""OpenSSL's code (``X509_V_ERR_CERT_HAS_EXPIRED``)."""
 TLS_ALERT: Final = b"\x15\x03"
 """How a TLS server answers what is no handshake; as a size it would be more than ``FRAME_BYTES_MAX``."""
 _OTHERWISE: Final = {
@@ -167,6 +169,10 @@ def _secured(context: ssl.SSLContext, plain: socket.socket, host: str, port: int
     try:
         return context.wrap_socket(plain, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
+        if error.verify_code == CERTIFICATE_EXPIRED:
+            raise OptionError(
+                f"{PREFIX}bootstrap.servers: the certificate of {host}:{port} has expired; the broker needs a new one"
+            ) from error
         raise OptionError(
             f"{PREFIX}ssl.truststore.location: the certificate of {host}:{port} is not trusted "
             f"({error.verify_message}); name the PEM file with its signer, or check the host name"

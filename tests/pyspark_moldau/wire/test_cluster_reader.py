@@ -4,6 +4,8 @@ Method: two real nodes in two racks, each with a TLS and a plain listener; the r
 called as Spark calls them; Spark does not run.
 """
 
+import datetime
+
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -33,18 +35,21 @@ def files(tmp_path_factory):
     for name, host in (("node", "127.0.0.1"), ("client", "client.example")):
         chain, key = authority().issue(host)
         (directory / f"{name}.pem").write_text(key + chain)
+    ended = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+    chain, key = authority().issue("127.0.0.1", not_after=ended)
+    (directory / "expired.pem").write_text(key + chain)
     return directory
 
 
 @pytest.fixture(scope="module")
 def nodes(files, tmp_path_factory):
-    """Yields the addresses of the plain, the TLS, and the mutual TLS listeners."""
+    """Yields the addresses of the plain, the TLS, and the mutual TLS listeners, and of those of an expired node."""
     directory = tmp_path_factory.mktemp("nodes")
-    controller, *ports = take_free_ports(7)
-    running, addresses = [], {"PLAIN": [], "SECURE": [], "MUTUAL": []}
+    controller, *ports = take_free_ports(9)
+    running, addresses = [], {"PLAIN": [], "SECURE": [], "MUTUAL": [], "EXPIRED": []}
     for node_id in (1, 2):
         listeners = []
-        for name, port in zip(addresses, ports[3 * (node_id - 1) : 3 * node_id], strict=True):
+        for name, port in zip(addresses, ports[4 * (node_id - 1) : 4 * node_id], strict=True):
             addresses[name].append(f"127.0.0.1:{port}")
             listeners.append(f"{name}://127.0.0.1:{port}")
         if node_id == 1:
@@ -55,7 +60,7 @@ def nodes(files, tmp_path_factory):
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
             "controller.listener.names": "CONTROLLER",
             "listeners": ",".join(listeners),
-            "listener.security.protocol.map": "PLAIN:PLAINTEXT,SECURE:SSL,MUTUAL:SSL,CONTROLLER:PLAINTEXT",
+            "listener.security.protocol.map": "PLAIN:PLAINTEXT,SECURE:SSL,MUTUAL:SSL,EXPIRED:SSL,CONTROLLER:PLAINTEXT",
             "inter.broker.listener.name": "PLAIN",
             "log.dirs": directory / str(node_id),
             "broker.rack": f"rack-{node_id}",
@@ -63,6 +68,7 @@ def nodes(files, tmp_path_factory):
             "ssl.keystore.location": files / "node.pem",
             "ssl.truststore.location": files / "trust.pem",
             "listener.name.mutual.ssl.client.auth": "required",
+            "listener.name.expired.ssl.keystore.location": files / "expired.pem",
             "offsets.topic.replication.factor": 2,
             "offsets.topic.num.partitions": 1,
         }
@@ -128,8 +134,9 @@ def test_a_query_reads_from_tls_listeners(nodes, plain, files):
         ("PLAIN", "trust.pem", r"does not speak TLS: set kafka\.security\.protocol to PLAINTEXT"),
         ("SECURE", None, r"this listener speaks TLS: set kafka\.security\.protocol to SSL"),
         ("MUTUAL", "trust.pem", r"kafka\.ssl\.keystore\.location: 127.* did not accept the certificate .*_REQUIRED"),
+        ("EXPIRED", "trust.pem", r"kafka\.bootstrap\.servers: the certificate of 127.* has expired; the broker needs"),
     ],
-    ids=["foreign", "missing", "plain listener", "plain client", "no certificate"],
+    ids=["foreign", "missing", "plain listener", "plain client", "no certificate", "expired"],
 )
 def test_wrong_tls_settings_are_named(nodes, plain, files, listener, trust, message):
     tls = {"kafka__security__protocol": "SSL", "kafka__ssl__truststore__location": str(files / str(trust))}
@@ -145,13 +152,19 @@ def test_wrong_tls_settings_are_named(nodes, plain, files, listener, trust, mess
         (
             "SECURE",
             "foreign-trust.pem",
-            r"^kafka\.ssl\.truststore\.location: .*VERIFY_FAILED.*; name the PEM",
+            r"^kafka\.ssl\.truststore\.location: .*VERIFY_FAILED: [\w -]+; name the PEM",
         ),
         ("SECURE", "missing.pem", r"^kafka\.ssl\.truststore\.location = .*missing\.pem.*: cannot be read"),
         ("PLAIN", "trust.pem", r"^kafka\.security\.protocol: .* set kafka\.security\.protocol=PLAINTEXT$"),
         ("SECURE", None, r"^kafka\.security\.protocol: .* speaks TLS: set kafka\.security\.protocol=SSL"),
+        (
+            "MUTUAL",
+            "trust.pem",
+            r"^kafka\.ssl\.keystore\.location: .* demands a certificate .*; name the PEM file",
+        ),
+        ("EXPIRED", "trust.pem", r"^kafka\.bootstrap\.servers: .* has expired; the broker needs a new certificate$"),
     ],
-    ids=["foreign", "missing", "plain listener", "plain client"],
+    ids=["foreign", "missing", "plain listener", "plain client", "no certificate", "expired"],
 )
 def test_the_sink_names_wrong_tls_settings(nodes, plain, files, listener, trust, message, guarantee):
     tls = {"kafka.security.protocol": "SSL", "kafka.ssl.truststore.location": str(files / str(trust))}
