@@ -29,6 +29,7 @@ class AdminError(KafkaError):
     def __init__(self, failures: Mapping[str, KafkaError], results: object = None) -> None:
         first = next(iter(failures.values()))
         super().__init__(first.code, "; ".join(f"{name}: {error}" for name, error in failures.items()))
+        self.args = (self.message,)  # each failure has its code already
         self.failures = dict(failures)
         self.results = results
 
