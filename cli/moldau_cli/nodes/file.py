@@ -32,6 +32,14 @@ OPTIONS: Final = {
     "ssl.truststore.location": "--truststore",
 }
 """Keys that have an option of their own."""
+INTERNAL_REPLICAS: Final = (
+    "offsets.topic.replication.factor",
+    "transaction.state.log.replication.factor",
+    "transaction.state.log.min.isr",
+    "share.coordinator.state.topic.replication.factor",
+    "share.coordinator.state.topic.min.isr",
+)
+"""Replicas of the internal topics, which groups and transactions need; the defaults need three brokers."""
 HEAD: Final = """\
 # Configuration of a Moldau node. `moldau node check FILE` checks it on this machine, `moldau node format FILE` prepares
 # the directories, `moldau server FILE` runs the node. MOLDAU_NODE_ID in the environment overrides node.id, and so on.
@@ -126,12 +134,7 @@ def _sections(node: NewNode, own: QuorumVoter | None) -> Iterator[tuple[str, lis
     if CONTROLLER in node.roles:
         storage.append(("metadata.log.dir", "/fast-disk/moldau", True))
     yield "--- storage", storage
-    # A topic's minimum is decided by controllers too, so both roles have it.
-    durability = [("min.insync.replicas", "2", False)]
-    if BROKER in node.roles:
-        durability.insert(0, ("default.replication.factor", "3", False))
-        durability.append(("broker.rack", node.rack or "a", not node.rack))
-    yield "--- durability and placement", durability
+    yield "--- durability and placement", list(_durability(node))
     supervision = [
         ("metrics.listener", node.metrics or "127.0.0.1:9644", not node.metrics),
         ("node.watchdog.ms", "2000", True),
@@ -141,6 +144,19 @@ def _sections(node: NewNode, own: QuorumVoter | None) -> Iterator[tuple[str, lis
     yield "--- supervision", supervision
     title = "--- encryption" + ("" if node.keystore else " (off: each listener speaks plain text)")
     yield title, list(_encryption(node))
+
+
+def _durability(node: NewNode) -> Iterator[tuple[str, str, bool]]:
+    is_alone = len(node.voters) == 1 and {BROKER, CONTROLLER} <= set(node.roles)
+    if BROKER in node.roles:
+        yield "default.replication.factor", "1" if is_alone else "3", False
+    # A topic's minimum is decided by controllers too, so both roles have it.
+    yield "min.insync.replicas", "1" if is_alone else "2", False
+    if is_alone:
+        for key in INTERNAL_REPLICAS:
+            yield key, "1", False
+    if BROKER in node.roles:
+        yield "broker.rack", node.rack or "a", not node.rack
 
 
 def _encryption(node: NewNode) -> Iterator[tuple[str, str, bool]]:

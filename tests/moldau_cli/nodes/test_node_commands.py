@@ -18,7 +18,7 @@ from moldau.runtime.config import listeners, parse_server_config
 from moldau.runtime.config.listeners import SecurityProtocol
 from moldau_cli.errors import UsageError
 from moldau_cli.nodes.checks import clock_offset_ms
-from moldau_cli.nodes.file import NewNode, configuration_text, parse_voters
+from moldau_cli.nodes.file import INTERNAL_REPLICAS, NewNode, configuration_text, parse_voters
 from moldau_jepsen.launcher.ports import take_free_ports
 from support.certificates import authority
 from support.commands import run_command
@@ -81,6 +81,28 @@ def test_every_written_file_can_be_used(roles, cluster_id, rack, metrics, host, 
     assert protocols == {SecurityProtocol.SSL if stores[0] else SecurityProtocol.PLAINTEXT}
     assert config.get_int("num.partitions") == 1
     assert config.get_int("min.insync.replicas") == (1 if "min.insync.replicas" in more else 2)
+
+
+@pytest.mark.parametrize(
+    ("roles", "voters", "replicas"),
+    [
+        (("broker", "controller"), "1@c1:9093", 1),
+        (("broker", "controller"), "1@c1:9093,2@c2:9093,3@c3:9093", 3),
+        (("broker",), "101@c1:9093", 3),
+    ],
+)
+def test_a_cluster_of_one_node_has_groups(roles, voters, replicas):
+    """Its internal topics were never created: they need three brokers by default."""
+    node = NewNode(
+        roles=roles, node_id=1, voters=parse_voters(voters), host="b1", port=9092, directories=("/data",), more={}
+    )
+    config = parse_server_config(configuration_text(node), "node.properties", {})
+    minimum = min(2, replicas)
+    assert {key: config.get_int(key) for key in INTERNAL_REPLICAS} == {
+        key: minimum if key.endswith("min.isr") else replicas for key in INTERNAL_REPLICAS
+    }
+    assert config.get_int("default.replication.factor") == replicas
+    assert config.get_int("min.insync.replicas") == minimum
 
 
 def test_a_named_listener_between_brokers_needs_no_protocol():
