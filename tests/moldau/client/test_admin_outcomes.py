@@ -1,0 +1,140 @@
+"""Goal: a call about several things names each one that failed, whatever became of the others.
+
+Method: canned answers of a small cluster on virtual time.
+"""
+
+import pytest
+
+from moldau import TopicPartition
+from moldau.admin import AdminError
+from moldau.protocol.api import ApiKey
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import delete_records as dr
+from moldau.protocol.messages import leave_group as lg
+from moldau.protocol.messages import offset_delete as od
+from support.client.admin_stories import simulate
+
+
+def codes_of(error):
+    return {name: each.code for name, each in error.value.failures.items()}
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_partition_that_stays_refused_keeps_the_others(ends):
+    """Records of one partition are deleted, those of one never; a third has no leader at first, or for the whole time.
+
+    A partition that is done is not asked for again.
+    """
+    codes = {0: ErrorCode.NONE, 1: ErrorCode.OFFSET_OUT_OF_RANGE, 2: ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    asked = []
+
+    def delete(broker, request):
+        (topic,) = request.topics
+        found = {part.partition_index: codes[part.partition_index] for part in topic.partitions}
+        asked.append(sorted(found))
+        if ends:
+            codes[2] = ErrorCode.NONE
+        results = [
+            dr.DeleteRecordsPartitionResult(partition_index=number, error_code=code, low_watermark=7 + number)
+            for number, code in found.items()
+        ]
+        return dr.DeleteRecordsResponse(topics=[dr.DeleteRecordsTopicResult(name=topic.name, partitions=results)])
+
+    async def scenario(cluster, admin):
+        for partition in cluster.add_topic("u", 3):
+            partition.leader = 1
+        with pytest.raises(AdminError) as caught:
+            await admin.within(2_000).delete_records({("u", number): 7 + number for number in range(3)})
+        left = {} if ends else {"u-2": ErrorCode.NOT_LEADER_OR_FOLLOWER}
+        assert codes_of(caught) == {"u-1": ErrorCode.OFFSET_OUT_OF_RANGE} | left
+        done = {TopicPartition("u", 0): 7} | ({TopicPartition("u", 2): 9} if ends else {})
+        assert caught.value.results == done
+        assert asked[0] == [0, 1, 2]
+        assert {*map(tuple, asked[1:])} == {(2,)}
+
+    simulate(scenario, {ApiKey.DELETE_RECORDS: delete})
+
+
+def test_a_topic_that_goes_keeps_the_outcome_of_the_others():
+    """One topic is deleted while its records are; another one has no leader yet, and a third is done."""
+    outcomes = {"done": ErrorCode.NONE}
+
+    async def scenario(cluster, admin):
+        for name in ("done", "gone", "late"):
+            cluster.add_topic(name, 1)
+
+        def delete(broker, request):
+            cluster.topics.pop("gone", None)
+            topics = []
+            for topic in request.topics:
+                code = outcomes.get(topic.name, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                part = dr.DeleteRecordsPartitionResult(partition_index=0, error_code=code, low_watermark=5)
+                topics.append(dr.DeleteRecordsTopicResult(name=topic.name, partitions=[part]))
+            return dr.DeleteRecordsResponse(topics=topics)
+
+        cluster.handlers = {ApiKey.DELETE_RECORDS: delete}
+        with pytest.raises(AdminError) as caught:
+            await admin.delete_records({(name, 0): 5 for name in ("done", "gone", "late")})
+        assert codes_of(caught) == {
+            "gone-0": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            "late-0": ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        }
+        assert caught.value.results == {TopicPartition("done", 0): 5}
+
+    simulate(scenario, {})
+
+
+@pytest.mark.parametrize("wanted", [["one", "two", "three"], ["two"]])
+def test_a_member_that_stays_is_named(wanted):
+    """Some of the static members are removed, and the coordinator does not know one."""
+
+    def leave(broker, request):
+        return lg.LeaveGroupResponse(
+            members=[
+                lg.MemberResponse(
+                    member_id=each.member_id,
+                    group_instance_id=each.group_instance_id,
+                    error_code=ErrorCode.UNKNOWN_MEMBER_ID if each.group_instance_id == "two" else ErrorCode.NONE,
+                )
+                for each in request.members
+            ]
+        )
+
+    async def scenario(cluster, admin):
+        with pytest.raises(AdminError) as caught:
+            await admin.remove_group_members("g", wanted)
+        assert codes_of(caught) == {"two": ErrorCode.UNKNOWN_MEMBER_ID}
+        assert caught.value.results == [name for name in wanted if name != "two"]
+        assert await admin.remove_group_members("g", ["one"]) == ["one"]
+
+    simulate(scenario, {ApiKey.LEAVE_GROUP: leave})
+
+
+def test_an_offset_that_stays_is_named():
+    """A member reads one of the topics, so the offsets of its partitions are kept."""
+
+    def delete(broker, request):
+        return od.OffsetDeleteResponse(
+            topics=[
+                od.OffsetDeleteResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        od.OffsetDeleteResponsePartition(
+                            partition_index=part.partition_index,
+                            error_code=ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if topic.name == "read" else ErrorCode.NONE,
+                        )
+                        for part in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    async def scenario(cluster, admin):
+        with pytest.raises(AdminError) as caught:
+            await admin.delete_group_offsets("g", [("free", 0), ("read", 1), ("read", 0), ("same", 2)])
+        kept = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        assert codes_of(caught) == {"read-0": kept, "read-1": kept}
+        await admin.delete_group_offsets("g", [("free", 0)])
+
+    simulate(scenario, {ApiKey.OFFSET_DELETE: delete})
