@@ -112,6 +112,27 @@ def test_a_topic_that_stays_refused_keeps_the_others():
     simulate(scenario, {ApiKey.CREATE_TOPICS: create})
 
 
+def test_a_refusal_outlives_the_success_of_another_topic():
+    """The quota lets the second topic through with the second attempt, which does not mention the first one."""
+    asked = []
+
+    def create(broker, request):
+        asked.append([each.name for each in request.topics])
+        codes = {"a": ErrorCode.INVALID_CONFIG, "b": THROTTLED if len(asked) == 1 else ErrorCode.NONE}
+        return ct.CreateTopicsResponse(
+            topics=[ct.CreatableTopicResult(name=each.name, error_code=codes[each.name]) for each in request.topics]
+        )
+
+    async def scenario(cluster, admin):
+        with pytest.raises(AdminError) as caught:
+            await admin.create_topics([NewTopic(name=name) for name in "ab"])
+        assert {name: error.code for name, error in caught.value.failures.items()} == {"a": ErrorCode.INVALID_CONFIG}
+        assert [each.name for each in caught.value.results] == ["b"]
+        assert asked == [["a", "b"], ["b"]]
+
+    simulate(scenario, {ApiKey.CREATE_TOPICS: create})
+
+
 @pytest.mark.parametrize("answer", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None])
 def test_offsets_of_a_group_are_set_in_the_time_of_the_call(answer):
     """Both where the coordinator answers with an error that may pass, and where it does not answer at all."""
