@@ -28,7 +28,9 @@ from moldau.protocol.messages.incremental_alter_configs import (
 )
 from moldau.serialization.core.values import RegistryError, SchemaNeeded
 from moldau.share.group import ShareGroupClient
+from moldau.share.node import Outcome
 from moldau_broker.server.share.share_groups import ShareGroups
+from moldau_jepsen.world.world import run_world
 from support.cluster.broker_cluster import batch, run_cluster
 from support.share.fixed_group import FixedGroup
 from support.share.memory_persister import MemoryPersister
@@ -216,6 +218,36 @@ def test_a_commit_that_is_too_slow_loses_no_records(run):
             await member.commit()
 
     run(scenario)
+
+
+def test_a_commit_names_a_failure_of_each_partition(monkeypatch):
+    """A partition has several outcomes if a fetch or a renewal carried some of its acknowledgements."""
+    failed = KafkaError(ErrorCode.INVALID_RECORD_STATE)
+    mixed = [(0, failed), (0, None), (1, None), (1, failed), (2, None), (2, None)]
+    given = [Outcome(TopicPartition("t", number), [offset], error) for offset, (number, error) in enumerate(mixed)]
+    reported = []
+
+    async def main(world):
+        settings = {"bootstrap.servers": "b1:9092", "group.id": "g"}
+        environment = world.node("c").environment
+        async with ShareConsumer(
+            settings, environment=environment, on_acknowledged=lambda *outcome: reported.append(Outcome(*outcome))
+        ) as member:
+            fetcher = member._fetching()
+
+            async def acknowledge_all():
+                fetcher.outcomes.extend(given)
+
+            monkeypatch.setattr(fetcher, "acknowledge_all", acknowledge_all)
+            results = await member.commit()
+            assert {partition.partition: error for partition, error in results.items()} == {
+                0: failed,
+                1: failed,
+                2: None,
+            }
+            assert reported == given
+
+    run_world(main, 1)
 
 
 def test_members_share_a_partition(run):

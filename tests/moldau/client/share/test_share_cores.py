@@ -288,8 +288,9 @@ def node_of(response, *, answers_after_ms=0.0, version=2):
         if version < needed.first:
             raise UnsupportedApiError(message.__api_key__, f"{needed.feature} needs version {needed.first}")
 
-    async def request_as(*_):
+    async def request_as(_, request, *__):
         await trio.lowlevel.checkpoint()
+        client.asked.append(request)
         client.now_ms += answers_after_ms
         return response
 
@@ -298,6 +299,7 @@ def node_of(response, *, answers_after_ms=0.0, version=2):
         return SimpleNamespace(request_as=request_as, require=require)
 
     client = SimpleNamespace(
+        asked=[],
         now_ms=0.0,
         request_timeout_ms=1_000.0,
         connection=connection,
@@ -320,6 +322,21 @@ def test_acknowledgements_of_a_refused_request_have_failed(code):
     trio.run(node.acknowledge, LIMITS)
     ((partition, offsets, error),) = outcomes
     assert (partition, offsets, error.code) == (P0, [5], code)
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_an_acknowledgement_alone_reads_nothing_more(is_read):
+    """A broker reads on from each partition that a request names, unless the request forgets it as well."""
+    node, held, _ = node_of(ShareFetchResponse())
+    held.deliver(1, K1, 5)
+    held.acknowledge(P1, 5, ACCEPT)
+    node.session.fetched([(TOPIC, 0), (TOPIC, 1)] if is_read else [(TOPIC, 0)])
+    trio.run(node.fetch, [K0, K1] if is_read else [K0], LIMITS)
+    (request,) = node._client.asked
+    named = [(part.partition_index, len(part.acknowledgement_batches)) for part in request.topics[0].partitions]
+    assert named == [(1, 1)]
+    forgotten = [(topic.topic_id, list(topic.partitions)) for topic in request.forgotten_topics_data]
+    assert forgotten == ([] if is_read else [(TOPIC, [1])])
 
 
 @pytest.mark.parametrize(("max_wait_ms", "locked_until_ms"), [(0, 30_000), (4_000, 34_000), (40_000, 40_000)])
