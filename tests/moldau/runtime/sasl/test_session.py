@@ -163,6 +163,18 @@ def test_a_token_that_expires_in_the_exchange_ends_at_once(limit_ms, wall_ms):
     assert isinstance(send(session, Event.OTHER, now_ms=501), Refuse)
 
 
+@pytest.mark.parametrize(("limit_ms", "ends_ms"), [(0, math.inf), (60_000, 63_000), (500, 3_500)])
+def test_a_renewed_session_ends_by_the_present_rules(limit_ms, ends_ms):
+    """The limit was changed since the login: a renewal may also take the end away."""
+    session = in_state(S.AUTHENTICATED, 4_000)
+    session.rules = rules(limit_ms)
+    assert session.expires_ms == 4_000
+    send(session, Event.HANDSHAKE, now_ms=3_000)
+    send(session, Event.AUTHENTICATE, now_ms=3_000)
+    assert session.expires_ms == ends_ms
+    assert isinstance(send(session, Event.OTHER, now_ms=9_000), PassOn if ends_ms > 9_000 else Refuse)
+
+
 def test_sessions_without_an_end():
     assert in_state(S.AUTHENTICATED).expires_ms == math.inf
 
