@@ -318,21 +318,34 @@ def test_partitions_that_a_classic_member_must_release_stay() -> None:
     assert newcomer.numbers == []
 
 
-@pytest.mark.parametrize(("generation", "code"), [(-1, ErrorCode.NONE), (0, ErrorCode.UNKNOWN_MEMBER_ID)])
-def test_old_transactional_producers_name_no_generation(generation: int, code: ErrorCode) -> None:
-    """One that names a generation knows KIP-447, so it must name its member too."""
+@pytest.mark.parametrize(
+    ("names", "version", "code"),
+    [
+        ({}, 3, ErrorCode.NONE),
+        ({"generation_id": 0}, 3, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"member_id": "fenced"}, 3, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"group_instance_id": "fenced"}, 3, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"member_id": "member"}, 3, ErrorCode.ILLEGAL_GENERATION),
+        ({"member_id": "member"}, 6, ErrorCode.STALE_MEMBER_EPOCH),
+    ],
+)
+def test_old_transactional_producers_name_no_generation(names: dict[str, Any], version: int, code: ErrorCode) -> None:
+    """One that names a generation or a member knows KIP-447, so it must name both."""
     driver = world()
-    ConsumerClient(driver, "a").beat()
+    member = ConsumerClient(driver, "a")
+    member.beat()
+    if names.get("member_id") == "member":
+        names = {"member_id": member.member_id}
     part = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=5)
     request = TxnOffsetCommitRequest(
         transactional_id="x",
         group_id=GROUP,
         producer_id=7,
         producer_epoch=0,
-        generation_id=generation,
         topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[part])],
+        **{"generation_id": -1, **names},
     )
-    answer: Any = driver.ask(request, 3)
+    answer: Any = driver.ask(request, version)
     assert answer.topics[0].partitions[0].error_code == code
 
 

@@ -422,6 +422,9 @@ def test_transactional_commits_are_fenced_by_generation() -> None:
 
     assert code(transactional_commit(1, member_id=member.member_id, generation_id=0)) == ErrorCode.ILLEGAL_GENERATION
     assert code(transactional_commit(1, member_id="x", generation_id=1)) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert code(transactional_commit(1, member_id="x")) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert code(transactional_commit(1, group_instance_id="x")) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert code(transactional_commit(1, member_id=member.member_id)) == ErrorCode.ILLEGAL_GENERATION
     assert code(transactional_commit(1)) == ErrorCode.NONE
     assert code(transactional_commit(1, member_id=member.member_id, generation_id=1)) == ErrorCode.NONE
 
