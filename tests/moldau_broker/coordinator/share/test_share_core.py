@@ -258,6 +258,19 @@ def test_states_of_deleted_topics_go() -> None:
     assert [value for _, value in driver.log[2:]] == [None, None]
 
 
+def test_a_state_that_begins_while_its_topic_goes_is_deleted() -> None:
+    """Its first record is written and not committed yet: the tombstone follows it."""
+    driver = ShareDriver(auto_commit=False)
+    driver.send((key(0), BEGIN))
+    del driver.topics.ids["t"]
+    driver.perform(driver.core.topics_deleted(driver.moment()))
+    driver.commit(2)
+    assert not driver.core.states
+    assert [value is None for _, value in driver.log] == [False, True]
+    driver.perform(driver.core.topics_deleted(driver.moment()))
+    assert len(driver.log) == 2, "once is enough"
+
+
 def test_a_topic_deleted_without_a_coordinator_goes_too() -> None:
     driver = begun()
     del driver.topics.ids["t"]

@@ -422,3 +422,20 @@ def test_the_latest_state_of_each_record_holds(seed):
     assert {o: b.delivery_count for b in found for o in range(b.first, b.last + 1)} == {
         offset: number for offset, number in naive.items() if offset >= start
     }
+
+
+@pytest.mark.parametrize("log_start", [0, 1, 3, 4, 6, 9, 10])
+def test_types_keep_their_offsets_behind_the_log_start(log_start):
+    """Of a batch with a type for each offset only those behind the log start count, each for its own offset."""
+    types = [1, 1, 1, 2, 2, 2, 3, 3, 1, 1]
+    share = make()
+    acquire(share, batches=((0, 10),))
+    share.move_log_start(log_start)
+    answer = acknowledge(share, 0, 9, *types)
+    if log_start < 10:
+        stored(share, answer)
+    expected = [{1: ACKNOWLEDGED, 2: AVAILABLE, 3: ARCHIVED}[kind] for kind in types]
+    found = {offset: state for first, end, state, *_ in share.snapshot() for offset in range(first, end)}
+    assert all(found[offset] is expected[offset] for offset in found)
+    left = [offset for offset in range(log_start, 10) if types[offset] == 2]
+    assert share.start_offset == (left[0] if left else 10)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import pytest
 import trio
 
 from moldau.protocol.errors import ErrorCode
@@ -52,6 +53,18 @@ def partition_of(topic: UUID = TOPIC) -> Any:
     )
 
 
+def groups_of(world: World, replicas: Any, memory: MemoryPersister) -> ShareGroups:
+    return ShareGroups(
+        world.node("n").environment,
+        replicas,
+        memory,
+        lambda _: SETTINGS,
+        is_enabled=lambda: True,
+        sessions_max=10,
+        logger=EventLogger("test"),
+    )
+
+
 def test_a_group_that_left_while_its_state_was_read_is_forgotten() -> None:
     """Its offsets may be altered then, and only a state that is read again shows that (as in F310)."""
 
@@ -59,15 +72,7 @@ def test_a_group_that_left_while_its_state_was_read_is_forgotten() -> None:
         memory = MemoryPersister()
         memory.delay_ms = 100.0
         replicas: Any = SimpleNamespace(waits=SimpleNamespace(wake_fetches=lambda _: None))
-        groups = ShareGroups(
-            world.node("n").environment,
-            replicas,
-            memory,
-            lambda _: SETTINGS,
-            is_enabled=lambda: True,
-            sessions_max=10,
-            logger=EventLogger("test"),
-        )
+        groups = groups_of(world, replicas, memory)
         async with trio.open_nursery() as nursery:
             await nursery.start(groups.run)
             key = (TOPIC, 0)
@@ -79,6 +84,28 @@ def test_a_group_that_left_while_its_state_was_read_is_forgotten() -> None:
             stays = groups.find("stays", key)
             assert stays is not None
             assert stays.core is not None
+            nursery.cancel_scope.cancel()
+
+    run_world(main, 1)
+
+
+@pytest.mark.parametrize("refusals", [[], [ErrorCode.COORDINATOR_NOT_AVAILABLE]])
+def test_fetches_that_wait_for_a_state_go_on_with_it(refusals: list[ErrorCode]) -> None:
+    """Else the first fetch of a group would wait for its deadline, though records are there, or the state is not."""
+
+    async def main(world: World) -> None:
+        memory, woken = MemoryPersister(), []
+        memory.delay_ms, memory.refusals = 100.0, refusals
+        replicas: Any = SimpleNamespace(waits=SimpleNamespace(wake_fetches=woken.append))
+        groups = groups_of(world, replicas, memory)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(groups.run)
+            groups.sessions.fetch(("g", "m"), 0, [(TOPIC, 0)], (), acknowledges=False, owner="c")
+            led = groups.open("g", partition_of())
+            assert not woken
+            await trio.sleep(1)
+            assert led.watch in woken
+            assert led.is_acquirable(SETTINGS), "there are records, or an error"
             nursery.cancel_scope.cancel()
 
     run_world(main, 1)
