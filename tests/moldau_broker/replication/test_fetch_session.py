@@ -10,7 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.protocol.errors import ErrorCode
+from moldau.values import LeaderEpoch
 from moldau_broker.replication.fetch_session import FetchContext, FetchPartition, FetchSessionCache, next_epoch
+
+REQUESTED = ("fetch_offset", "max_bytes", "current_leader_epoch", "last_fetched_epoch", "log_start_offset")
+"""The fields of a partition that each request states."""
 
 
 def wanted(partition: int, offset: int = 0, topic: bytes = b"t") -> FetchPartition:
@@ -198,6 +202,15 @@ def test_agreement_ends_with_a_changed_request() -> None:
     assert known.agreed_epoch == 3
     fetch(cache, 77, 2, [wanted(0, 5)])
     assert known.agreed_epoch == -1
+
+
+def test_a_later_request_replaces_all_that_it_says() -> None:
+    """DeleteRecords waits for the log start offsets of followers, and a consumer's bounds may change."""
+    cache = FetchSessionCache(slots_max=10)
+    (known,) = fetch(cache, 0, 0, [FetchPartition(b"t", 0, 1, 2, LeaderEpoch(3), 4, 5)]).partitions
+    later = FetchPartition(b"t", 0, 11, 12, LeaderEpoch(13), 14, 15)
+    assert list(fetch(cache, 77, 1, [later]).partitions) == [known]
+    assert [getattr(known, name) for name in REQUESTED] == [getattr(later, name) for name in REQUESTED]
 
 
 def test_partitions_with_records_go_to_the_end() -> None:
