@@ -5,21 +5,26 @@ Method: ``VoterChanges`` over an engine whose members, progress and commits the 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
+import pytest
 import trio
 import trio.testing
 
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
-from moldau_quorum.log.port import ElectionTiming, Leadership, LogPosition, VoterEndpoint
+from moldau.values import ZERO_UUID
+from moldau_quorum.log.port import ElectionTiming, Leadership, LogPosition, MembershipChangeError, VoterEndpoint
 from moldau_quorum.log.raft.core.types import configuration_of
-from moldau_quorum.log.raft.voter_changes import VoterChanges
+from moldau_quorum.log.raft.voter_changes import ABANDONED_MS, VoterChanges
 from moldau_quorum.log.raft.waiting import Pending
 
 NEW = VoterEndpoint(voter_id=4, host="c4", port=9093)
+DISK = UUID(int=7)
 
 
 class Engine:
@@ -84,3 +89,67 @@ def test_a_learner_that_has_moved_is_reached_at_its_new_address() -> None:
     trio.run(changes_of(engine, progressed).add_voter, NEW)
     assert engine.history == ["voters [1, 2, 3], learners [4]", "voters [1, 2, 3, 4], learners []"]
     assert engine.configuration.voters[4] == NEW
+
+
+def test_a_learner_that_comes_again_waits_from_then_on() -> None:
+    """A node of that id with another disk is another learner: the request that adds it may still be repeated."""
+    engine, progressed = Engine(), Signal()
+    changes = changes_of(engine, progressed)
+    wait_s = ABANDONED_MS / 1000
+
+    async def main() -> None:
+        first = engine.configuration
+        engine.configuration = first.with_learner(NEW)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(changes.drop_abandoned)
+            await trio.sleep(0.5 * wait_s)
+            engine.configuration = first.with_learner(replace(NEW, directory_id=DISK))
+            await trio.sleep(wait_s)
+            assert engine.history == [], "the second one waits for half of the time"
+            await trio.sleep(wait_s)
+            assert engine.history == ["voters [1, 2, 3], learners []"]
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_a_learner_that_a_request_adds_is_not_abandoned() -> None:
+    """However long it takes to catch up."""
+    engine, progressed = Engine(), Signal()
+    changes = changes_of(engine, progressed)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(changes.drop_abandoned)
+            nursery.start_soon(changes.add_voter, NEW)
+            await trio.sleep(5 * ABANDONED_MS / 1000)
+            assert engine.history == ["voters [1, 2, 3], learners [4]"]
+            engine.match = 100
+            progressed.notify()
+            await trio.sleep(5 * ABANDONED_MS / 1000)
+            assert engine.history[1:] == ["voters [1, 2, 3, 4], learners []"]
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize(
+    ("known", "named", "is_removed"),
+    [
+        (DISK, DISK, True),
+        (DISK, ZERO_UUID, True),
+        (ZERO_UUID, DISK, True),
+        (DISK, UUID(int=8), False),
+    ],
+)
+@pytest.mark.parametrize("voter_id", [3, 4])
+def test_only_the_named_disk_is_removed(known: UUID, named: UUID, is_removed: bool, voter_id: int) -> None:
+    """A voter or a learner has come back with a new disk: the removal of its former one is not about it."""
+    engine, progressed = Engine(), Signal()
+    member = replace(NEW, voter_id=voter_id, directory_id=known)
+    configuration = engine.configuration.without(voter_id).with_learner(member)
+    engine.configuration = configuration.with_voter(voter_id) if voter_id == 3 else configuration
+    before = engine.configuration
+    with nullcontext() if is_removed else pytest.raises(MembershipChangeError):
+        trio.run(changes_of(engine, progressed).remove_voter, voter_id, named)
+    assert engine.configuration == (before.without(voter_id) if is_removed else before)
