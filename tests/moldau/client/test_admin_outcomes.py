@@ -8,8 +8,10 @@ import pytest
 from moldau import TopicPartition
 from moldau.admin import AdminError
 from moldau.protocol.api import ApiKey
-from moldau.protocol.errors import ErrorCode
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages import delete_records as dr
+from moldau.protocol.messages import describe_log_dirs as dl
+from moldau.protocol.messages import describe_share_group_offsets as dsg
 from moldau.protocol.messages import leave_group as lg
 from moldau.protocol.messages import offset_delete as od
 from support.client.admin_stories import simulate
@@ -138,3 +140,57 @@ def test_an_offset_that_stays_is_named():
         await admin.delete_group_offsets("g", [("free", 0)])
 
     simulate(scenario, {ApiKey.OFFSET_DELETE: delete})
+
+
+def test_a_broker_that_shows_no_directories_is_named():
+    """It refuses the client; the other one has a directory, and a third question is about that one alone."""
+
+    def describe(broker, request):
+        if broker == 2:
+            return dl.DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return dl.DescribeLogDirsResponse(results=[dl.DescribeLogDirsResult(log_dir="/d")])
+
+    async def scenario(cluster, admin):
+        with pytest.raises(AdminError) as caught:
+            await admin.describe_log_dirs([1, 2])
+        assert codes_of(caught) == {"broker 2": ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+        assert {node_id: [each.path for each in found] for node_id, found in caught.value.results.items()} == {
+            1: ["/d"]
+        }
+        with pytest.raises(KafkaError) as refused:
+            await admin.describe_log_dirs([2])
+        assert refused.value.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        assert [*await admin.describe_log_dirs([1])] == [1]
+
+    simulate(scenario, {ApiKey.DESCRIBE_LOG_DIRS: describe})
+
+
+def test_a_share_offset_that_cannot_be_read_is_named():
+    """The state of one partition of two is not available, whichever of them it is."""
+    refused = {"number": 0}
+
+    def describe(broker, request):
+        parts = [
+            dsg.DescribeShareGroupOffsetsResponsePartition(
+                partition_index=number,
+                start_offset=5 + number,
+                error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if number == refused["number"] else ErrorCode.NONE,
+            )
+            for number in range(2)
+        ]
+        topic = dsg.DescribeShareGroupOffsetsResponseTopic(topic_name="t", partitions=parts)
+        return dsg.DescribeShareGroupOffsetsResponse(
+            groups=[dsg.DescribeShareGroupOffsetsResponseGroup(group_id="g", topics=[topic])]
+        )
+
+    async def scenario(cluster, admin):
+        for number in range(2):
+            refused["number"] = number
+            with pytest.raises(AdminError) as caught:
+                await admin.list_share_group_offsets("g")
+            assert codes_of(caught) == {f"t-{number}": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+            assert {each: found.start_offset for each, found in caught.value.results.items()} == {
+                TopicPartition("t", 1 - number): 6 - number
+            }
+
+    simulate(scenario, {ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: describe})
