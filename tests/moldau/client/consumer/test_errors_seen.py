@@ -16,6 +16,7 @@ from moldau.consumer.group import OffsetsRefusedError
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
+from moldau.protocol.messages.list_offsets import ListOffsetsResponse
 from moldau.protocol.messages.offset_commit import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -206,6 +207,26 @@ def test_a_topic_that_may_not_be_read_has_no_offsets():
             assert trio.current_time() - began < 5
             cluster.errors.clear()
             assert await consumer.end_offsets([T0]) == {T0: 0}
+
+    simulate(scenario)
+
+
+def test_an_offset_that_is_left_out_is_asked_for_with_pauses():
+    """The broker answers without an error, so nothing else slows the consumer down."""
+
+    async def scenario(cluster, open_consumer):
+        fill(cluster.add_topic("t")[0], 0, 10)
+        begun = trio.current_time()
+
+        def answer(broker, request):
+            is_late = trio.current_time() - begun > 2
+            return cluster.on_list_offsets(broker, request) if is_late else ListOffsetsResponse(topics=[])
+
+        cluster.handlers[ApiKey.LIST_OFFSETS] = answer
+        async with open_consumer() as consumer:
+            consumer.assign([T0])
+            assert await take(consumer, 10) == numbers(0, 10)
+        assert 2 < [key for _, key, _ in cluster.requests].count(ApiKey.LIST_OFFSETS) < 25
 
     simulate(scenario)
 

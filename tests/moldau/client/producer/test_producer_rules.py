@@ -267,6 +267,25 @@ def test_a_broker_without_batches_is_not_stuck():
     assert (step(300), step(360)) == ([], [1])
 
 
+@pytest.mark.parametrize("in_flight", [None, 5, 7])
+def test_a_full_connection_is_looked_at_again_soon(in_flight):
+    """Requests of other parts fill it, or it is not open yet: their ends do not wake the sender."""
+    core = accumulator(delivery_timeout_ms=60_000)
+    client = SimpleNamespace(
+        now_ms=1_000.0,
+        environment=SimpleNamespace(clock=None),
+        changed=Signal(),
+        cluster_metadata=SimpleNamespace(leader=lambda _: (1, 0)),
+        connection_nowait=lambda _: None if in_flight is None else SimpleNamespace(in_flight=in_flight),
+        retry_delay_ms=lambda _: 50.0,
+        request_update=lambda: None,
+    )
+    sender = Sender(client, core, acks=-1, transactional_id=None)
+    core.append_encoded(core.queue(T0), encode_batch([(1, None, b"v", ())]), 1, 1_000)
+    assert 1_000 < sender._step() <= 1_050
+    assert len(core.queue(T0).batches) == 1
+
+
 def test_a_producer_that_left_its_cluster_fails_at_once():
     """Its task may wait for records or calls, which would never come."""
     manager, core = ready(), accumulator()
