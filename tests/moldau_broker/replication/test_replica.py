@@ -564,3 +564,9 @@ def test_low_watermark_counts_live_followers() -> None:
     subject.followed(3, 30, 10, 7, 0, ALIVE)
     assert subject.low_watermark(9, ALIVE) == 3
     assert subject.low_watermark(9, {1: 10, 3: 30}) == 7
+    subject.configure(offline=(2,))
+    assert subject.low_watermark(9, ALIVE) == 7, "its directory has failed, though its broker lives"
+    subject.configure(lag_time_max_ms=LAG)
+    assert subject.low_watermark(9, ALIVE) == 7
+    subject.configure(offline=())
+    assert subject.low_watermark(9, ALIVE) == 3

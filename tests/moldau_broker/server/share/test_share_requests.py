@@ -21,7 +21,7 @@ from moldau.protocol.messages.share_fetch import ShareFetchRequest
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau_broker.server.share.core.values import RecordState
 from moldau_broker.server.share.persister import ShareKey
-from moldau_broker.server.share.settings import group_settings
+from moldau_broker.server.share.settings import CachedSettings, group_settings
 from support.cluster.broker_cluster import batch, run_cluster
 from support.share.member import Member, acquired, codes, outcomes, values
 from support.share.memory_persister import MemoryPersister
@@ -391,6 +391,33 @@ def test_an_unreadable_place_to_begin_counts_as_none():
     settings = group_settings(SimpleNamespace(get_int=lambda _: 100), image, "g")
     assert settings.reset_duration_ms is None
     assert (settings.reset, settings.limits.delivery_count_max) == ("latest", 3)
+
+
+def test_settings_are_those_of_the_newest_metadata():
+    """They are remembered, each for its group, until the metadata change."""
+    given = {("g", "share.delivery.count.limit"): "3"}
+
+    def image():
+        now = dict(given)
+        return SimpleNamespace(
+            config=lambda _, group: {name: value for (of, name), value in now.items() if of == group}
+        )
+
+    images = [image()]
+    settings = CachedSettings(lambda: SimpleNamespace(get_int=lambda _: 100), lambda: images[-1])
+
+    def counts():
+        return [settings(group).limits.delivery_count_max for group in ("g", "h", "g")]
+
+    assert counts() == [3, 100, 3]
+    assert settings("g") is settings("g")
+    given |= {("g", "share.delivery.count.limit"): "7", ("h", "share.delivery.count.limit"): "9"}
+    assert counts() == [3, 100, 3]
+    images.append(image())
+    assert counts() == [7, 9, 7]
+    given.clear()
+    images.append(image())
+    assert counts() == [100, 100, 100]
 
 
 def test_deleted_records_are_forgotten():

@@ -89,6 +89,29 @@ def test_a_group_that_left_while_its_state_was_read_is_forgotten() -> None:
     run_world(main, 1)
 
 
+@pytest.mark.parametrize("members", [1, 2])
+def test_the_last_member_leaves_no_state_behind(members: int) -> None:
+    """No record is acquired then, so no write ends the share-partition; its offsets may be altered from now on."""
+
+    async def main(world: World) -> None:
+        replicas: Any = SimpleNamespace(waits=SimpleNamespace(wake_fetches=lambda _: None))
+        groups = groups_of(world, replicas, MemoryPersister())
+        async with trio.open_nursery() as nursery:
+            await nursery.start(groups.run)
+            key = (TOPIC, 0)
+            for number in range(members):
+                groups.sessions.fetch(("g", f"m{number}"), 0, [key], (), acknowledges=False, owner=number)
+            groups.open("g", partition_of())
+            await trio.sleep(1)
+            for number in range(members):
+                assert groups.find("g", key) is not None
+                groups.connection_closed(number)
+            assert groups.find("g", key) is None
+            nursery.cancel_scope.cancel()
+
+    run_world(main, 1)
+
+
 @pytest.mark.parametrize("refusals", [[], [ErrorCode.COORDINATOR_NOT_AVAILABLE]])
 def test_fetches_that_wait_for_a_state_go_on_with_it(refusals: list[ErrorCode]) -> None:
     """Else the first fetch of a group would wait for its deadline, though records are there, or the state is not."""
