@@ -143,12 +143,15 @@ class ExactlyOnce:
         self._producer.begin_transaction()
         try:
             await self._fill(parts, sent, read)
+            for one in sent:
+                if progress.generation(one.span.partition) != one.span.generation:
+                    raise _BegunAgainError(one.span.partition)
             moved = progress.take_moved()
             await self._store.send(self._producer, moved | behind(sent))
             await self._producer.commit_transaction(END_TIMEOUT_MS)
         except FatalTransactionError:
             raise
-        except (TransactionError, TransactionAbortedError, _RefusedError) as error:
+        except (TransactionError, TransactionAbortedError, _RefusedError, _BegunAgainError) as error:
             progress.keep_moved(moved)
             await self._abort(sent, read, error)
             return
@@ -249,6 +252,14 @@ class _RefusedError(Exception):
         super().__init__(f"{partition}: {reason}")
         self.partition = partition
         self.reason = reason
+
+
+class _BegunAgainError(Exception):
+    """A partition whose records are in the transaction has begun again elsewhere, so the transaction is aborted.
+
+    The source's log was cut, or its topic created again. After a commit the records might be written again, or the
+    position behind them might leave others out.
+    """
 
 
 def behind(sent: list[Sent]) -> dict[TopicPartition, Position]:

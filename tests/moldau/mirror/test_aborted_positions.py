@@ -21,6 +21,7 @@ from moldau.mirror.core.formats import Position
 from moldau.mirror.core.progress import Progress
 from moldau.mirror.exactly_once import ExactlyOnce
 from moldau.mirror.flow import SourceFlow
+from moldau.mirror.sending import Sent
 from moldau.mirror.statistics import SourceStatistics
 from moldau.producer import ProducerFencedError, TransactionAbortedError
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -155,3 +156,41 @@ def test_a_fence_is_judged_while_the_source_is_read(age_ms: float, code: ErrorCo
     with pytest.raises(ExceptionGroup) as failure:
         trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     assert [error.code for error in leaves(failure.value)] == [code]
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_transaction_ends_with_the_log_that_it_copied(is_cut: bool) -> None:
+    """The source's log is cut below records that are in the transaction already; others take their place."""
+    progress, target, again = Progress(), Target(), []
+    target.sent, target.ends = [{}], ["commit"]
+    progress.begin(PARTITION, BEGINNING)
+    now_ms = 0.0
+    part: Any = SimpleNamespace(partition=PARTITION, batches=SimpleNamespace(batches=["a batch"]))
+
+    async def poll(*arguments: object, may_assign: bool = True) -> list[object]:
+        nonlocal now_ms
+        await trio.lowlevel.checkpoint()
+        if may_assign:
+            return [part]
+        now_ms += 10
+        if is_cut:
+            progress.begin(PARTITION, Position(45, UUID(int=7), 4), is_news=True)
+        return []
+
+    async def send(part: object, sent: list[Sent]) -> None:
+        await trio.lowlevel.checkpoint()
+        span = progress.sent(PARTITION, progress.generation(PARTITION), (), 50, topic_id=UUID(int=7), leader_epoch=3)
+        assert span is not None
+        sent.append(Sent(span, None, 0))
+
+    flow = flow_of(target, progress, lambda: now_ms)
+    flow._boundary_ms = 10
+    flow._reader = SimpleNamespace(progress=progress, poll=poll, back_to=again.append, acknowledged=lambda _: None)  # type: ignore[assignment]
+    flow._sender = SimpleNamespace(send=send)  # type: ignore[assignment]
+    trio.run(flow._step)
+    if is_cut:
+        assert (target.ends[1:], target.sent[1:], again) == (["abort"], [], [PARTITION])
+        assert progress.take_moved()[PARTITION].offset == 45
+    else:
+        assert (target.ends[1:], again) == (["commit"], [])
+        assert target.sent[1][PARTITION].offset == 50
