@@ -16,6 +16,7 @@ The loader touches nothing but the partition's directory, so logs are loaded sid
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -415,7 +416,9 @@ class _Loader:
                 aborted = self._producers.replay(header, marker)
                 if aborted is not None:
                     segment.transaction_index.append(aborted)
-            self._epochs.assign(header.partition_leader_epoch, header.base_offset)
+            if self._epochs.epoch_for_offset(header.base_offset) != header.partition_leader_epoch:
+                # Else the checkpoint knows where the epoch begins, even if its first batches were compacted away.
+                self._epochs.assign(header.partition_leader_epoch, header.base_offset)
             next_offset, epoch = header.next_offset, header.partition_leader_epoch
             self._read_to = next_offset
             return None
@@ -459,9 +462,9 @@ class _Loader:
                 self._disk.remove(path)
                 self._changed = True
         start = state.map_end_offset
-        for segment in self._segments:
-            if segment.base_offset >= offset:
-                break
+        bases = [segment.base_offset for segment in self._segments]
+        first = max(0, bisect_right(bases, start) - 1)  # all batches before it are in the snapshot
+        for segment in self._segments[first : bisect_left(bases, offset)]:
             for position, header in scan_headers(segment.file, 0, segment.size):
                 if header.base_offset >= start and header.producer_id >= 0:
                     data = segment.file.read(position, header.size_bytes) if header.attributes & CONTROL_BIT else b""

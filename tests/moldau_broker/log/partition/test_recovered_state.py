@@ -1,0 +1,92 @@
+"""Goal: after a crash a start knows the log as it was, and reads no more of it than it must.
+
+Method: a broker's process ends without a stop; the next one opens the log, and is compared with the one before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from moldau.values import LeaderEpoch
+from moldau_broker.log.values import run_work
+from moldau_jepsen.world.disk.disk import VirtualFile
+from support.log.lab import A, create, open_manager, put
+from support.log.model import START_MS, VirtualMachine, all_rows, make_batch
+
+if TYPE_CHECKING:
+    import pytest
+
+    from moldau_broker.log.directories.manager import LogManager
+
+COMPACTED = {"compact": True, "delete": False, "min_cleanable_dirty_ratio": 0.0}
+
+
+def killed(manager: LogManager, machine: VirtualMachine) -> None:
+    """Ends the process; the operating system keeps what it wrote."""
+    manager.directories[0].release()
+    machine.boot(power_lost=False)
+
+
+def test_a_start_reads_no_batch_below_its_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The producers at the recovered segments come from a snapshot: the segments before it are not read.
+
+    Otherwise a start would read the headers of the whole log, which may have terabytes.
+    """
+    machine = VirtualMachine(1)
+    manager = open_manager(machine, ["/d1"])
+    log = create(manager)
+    for number in range(200):
+        put(log, b"%d" % number, producer=(7, 0, number))
+    log.flush()
+    manager.directories[0].recovery_points.write_now({A: log.log_end_offset})
+    suspects = [segment.path(".log") for segment in log.segments[-2:]]
+    producers = log.producer_state.describe()
+    assert log.storage.segments.count > 10
+    killed(manager, machine)
+    reads: Counter[str] = Counter()
+    read = VirtualFile.read
+
+    def counted(file: VirtualFile, position: int, count: int) -> bytes:
+        reads[file.path] += file.path.endswith(".log")
+        return read(file, position, count)
+
+    monkeypatch.setattr(VirtualFile, "read", counted)
+    manager = open_manager(machine, ["/d1"])
+    assert [path for path in reads if reads[path] and path not in suspects] == []
+    assert manager.logs[A].producer_state.describe() == producers
+
+
+def test_recovery_keeps_an_epoch_that_lost_its_first_batch() -> None:
+    """Compaction takes away the first batches of an epoch, which begins where it began nevertheless.
+
+    A replica that wrote records of the epoch before there, and was away since then, truncates them only if the leader
+    says that the former epoch ended before them.
+    """
+    machine = VirtualMachine(1)
+    manager = open_manager(machine, ["/d1"], **COMPACTED)
+    log = create(manager)
+
+    def write(epoch: int, *keys: bytes) -> None:
+        for key in keys:
+            batch = make_batch([(START_MS, key, b"value")])
+            log.append_as_leader(memoryview(batch), leader_epoch=LeaderEpoch(epoch), now_ms=START_MS)
+        log.update_high_watermark(log.log_end_offset)
+
+    write(1, b"a", b"b", b"c")
+    write(2, b"d", b"d", b"d")
+    write(4, b"e", b"e")
+    log.storage.roll(log.log_end_offset, START_MS)
+    write(4, b"f")
+    log.flush()
+    manager.directories[0].recovery_points.write_now({A: log.segments[-1].base_offset})
+    for _ in range(30):
+        for work in manager.cleaner_works(START_MS + 60_000):
+            run_work(work)
+    assert [row.offset for row in all_rows(log)] == [0, 1, 2, 5, 7, 8]
+    epochs, ends = log.epochs.entries, [log.end_offset_for_epoch(epoch) for epoch in range(1, 5)]
+    assert [(entry.leader_epoch, entry.start_offset) for entry in epochs] == [(1, 0), (2, 3), (4, 6)]
+    killed(manager, machine)
+    log = create(open_manager(machine, ["/d1"], **COMPACTED))
+    assert log.epochs.entries == epochs
+    assert [log.end_offset_for_epoch(epoch) for epoch in range(1, 5)] == ends
