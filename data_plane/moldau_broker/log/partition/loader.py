@@ -46,7 +46,7 @@ from moldau_broker.log.partition.partition_log import PartitionLog
 from moldau_broker.log.partition.recovery_point import RecoveryPoint
 from moldau_broker.log.partition.segment_list import SegmentList
 from moldau_broker.log.partition.segmented_log import SegmentedLog
-from moldau_broker.log.producers.end_markers import decode_marker
+from moldau_broker.log.producers.end_markers import decode_marker, marker_of
 from moldau_broker.log.producers.producer_snapshots import ProducerSnapshots
 from moldau_broker.log.producers.producer_state import ProducerStateManager, decode_snapshot
 
@@ -169,12 +169,24 @@ class _Loader:
         )
         storage.is_future = request.is_future
         snapshots.restore(segments, end_offset)
-        segments.active.resume()
+        self._resume(storage)
         segments.active.files.rest()  # a loaded log needs no more descriptors than a new one
         if self._changed and not self._is_new:
             disk.sync_directory(self._directory)
         log = PartitionLog(storage, high_watermark=request.high_watermark, topic_id=request.topic_id)
         return log, self._report
+
+    def _resume(self, log: SegmentedLog) -> None:
+        """Prepares the active segment for appends, or begins another one behind it if it is damaged.
+
+        A clean start has not read the segment. Reads of its damaged part are refused, and nothing else is lost.
+        """
+        try:
+            log.segments.active.resume()
+        except CorruptLogFileError as error:
+            self._report.problems.append(str(error))
+            if log.segments.may_create:  # else later records of the segment are refused, too, until it is closed
+                log.roll(log.log_end_offset, self._request.now_ms)
 
     # Interrupted steps -----------------------------------------------------------------------------------------------
 
@@ -381,6 +393,8 @@ class _Loader:
         end, size = segment.base_offset, 0
         start = segment.last_indexed_position()
         for position, header in scan_headers(segment.file, start, segment.size):
+            if header.base_offset < end or not segment.offset_index.fits(header.last_offset):
+                break  # the checksum does not cover the base offset
             end, size = header.next_offset, position + header.size_bytes
         if size != segment.size:
             problem, end, _ = self._recover(segment, -1)
@@ -401,9 +415,11 @@ class _Loader:
         def accept(batch: Batch) -> str | None:
             nonlocal next_offset, epoch
             header = batch.header
+            # The checksum does not cover the base offset: it may have jumped.
             if header.base_offset > next_offset and header.next_offset > limit:
-                # The checksum does not cover the base offset: this one jumped.
                 return f"offsets {header.base_offset} to {header.last_offset}, the next segment begins at {limit}"
+            if not segment.offset_index.fits(header.last_offset):
+                return f"offset {header.last_offset} is too far from {segment.base_offset}, where the segment begins"
             if header.base_offset < next_offset:
                 return f"base offset {header.base_offset} after {next_offset - 1}"
             if header.partition_leader_epoch < epoch:
@@ -467,8 +483,7 @@ class _Loader:
         for segment in self._segments[first : bisect_left(bases, offset)]:
             for position, header in scan_headers(segment.file, 0, segment.size):
                 if header.base_offset >= start and header.producer_id >= 0:
-                    data = segment.file.read(position, header.size_bytes) if header.attributes & CONTROL_BIT else b""
-                    state.replay(header, decode_marker(header, data) if data else None)
+                    state.replay(header, marker_of(header, segment, position))
         state.map_end_offset = offset
 
     def _drop_from(self, index: int, why: str) -> None:

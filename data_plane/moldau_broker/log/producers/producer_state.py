@@ -342,7 +342,7 @@ class ProducerStateManager:
         if entry.epoch != header.producer_epoch:
             entry.batches.clear()
             entry.epoch = header.producer_epoch
-        entry.coordinator_epoch = marker.coordinator_epoch
+        entry.coordinator_epoch = max(entry.coordinator_epoch, marker.coordinator_epoch)  # -1: of a damaged marker
         entry.last_timestamp_ms = header.max_timestamp
         entry.seen_ms = self.now_ms
         first = entry.transaction_first_offset
