@@ -309,6 +309,19 @@ class LogDirectory:
             OSError: The marker could not be written.
         """
         write_checksums(self._disk, self.path)
+        self._write_marker(broker_epoch)
+
+    def give_back(self) -> None:
+        """Restores the marker that ``open`` has taken, of a directory whose logs were not opened.
+
+        The checksums stay those of the clean stop: new ones would take a file that is damaged since then for sound.
+
+        Raises:
+            OSError: The marker could not be written.
+        """
+        self._write_marker(self.broker_epoch)
+
+    def _write_marker(self, broker_epoch: int) -> None:
         write_atomically(self._disk, f"{self.path}/{CLEAN_SHUTDOWN}", encode_clean_shutdown(broker_epoch))
 
     def release(self) -> None:

@@ -306,10 +306,10 @@ class LogManager:
         for directory in self._store.directories.values():
             if not directory.online:
                 continue
-            logs = self._table.in_directory(directory.path)
+            failed = [log for log in self._table.all() if log.failed and log.parent_directory == directory.path]
             try:
-                if not any(log.failed for log in logs):
-                    directory.write_checkpoints(logs)
+                if not failed:
+                    directory.write_checkpoints(self._table.in_directory(directory.path))
                     directory.mark_clean(broker_epoch)
             except OSError as error:
                 _logger.error("clean-shutdown-failed", directory=directory.path, reason=error)
@@ -321,7 +321,7 @@ class LogManager:
         for directory in self._store.directories.values():
             if directory.online and directory.clean:
                 try:
-                    directory.mark_clean(directory.broker_epoch)
+                    directory.give_back()
                 except OSError as error:
                     _logger.error("clean-shutdown-failed", directory=directory.path, reason=error)
 

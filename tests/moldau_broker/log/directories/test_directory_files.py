@@ -15,7 +15,7 @@ from moldau.runtime.ports.environment import OpenMode
 from moldau_broker.log.errors import LogStorageError
 from moldau_broker.log.files.checkpoint import decode_meta_properties, read_file, uuid_to_text
 from moldau_broker.log.values import run_work
-from support.log.lab import A, create, open_manager
+from support.log.lab import A, create, new_manager, open_manager
 from support.log.model import START_MS, VirtualMachine, all_rows, make_batch
 from support.proof import examples
 
@@ -201,3 +201,29 @@ def test_a_directory_without_identity_is_offline_alone(content: bytes, clean_sto
     manager = open_manager(machine, ["/d1", "/d2"], **COMPACT)
     assert manager.offline_directories == [other]
     assert manager.logs[A].log_end_offset == 90
+
+
+def test_damage_is_found_again_after_a_start_that_ended() -> None:
+    """A start that ends before it opened the logs gives the marker of the clean stop back, and no new checksums.
+
+    They would take a damaged file for sound: here a wrong log start offset, which hides records.
+    """
+    machine = VirtualMachine(1)
+    manager = open_manager(machine, ["/d1"])
+    log = create(manager)
+    write(log, 0, 20)
+    log.delete_records(1)
+    manager.close(7)
+    path = "/d1/log-start-offset-checkpoint"
+    content = machine.virtual_disk.lookup(path).content
+    content[content.index(b"a 0 1") + 4] = ord("9")
+    for _ in range(3):
+        machine.boot(power_lost=False)
+        manager = new_manager(machine, ["/d1"])
+        manager.start(START_MS)
+        assert manager.directories[0].damaged == (path,)
+        manager.give_back()
+        manager.directories[0].release()
+    machine.boot(power_lost=False)
+    manager = open_manager(machine, ["/d1"])
+    assert (manager.directories[0].broker_epoch, manager.logs[A].log_start_offset) == (7, 0)

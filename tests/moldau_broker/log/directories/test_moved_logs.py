@@ -5,6 +5,7 @@ Method: log managers over two virtual directories, restarted.
 
 from __future__ import annotations
 
+import errno
 import uuid
 from typing import TYPE_CHECKING
 
@@ -429,3 +430,23 @@ def test_a_directory_that_fails_to_delete_at_start_fails_alone() -> None:
         work.complete()
     assert manager.offline_directories == ["/d1"]
     assert [row.value for row in all_rows(manager.logs[A])] == [b"new"]
+
+
+def test_a_stop_that_does_not_sync_a_copy_is_not_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """File descriptors are short when the copy of a move is closed; the next start must not count it as durable."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    put(create(manager, directory="/d1"), b"a", 3)
+    copy = manager.alter_replica_log_dir(A, "/d2", START_MS)
+    assert copy is not None
+    manager.copy_to_future(A, START_MS)
+
+    def seal() -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(copy.storage, "seal", seal)
+    manager.close(7)
+    machine.boot(power_lost=False)
+    manager = new_manager(machine)
+    manager.start(START_MS)
+    assert [directory.clean for directory in manager.directories] == [True, False]
