@@ -465,6 +465,11 @@ class PySyncObjNode:
         self._tick_wanted = True
 
     @property
+    def has_more(self) -> bool:
+        """See ``EngineNode``. The library applies all that is committed in one step."""
+        return False
+
+    @property
     def has_job(self) -> bool:
         """See ``EngineNode``."""
         return bool(self._jobs)

@@ -93,6 +93,11 @@ class EngineNode(Protocol):
         """Carries out what follows from the inputs."""
         ...
 
+    @property
+    def has_more(self) -> bool:
+        """Whether ``process`` has left committed entries for the next turn, in which it can apply more of them."""
+        ...
+
     def take_outbox(self) -> list[tuple[int, bytes]]:
         """Returns recipients and bodies of the messages that may be sent now, and forgets them."""
         ...

@@ -227,7 +227,10 @@ class RaftNode:
     # --- processing
 
     def process(self) -> None:
-        """Executes the effects of the inputs.
+        """Executes the effects of the inputs, and applies a bounded number of entries.
+
+        After a start a node has up to as many entries to apply as are between two snapshots, which takes seconds.
+        Others must hear from it meanwhile, so the rest is left for the next turn (``has_more``).
 
         Raises:
             OSError: a file could not be written or synced; the node must not continue.
@@ -237,11 +240,20 @@ class RaftNode:
                 if not self._syncs.is_clean:
                     break  # a segment ends when it is durable; ``sync_done`` lets us go on
                 self._wal.rotate()
-            self._carry_out(self.core.take_ready())
+            ready = self.core.take_ready()
+            self._carry_out(ready)
+            if ready.committed and self.has_more:
+                break
         if not self.core.has_ready:
             self._settle_leadership()
         self._close_readers()
         self._maybe_take_snapshot()
+
+    @property
+    def has_more(self) -> bool:
+        """See ``EngineNode``."""
+        waits_for_sync = self._wal.wants_rotation and not self._syncs.is_clean
+        return self.core.applicable_index > self.core.applied_index and not waits_for_sync
 
     def _carry_out(self, ready: Ready) -> None:
         self._wal.write(ready.hard_state, ready.entries, self._epoch_before(ready.entries))

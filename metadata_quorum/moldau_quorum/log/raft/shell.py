@@ -174,6 +174,8 @@ class RaftLog:
             if node.has_job:
                 self._job_wanted.set()
             self._progressed.notify()
+            if node.has_more:
+                self._kick.set()
             with trio.move_on_after(max(SLEEP_MS_MIN, node.next_deadline_ms() - now_ms) / 1000):
                 await self._kick.wait()
 

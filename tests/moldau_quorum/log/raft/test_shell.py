@@ -29,6 +29,7 @@ from moldau_quorum.log.port import (
     QuorumMessageRefusedError,
     VoterEndpoint,
 )
+from moldau_quorum.log.raft.core.raft_core import COMMITTED_ENTRIES_MAX
 
 PORT = 9093
 
@@ -171,6 +172,53 @@ def test_proposals_are_applied_everywhere_in_order(engine):
         assert (status.leader_id, status.epoch) == (leader.node_id, epoch)
         assert [row.voter.voter_id for row in status.replicas] == [1, 2, 3]
         assert all(row.last_fetch_timestamp_ms > 0 for row in status.replicas)
+
+    play(story)
+
+
+class AppliedPerTurn(trio.abc.Instrument):
+    """Counts the entries that state machines apply in each turn of a task, and keeps the largest number."""
+
+    def __init__(self, monkeypatch):
+        self.applied = self.largest = 0
+        apply = Machine.apply
+
+        def counting(machine, entry):
+            self.applied += 1
+            return apply(machine, entry)
+
+        monkeypatch.setattr(Machine, "apply", counting)
+
+    def before_task_step(self, task):
+        self.applied = 0
+
+    def after_task_step(self, task):
+        self.largest = max(self.largest, self.applied)
+
+
+def test_a_start_applies_its_entries_in_several_turns(monkeypatch):
+    """A node that applied all entries since its snapshot in one turn was silent for seconds, as a dead one is."""
+
+    async def story(world):
+        quorum = Quorum(world)
+        leader = await quorum.active()
+        epoch = leader.leadership.epoch
+        proposals = [leader.propose_nowait(b"%d" % number, epoch=epoch) for number in range(3000)]
+        await proposals[-1].wait_committed()
+        for number in quorum.voters:
+            quorum.kill(number)
+        counter = AppliedPerTurn(monkeypatch)
+        trio.lowlevel.add_instrument(counter)
+        for number in quorum.voters:
+            quorum.start(number)
+        leader = await quorum.active()
+        assert quorum.machines[leader.node_id].values == [b"%d" % number for number in range(3000)]
+        assert leader.leadership.epoch == epoch + 1, "one election"
+        for number in quorum.voters:
+            with trio.fail_after(5):
+                await (await quorum.running(number)).wait_for_commit(leader.high_watermark)
+        trio.lowlevel.remove_instrument(counter)
+        assert 0 < counter.largest <= COMMITTED_ENTRIES_MAX
 
     play(story)
 

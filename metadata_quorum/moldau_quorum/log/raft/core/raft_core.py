@@ -61,7 +61,8 @@ if TYPE_CHECKING:
     from moldau_quorum.log.port import ElectionTiming, LogLimits
     from moldau_quorum.log.raft.core.entry_log import EntryLog
 
-COMMITTED_BYTES_MAX: Final = 1024 * 1024
+COMMITTED_BYTES_MAX: Final = 256 * 1024
+COMMITTED_ENTRIES_MAX: Final = 500
 """Entries handed out for application at once; the rest follows with the next ``Ready``."""
 
 
@@ -402,7 +403,8 @@ class RaftCore:
             entries = self.log.slice(first_index, self.log.last_index, 1 << 62)
         committed: tuple[Entry, ...] = ()
         if self.applicable_index > self.applied_index:
-            committed = self.log.slice(self.applied_index + 1, self.applicable_index, COMMITTED_BYTES_MAX)
+            last = min(self.applicable_index, self.applied_index + COMMITTED_ENTRIES_MAX)
+            committed = self.log.slice(self.applied_index + 1, last, COMMITTED_BYTES_MAX)
             self.applied_index = committed[-1].index
         ready = Ready(
             number=number,
