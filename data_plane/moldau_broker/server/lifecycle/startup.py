@@ -86,7 +86,13 @@ async def start_in_time(config: Config, start: Callable[[], Awaitable[None]]) ->
 
 
 def clean_epoch(logs: LogManager) -> int:
-    """Returns the lowest broker epoch of the clean stops; -1 if a directory was not stopped cleanly (KIP-966)."""
+    """Returns the lowest broker epoch of the clean stops; -1 if a directory was not stopped cleanly (KIP-966).
+
+    It is -1, too, if damage has cut a log since its clean stop: as after a crash, the broker may lack acknowledged
+    records, and must not lead before it has fetched them.
+    """
+    if logs.recovery_progress.truncated_logs:
+        return -1
     epochs = [directory.broker_epoch if directory.clean else -1 for directory in logs.directories if directory.online]
     return min(epochs, default=-1)
 

@@ -11,6 +11,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.records import iterate_batches
 from moldau.values import LeaderEpoch
 from moldau_broker.log.errors import LogError
+from moldau_broker.server.lifecycle.startup import clean_epoch
 from support.log.lab import create, open_manager, put
 from support.log.model import START_MS, VirtualMachine, all_rows, make_batch, read_rows
 
@@ -116,3 +117,15 @@ def test_a_rotten_marker_does_not_stop_a_truncation(bits: int) -> None:
     assert log.truncate_to(log.log_end_offset - 1)
     assert log.last_stable_offset == log.high_watermark == log.log_end_offset
     goes_on(log, 4)
+
+
+@pytest.mark.parametrize("bits", [0x00, 0x40])
+def test_a_log_that_damage_has_cut_makes_its_start_unclean(bits: int) -> None:
+    """The broker lacks an acknowledged record, so it must leave the in-sync and eligible replicas (KIP-966)."""
+    machine, manager, path = written()
+    manager.close(7)
+    flip(machine, path, RECORDS - 1, 0, bits)
+    manager, log = started(machine)
+    assert log.log_end_offset == RECORDS - (bits > 0)
+    assert [directory.clean for directory in manager.directories] == [True]
+    assert clean_epoch(manager) == (7 if bits == 0 else -1)
