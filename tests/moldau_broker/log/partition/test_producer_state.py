@@ -150,3 +150,57 @@ def test_an_aborted_transaction_names_the_oldest_open_one() -> None:
     second = state.replay(marker(70)._replace(producer_id=8), abort)
     assert second is not None
     assert (second.first_offset, second.last_offset, second.last_stable_offset) == (0, 70, 50)
+
+
+def test_only_a_batch_with_both_sequence_numbers_is_a_repetition() -> None:
+    """One with the same first or the same last number holds other records."""
+    state = manager()
+    state.apply(batch(0, sequence=0, count=3))
+    state.apply(batch(3, sequence=3, count=3))
+    state.apply(batch(6, sequence=6))
+    for sequence, count in ((0, 1), (0, 2), (0, 4), (1, 2), (2, 1), (3, 2), (4, 2), (5, 1), (2, 4)):
+        again = batch(7, sequence=sequence, count=count)
+        assert refusal(state, again) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, (sequence, count)
+    for sequence, first, last in ((0, 0, 2), (3, 3, 5)):
+        original = state.check(batch(7, sequence=sequence, count=3), AppendOrigin.CLIENT)
+        assert original is not None
+        assert (original.first_offset, original.last_offset) == (first, last)
+
+
+def test_staged_batches_count_in_all_questions() -> None:
+    """A batch that is repeated before the first one is written must not be written twice."""
+    state = manager()
+    state.apply(batch(0, sequence=0))
+    state.stage(batch(1, sequence=1, transactional=True))
+    original = state.check(batch(2, sequence=1, transactional=True), AppendOrigin.CLIENT)
+    assert original is not None
+    assert original.last_offset == 1
+    assert state.check(batch(2, sequence=2, transactional=True), AppendOrigin.CLIENT) is None
+    assert refusal(state, batch(2, sequence=3)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert state.has_ongoing_transaction(PRODUCER, EPOCH)
+    row = state.describe_producer(PRODUCER)
+    assert row is not None
+    assert (row.last_sequence, row.current_transaction_start_offset) == (1, 1)
+
+
+def test_a_producer_that_wrote_has_no_epoch_to_begin() -> None:
+    """After a marker alone its first sequence number is 0; once it has written, and its batches are forgotten, any."""
+    state = manager()
+    state.replay(marker(0), EndMarker(commit=True, coordinator_epoch=0))
+    entry = state.get(PRODUCER)
+    assert entry is not None
+    began = entry.has_epoch_to_begin
+    state.apply(batch(1, sequence=0))
+    entry = state.get(PRODUCER)
+    assert entry is not None
+    assert (began, entry.has_epoch_to_begin) == (True, False)
+
+
+def test_expired_producers_are_counted_and_forgotten() -> None:
+    state = manager(now_ms=1_000)
+    state.apply(batch(0))
+    assert state.describe()[0].last_timestamp_ms == 5
+    assert state.remove_expired(10_999) == 0
+    assert state.knows_all
+    assert (state.remove_expired(11_000), len(state), state.knows_all) == (1, 0, False)
+    assert state.remove_expired(99_000) == 0
