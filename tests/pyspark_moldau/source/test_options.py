@@ -48,6 +48,12 @@ def test_timestamps_take_precedence_over_offsets():
     [
         ({"without": ["subscribe"]}, "exactly one of assign, subscribe, subscribePattern must be given; found none"),
         ({"assign": '{"a": [0]}'}, "found assign, subscribe"),
+        (
+            {"startingOffsetsByTimestampStrategy": "earliest"},
+            "startingOffsetsByTimestampStrategy: expected error or latest, got 'earliest'",
+        ),
+        ({"startingTimestamp": "-5"}, "startingTimestamp: expected milliseconds since 1970, got '-5'"),
+        ({"startingTimestamp": "today"}, "startingTimestamp: expected milliseconds since 1970, got 'today'"),
         ({"without": ["kafka.bootstrap.servers"]}, "kafka.bootstrap.servers must be given"),
         ({"kafka__bootstrap__servers": "host"}, "expected host:port, got 'host'"),
         ({"kafka__bootstrap__servers": "host:99999"}, "expected host:port, got 'host:99999'"),

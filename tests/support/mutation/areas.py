@@ -211,7 +211,7 @@ AREAS = (
     Area(
         name="Spark source",
         modules=("spark/pyspark_moldau/source/core",),
-        tests=tests_in("tests/pyspark_moldau/source", "ends", "offsets", "options", "reader"),
+        tests=tests_in("tests/pyspark_moldau/source", "ends", "filters", "offsets", "options", "reader"),
     ),
     Area(
         name="log cleaner",
