@@ -8,8 +8,9 @@ already ready for ``format("moldau")``.
 from __future__ import annotations
 
 import os
+import re
 import sys
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Final
 
 from pyspark_moldau.session.java import java_home
 from pyspark_moldau.session.programs import own_directory, python_for_workers
@@ -55,6 +56,8 @@ CLUSTER_DEFAULTS = {
 REDACTED = "spark.sql.redaction.options.regex"
 SECRET_OPTIONS = "sasl[.]jaas[.]config|ssl[.]keystore[.]key"
 """Options that Spark's own patterns (secret, password, token) do not name."""
+SECRET: Final = re.compile("secret|password|token|credential|access[._-]?key", re.IGNORECASE)
+"""Names of settings whose values are secret."""
 
 
 def local_session(
@@ -93,14 +96,24 @@ def start_jvm(log: Path, settings: Mapping[str, str] | None = None) -> None:
     """
     _use_this_machine()
     _use_java()
+    with log.open("ab") as stream:
+        _start_gateway(DEFAULTS | dict(settings or {}), stream)
+
+
+def _start_gateway(settings: Mapping[str, str], stderr: IO[bytes] | None = None) -> None:
+    """Starts the JVM, unless it runs, without secret settings; ``stderr`` is the process's own by default.
+
+    PySpark gives all settings to the JVM on its command line, which other users of the machine see. The session sets
+    the secret ones later.
+    """
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
     if SparkContext._gateway is None:
-        conf = SparkConf(loadDefaults=False).setAll(list((DEFAULTS | dict(settings or {})).items()))
-        with log.open("ab") as stream:
-            # There is no public way to give the JVM another stderr than that of this process.
-            gateway = launch_gateway(conf, {"stderr": stream})  # type: ignore[no-untyped-call]
+        shown = [(name, value) for name, value in settings.items() if not SECRET.search(name)]
+        conf = SparkConf(loadDefaults=False).setAll(shown)
+        # There is no public way to start the JVM with other settings, or another stderr.
+        gateway = launch_gateway(conf, None if stderr is None else {"stderr": stderr})  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway, conf=conf)
 
 
@@ -138,6 +151,8 @@ def _use_java() -> None:
 
 def _started(name: str, settings: Mapping[str, str], log_level: str) -> SparkSession:
     _use_java()
+    if any(map(SECRET.search, settings)):
+        _start_gateway(settings)
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(name)
