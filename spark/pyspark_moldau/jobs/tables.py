@@ -13,6 +13,7 @@ and all workers share.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -289,6 +290,7 @@ def _compact_delta(path: Path, files_min: int) -> tuple[int, int]:
 
 def _compact_parquet(session: SparkSession, path: Path, owner: dict[str, Any], files_min: int) -> tuple[int, int]:
     finish_compaction(path)
+    shutil.rmtree(path / STAGING, ignore_errors=True)  # of a compaction that was killed before its plan was complete
     columns = _known_columns(session, path, owner)
     if columns is None:
         return 0, 0
@@ -318,18 +320,33 @@ def _compact_parquet(session: SparkSession, path: Path, owner: dict[str, Any], f
 
 
 def finish_compaction(path: Path) -> None:
-    """Swaps the files of a compaction whose plan is complete, from wherever an earlier attempt stopped."""
+    """Swaps the files of a compaction whose plan is complete, from wherever an earlier attempt stopped.
+
+    Without a plan nothing changes: a compaction may be writing its files right now. Another process may do the same at
+    the same time.
+
+    Raises:
+        JobError: A new file is missing; the old files stay.
+    """
     plan = path / COMPACTION
-    if plan.exists():
+    try:
         document = json.loads(plan.read_text(encoding="utf-8"))
-        for source, target in document["moves"]:
-            (path / target).parent.mkdir(parents=True, exist_ok=True)
-            if (path / source).exists():
-                os.replace(path / source, path / target)
-        for name in document["gone"]:
-            (path / name).unlink(missing_ok=True)
-            (path / name).with_name(f".{(path / name).name}.crc").unlink(missing_ok=True)
-        plan.unlink()
+    except FileNotFoundError:
+        return
+    for source, target in document["moves"]:
+        (path / target).parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # it was moved before
+            os.replace(path / source, path / target)
+    missing = [target for _, target in document["moves"] if not (path / target).exists()]
+    if missing:
+        raise JobError(
+            f"{path / missing[0]} is missing, and no file that it replaces was removed; remove the new files (moves) "
+            f"that {plan} names, and then that file"
+        )
+    for name in document["gone"]:
+        (path / name).unlink(missing_ok=True)
+        (path / name).with_name(f".{(path / name).name}.crc").unlink(missing_ok=True)
+    plan.unlink(missing_ok=True)
     shutil.rmtree(path / STAGING, ignore_errors=True)
 
 

@@ -331,6 +331,26 @@ def test_a_table_keeps_its_query(tmp_path):
         own_table(tmp_path / "t", "q1", "parquet", ["date"])
 
 
+def test_a_reader_leaves_a_running_compaction_alone(tmp_path):
+    """The compaction has written a file, and no plan yet."""
+    written = tmp_path / "_moldau_staging" / "0" / "new.parquet"
+    written.parent.mkdir(parents=True)
+    written.touch()
+    finish_compaction(tmp_path)
+    assert written.exists()
+
+
+def test_no_file_is_removed_whose_rows_are_not_elsewhere(tmp_path):
+    old, new = "d=1/batch=0/old.parquet", "d=1/batch=0/compacted-new.parquet"
+    (tmp_path / old).parent.mkdir(parents=True)
+    (tmp_path / old).touch()
+    plan = {"moves": [("_moldau_staging/0/new.parquet", new)], "gone": [old]}
+    (tmp_path / "_moldau_compaction.json").write_text(json.dumps(plan))
+    with pytest.raises(JobError, match="is missing, and no file that it replaces was removed"):
+        finish_compaction(tmp_path)
+    assert (tmp_path / old).exists()
+
+
 @pytest.mark.parametrize("moved", [0, 1, 2])
 @pytest.mark.parametrize("removed", [0, 1])
 def test_a_compaction_is_finished_from_any_step(tmp_path, moved, removed):
