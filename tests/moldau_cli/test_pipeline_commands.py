@@ -14,6 +14,7 @@ from moldau_cli.commands import pipeline
 from moldau_cli.main import main
 from pyspark_moldau.jobs import load
 from pyspark_moldau.jobs.errors import JobConfigError
+from pyspark_moldau.jobs.queries.running import JobReport
 from pyspark_moldau.session import packaging
 
 COMMANDS = ("load", "aggregate", "sessions", "join", "export", "views build", "views list", "views follow")
@@ -67,6 +68,16 @@ def test_an_interrupt_is_no_traceback(monkeypatch, tmp_path, capsys, caplog):
     assert capsys.readouterr().err.strip() in ("", "moldau: interrupted")
     logging.getLogger().error("heard")
     assert [record.getMessage() for record in caplog.records] == ["heard"]
+
+
+@pytest.mark.parametrize(("files", "shown"), [((1, 1), False), ((20, 2), True), (None, False)])
+def test_a_load_names_files_that_it_compacted(monkeypatch, tmp_path, capsys, files, shown):
+    done = JobReport(rows={"main": 4}, batches={"main": 1}, late_rows=0, dead_letters={})
+    monkeypatch.setattr(load, "load_job", lambda *_: None)
+    monkeypatch.setattr(load, "run_load", lambda _: load.LoadReport(job=done, files=files))
+    assert main(["pipeline", "load", str(tmp_path / "job.toml")]) == 0
+    assert ("compacted     20 files into 2" in (found := capsys.readouterr().out)) == shown
+    assert ("compacted" in found) == shown
 
 
 def test_a_terminal_shows_that_a_job_runs(monkeypatch, tmp_path, capsys):

@@ -42,7 +42,8 @@ def load(file: ConfigFile) -> None:
     if report.files is not None:
         before, after = report.files
         document |= {"files_before": before, "files_after": after}
-        text += f"\ncompacted     {before} files into {after}"
+        if before != after:
+            text += f"\ncompacted     {before} files into {after}"
     output.answer(document, text)
 
 
