@@ -178,20 +178,14 @@ AREAS = (
     Area(
         name="connections and metadata of clients",
         modules=("client/moldau/cluster",),
-        tests=tests_in(
-            "tests/moldau/client",
-            *(
-                "bootstrap",
-                "links",
-                "rebootstrap",
-                "metadata_rules",
-                "shared_attempts",
-                "silence",
-                "silent_coordinators",
+        tests=(
+            *tests_in(
+                "tests/moldau/client",
+                *("bootstrap", "links", "rebootstrap", "metadata_rules", "shared_attempts", "silence", "steps"),
+                *("silent_coordinators", "unusable_servers", "former_leaders", "background_opening", "admin_failover"),
             ),
-            *("unusable_servers", "former_leaders", "background_opening", "steps", "admin_failover"),
-        )
-        + ("tests/moldau/client/telemetry",),
+            "tests/moldau/client/telemetry",
+        ),
     ),
     Area(
         name="serializers",

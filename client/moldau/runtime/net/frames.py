@@ -9,6 +9,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
+from moldau.runtime.tls.errors import looks_like_tls
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -25,6 +27,15 @@ class BadFrameError(Exception):
         """``received`` is what stands in the place of the response."""
         super().__init__(text)
         self.received = received
+
+
+def reason_of_bad_frame(error: BadFrameError) -> str:
+    """Returns what the peer seems to be that sent such bytes, and what would be right."""
+    if looks_like_tls(error.received):
+        return "this listener speaks TLS: set security.protocol=SSL, or SASL_SSL if it demands a login"
+    if error.received.startswith(b"HTTP"):
+        return "this is an HTTP server, not a broker"
+    return str(error)
 
 
 class ResponseFrames:

@@ -23,6 +23,10 @@ T = TypeVar("T")
 REQUEST_TIMEOUT_MS = 30_000
 
 
+class RpcBusyError(Exception):
+    """Reports that ``in_flight_max`` requests are in flight; wait for an answer first."""
+
+
 class PendingResponse(Generic[T]):
     """A pending answer. One task calls ``wait``, once."""
 

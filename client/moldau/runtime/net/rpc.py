@@ -31,9 +31,15 @@ from moldau.protocol.messages.api_versions import ApiVersionsRequest, ApiVersion
 from moldau.protocol.schema import Request, Response
 from moldau.runtime.net.buffers import byte_count, drop_sent
 from moldau.runtime.net.features import FinalizedFeatures
-from moldau.runtime.net.frames import BadFrameError, ResponseFrames
+from moldau.runtime.net.frames import BadFrameError, ResponseFrames, reason_of_bad_frame
 from moldau.runtime.net.layers import logs_in
-from moldau.runtime.net.pending import REQUEST_TIMEOUT_MS, PendingResponse, decode_api_versions, older_version
+from moldau.runtime.net.pending import (
+    REQUEST_TIMEOUT_MS,
+    PendingResponse,
+    RpcBusyError,
+    decode_api_versions,
+    older_version,
+)
 from moldau.runtime.net.served_versions import ServedVersions
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau.runtime.tasks.sync import Signal
@@ -70,10 +76,6 @@ SESSION_LOST = "the authenticated session has ended, and a new connection needs 
 REQUESTS_IN_FLIGHT_MAX = 64
 DRAIN_BYTES_MAX = 1024 * 1024
 """Bytes received without a wait before other tasks get their turn."""
-
-
-class RpcBusyError(Exception):
-    """Reports that ``in_flight_max`` requests are in flight; wait for an answer first."""
 
 
 class RpcConnection:
@@ -355,7 +357,8 @@ class RpcConnection:
     async def _wait_capacity(self, timeout_ms: float) -> None:
         if self.in_flight < self._in_flight_max:
             return
-        self._notice_silence()
+        if self._pending and self._pending[0].is_overdue:
+            self.notice_end()
         with trio.move_on_after(timeout_ms / 1000) as scope:
             while self.in_flight >= self._in_flight_max:
                 await self.drive(self._pending[0])
@@ -366,12 +369,9 @@ class RpcConnection:
         if self._error is not None:
             raise self._error_class(f"{self.peer}: {self._error}")
 
-    def _notice_silence(self) -> None:
+    def _check_capacity(self) -> None:
         if self._pending and self._pending[0].is_overdue:
             self.notice_end()
-
-    def _check_capacity(self) -> None:
-        self._notice_silence()
         self._check_open()
         if self.in_flight >= self._in_flight_max:
             raise RpcBusyError(f"{self.peer}: {self._in_flight_max} requests are in flight")
@@ -555,11 +555,7 @@ class RpcConnection:
         except BadFrameError as error:
             if looks_like_tls(error.received):
                 self._error_class = TlsMismatchError
-                self.fail("this listener speaks TLS: set security.protocol=SSL, or SASL_SSL if it demands a login")
-            elif error.received.startswith(b"HTTP"):
-                self.fail("this is an HTTP server, not a broker")
-            else:
-                self.fail(str(error))
+            self.fail(reason_of_bad_frame(error))
 
     def _complete(self, frame: memoryview) -> None:
         (correlation_id,) = _SIZE.unpack_from(frame)

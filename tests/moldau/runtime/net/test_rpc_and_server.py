@@ -15,7 +15,8 @@ import trio.testing
 
 from moldau.protocol.framing import decode_request_header, encode_response
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
-from moldau.runtime.net.rpc import CLIENT_SOFTWARE_VERSION, RpcBusyError, RpcConnection
+from moldau.runtime.net.pending import RpcBusyError
+from moldau.runtime.net.rpc import CLIENT_SOFTWARE_VERSION, RpcConnection
 from moldau.runtime.net.serving.answers import CloseConnection, FileRange
 from moldau.runtime.net.serving.connection_loop import ConnectionLoop
 from moldau.runtime.net.serving.server import Server, ServerLimits, serve

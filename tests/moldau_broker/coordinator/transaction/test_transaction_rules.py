@@ -130,7 +130,7 @@ def test_a_round_of_expiry_is_bounded_and_no_id_is_left_out(round_max: int) -> N
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_only_clients_with_an_epoch_per_transaction_need_an_id_at_an_end(version: int) -> None:
+def test_only_an_end_with_an_epoch_of_its_own_needs_an_id(version: int) -> None:
     driver = TransactionDriver()
     producer = Producer(driver, bumps=version > 4)
     producer.init()

@@ -37,7 +37,7 @@ def test_a_log_cannot_be_created_on_a_failing_disk() -> None:
     assert caught.value.code is ErrorCode.LOG_DIR_NOT_FOUND
 
 
-def test_a_shortage_of_descriptors_is_no_failure_of_the_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shortage_of_descriptors_fails_no_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     manager = open_manager(VirtualMachine(1), ["/d1"])
     store = manager._store
 
@@ -57,7 +57,7 @@ def test_a_shortage_of_descriptors_is_no_failure_of_the_directory(monkeypatch: p
     assert not manager.directories[0].online
 
 
-def test_a_topic_id_that_cannot_be_written_is_a_failure_of_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_id_that_cannot_be_written_is_a_failed_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     manager = open_manager(VirtualMachine(1), ["/d1"])
     log = create(manager)
     log.topic_id = None
@@ -136,7 +136,7 @@ def test_deletions_of_a_full_directory_are_due_at_once() -> None:
     assert queue.take_due(5) == ["/d10/x.log"]
 
 
-def test_a_future_log_leaves_the_offsets_of_the_current_one_alone() -> None:
+def test_a_future_log_leaves_the_offsets_of_the_other_alone() -> None:
     machine = VirtualMachine(1)
     manager = open_manager(machine, ["/d1"])
     log = create(manager)
