@@ -164,7 +164,8 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         """Sends the acknowledgements, releases all other records and leaves the group; idempotent.
 
         Takes at most ``timeout_ms``. Records of the last poll that the application has not acknowledged are released,
-        in both modes: call ``commit`` first to accept them.
+        in both modes: call ``commit`` first to accept them. An error of the callback is raised once the consumer is
+        closed.
         """
         if self._is_closed:
             await trio.lowlevel.checkpoint()
@@ -173,9 +174,9 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         self._is_closed = True
         with trio.move_on_after(timeout_ms / 1000):
             await self._farewell()
-        self._call_back()
         client.logger.debug("share-consumer-closed")
         self.abandon()
+        self._call_back()
 
     async def _depart(self) -> None:
         client = self._client
@@ -535,8 +536,15 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         fetcher.send()
 
     def _call_back(self) -> None:
+        """Reports all outcomes, then raises the first error of the callback."""
         outcomes = self._fetching().outcomes
+        failure: Exception | None = None
         while outcomes:
             outcome = outcomes.popleft()
             if self._on_acknowledged is not None:
-                self._on_acknowledged(*outcome)
+                try:
+                    self._on_acknowledged(*outcome)
+                except Exception as error:  # noqa: BLE001 - raised below
+                    failure = failure or error
+        if failure is not None:
+            raise failure

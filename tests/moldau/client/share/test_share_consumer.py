@@ -162,6 +162,33 @@ def test_explicit_mode(run):
     run(scenario)
 
 
+def test_a_callback_that_raises_hides_no_other_outcome(run):
+    """Closing ends, all outcomes are reported, and the first error is raised."""
+
+    async def scenario(cluster):
+        outcomes = []
+
+        def note(*outcome):
+            outcomes.append(outcome)
+            raise ValueError(f"outcome {len(outcomes)}")
+
+        await produce(cluster, b"0", b"1")
+        settings = {"share_acknowledgement_mode": "explicit", "objects": {"on_acknowledged": note}}
+        async with consumer(cluster, **settings) as member:
+            member.subscribe(["t"])
+            for record in await polled(member, 2):
+                member.acknowledge(record)
+            earlier = (P0, [7], None)
+            member._fetching().outcomes.append(earlier)
+            with pytest.raises(ValueError, match="outcome 1"):
+                await member.close()
+            assert outcomes == [earlier, (P0, [0, 1], None)]
+            assert member._client.is_closed
+        assert list(cluster.memory.start_offsets.values()) == [2]
+
+    run(scenario)
+
+
 def test_iteration_accepts_what_was_asked_after(run):
     """Asking for the next record accepts the one before, and a commit does not accept records not yet received."""
 
