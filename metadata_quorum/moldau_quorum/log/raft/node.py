@@ -141,16 +141,11 @@ class RaftNode:
         self._writer: SnapshotWriter | None = None  # of the snapshot being received
         self._jobs: deque[Job] = deque()
         self._taking = False
-        self._bytes_since_snapshot = sum(
-            entry.size_bytes for entry in self._slice(self.core.applied_index + 1, log.last_index)
-        )
+        self._bytes_since_snapshot = 0  # entries behind the snapshot count when they are applied
         self._received = self._applied_count = self._taken = self._installed = 0
         self._snapshots_refused = 0
         self.snapshot_refusal: str | None = None
         """Why the last snapshot of a leader was refused."""
-
-    def _slice(self, first: int, last: int) -> Sequence[Entry]:
-        return self.core.log.slice(first, last, 1 << 62) if first <= last else ()
 
     def restore_job(self) -> Job | None:
         """Returns the job that restores the newest snapshot; run it before anything else."""

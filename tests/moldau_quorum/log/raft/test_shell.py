@@ -293,6 +293,27 @@ def test_a_cut_off_leader_steps_down_and_ends_its_proposals(engine):
     play(story)
 
 
+def test_a_start_counts_entries_for_the_next_snapshot_once():
+    async def story(world):
+        quorum = Quorum(world, count=1, limits=LogLimits(snapshot_after_bytes=100_000))
+        leader = await quorum.active()
+        epoch = leader.leadership.epoch
+        proposals = [leader.propose_nowait(bytes(100), epoch=epoch) for _ in range(600)]
+        await proposals[-1].wait_committed()
+        quorum.kill(1)
+        quorum.start(1)
+        leader = await quorum.active()
+        await trio.sleep(1)
+        assert len(quorum.machines[1].values) == 600
+        assert leader.open_snapshot() is None, "600 entries have 70,000 bytes"
+        for _ in range(300):
+            await leader.propose(bytes(100), epoch=leader.leadership.epoch)
+        await trio.sleep(1)
+        assert leader.open_snapshot() is not None
+
+    play(story)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_slow_follower_gets_a_snapshot(engine):
     async def story(world):
