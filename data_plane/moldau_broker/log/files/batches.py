@@ -87,6 +87,19 @@ def scan_headers(
         position += header.size_bytes
 
 
+def rising_end(file: File, offset: int, end: int) -> tuple[int, int]:
+    """Returns offset and position behind the batches before ``end`` that begin at or above ``offset``, each in order.
+
+    Ends before the first batch that begins below the one before it: no checksum covers base offsets.
+    """
+    behind = 0
+    for position, header in scan_headers(file, 0, end):
+        if header.base_offset < offset:
+            break
+        offset, behind = header.next_offset, position + header.size_bytes
+    return offset, behind
+
+
 class BatchReader:
     """Reads whole batches of a file in order, through one buffer that is reused.
 

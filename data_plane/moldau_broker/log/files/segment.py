@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from moldau_broker.log.errors import CorruptLogFileError
 from moldau_broker.log.files.batch_tail import TAIL_BATCHES, BatchTail
-from moldau_broker.log.files.batches import BatchReader, batch_problem, plausible, read_header, scan_headers
+from moldau_broker.log.files.batches import BatchReader, batch_problem, plausible, read_header, rising_end, scan_headers
 from moldau_broker.log.files.index import RELATIVE_MAX, TimestampEntry
 from moldau_broker.log.files.names import LOG_SUFFIX
 from moldau_broker.log.files.segment_files import SegmentFiles
@@ -344,7 +344,10 @@ class LogSegment:
         expected = self.base_offset
         for position, header in scan_headers(self.file, 0, size):
             assert position == self.size
-            if header.base_offset < expected or not self.offset_index.fits(header.last_offset):
+            if not self.offset_index.fits(header.last_offset):
+                break
+            if header.base_offset < expected:
+                self._forget_from(header.base_offset)
                 break
             expected = header.last_offset + 1
             staged = StagedBatch(header.base_offset, header.last_offset, header.size_bytes, header.max_timestamp)
@@ -358,6 +361,12 @@ class LogSegment:
             self._tail.clear()
         self.size = size
         self.spill_indexes()
+
+    def _forget_from(self, offset: int) -> None:
+        """Drops index entries that are not below ``offset``, so that batches behind it rise above all entries."""
+        self.offset_index.truncate_to_offset(offset)
+        self.time_index.truncate_to_offset(offset)
+        self._max_entry = self.time_index.last() or TimestampEntry(NO_TIMESTAMP, self.base_offset)
 
     @property
     def has_lost_its_end(self) -> bool:
@@ -411,7 +420,7 @@ class LogSegment:
         largest = last if last is not None else TimestampEntry(NO_TIMESTAMP, self.base_offset)
         end = self._checked_lookup(largest.offset)
         for position, header in scan_headers(self.file, end, self.size):
-            if header.max_timestamp > largest.timestamp_ms:
+            if header.max_timestamp > largest.timestamp_ms and header.last_offset >= largest.offset:
                 largest = TimestampEntry(header.max_timestamp, header.last_offset)
             end = position + header.size_bytes
         if end != self.size:
@@ -489,6 +498,8 @@ class LogSegment:
         if found is None:
             return offset, self.size
         position, header = found
+        if header.base_offset > offset:  # what lay between is compacted away, or lost: no checksum covers this offset
+            return rising_end(self.file, self.base_offset, position)
         return min(offset, header.base_offset), position
 
     def cut(self, offset: int, position: int) -> None:
@@ -526,15 +537,17 @@ class LogSegment:
             last = self.offset_index.last()
         return last.position if last is not None else 0
 
-    def resume(self) -> None:
-        """Restores the counters needed to resume indexing an existing segment.
+    def resume(self, end_offset: int) -> None:
+        """Restores the counters needed to resume indexing an existing segment of a log that ends at ``end_offset``.
 
         Raises:
             OSError: A file could not be read.
             CorruptLogFileError: The segment is too damaged to restore them.
         """
         self._bytes_since_entry = self.size - self.last_indexed_position()
-        self.max_entry()
+        largest = self.max_entry()
+        if largest.offset >= end_offset > self.base_offset:  # damaged: the next entries must rise above it
+            self._max_entry = TimestampEntry(largest.timestamp_ms, end_offset - 1)
 
     # Life cycle ------------------------------------------------------------------------------------------------------
 

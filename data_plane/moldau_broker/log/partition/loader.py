@@ -182,7 +182,7 @@ class _Loader:
         A clean start has not read the segment. Reads of its damaged part are refused, and nothing else is lost.
         """
         try:
-            log.segments.active.resume()
+            log.segments.active.resume(log.log_end_offset)
         except CorruptLogFileError as error:
             self._report.problems.append(str(error))
             if log.segments.may_create:  # else later records of the segment are refused, too, until it is closed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
+from moldau_broker.log.errors import CorruptLogFileError
 from moldau_broker.log.values import FileSlice, ReadResult
 
 if TYPE_CHECKING:
@@ -38,6 +39,11 @@ def find_range(
         if start >= segment.size:
             continue  # the rest of the segment was compacted away
         next_base = bases[index] if index < len(segments) else end_offset
+        if header is not None and header.last_offset >= next_base:
+            # The checksum does not cover the base offset: its reader would go on far behind the records in between.
+            raise CorruptLogFileError(
+                segment.file.path, start, f"offset {header.last_offset} in a segment that ends at {next_base}"
+            )
         end = segment.size if upper_bound_offset >= next_base else segment.position_of(upper_bound_offset)
         count = end - start
         if count <= 0:

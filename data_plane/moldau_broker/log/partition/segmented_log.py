@@ -287,11 +287,11 @@ class SegmentedLog:
         with ExitStack() as held:
             offset = self._cut(offset, held)
             try:
-                self.segments.active.resume()
+                self.segments.active.resume(offset)
             except CorruptLogFileError:
                 # The index had bridged damage that it no longer bridges: the second cut is made there.
                 offset = self._cut(offset, held)
-                self.segments.active.resume()
+                self.segments.active.resume(offset)
         self.log_end_offset = offset
         # The batch that held the log start offset may have been removed as a whole.
         self.log_start_offset = min(self.log_start_offset, offset)

@@ -5,10 +5,13 @@ Method: a log is stopped in order or killed, a few bits of its last segment are 
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from moldau.protocol.errors import ErrorCode
-from moldau.records import iterate_batches
+from moldau.records import CorruptRecordError, decode_records, iterate_batches
+from moldau.records.batch import check_batch_crc
 from moldau.values import LeaderEpoch
 from moldau_broker.log.errors import LogError
 from moldau_broker.server.lifecycle.startup import clean_epoch
@@ -17,7 +20,7 @@ from support.log.model import START_MS, VirtualMachine, all_rows, make_batch, re
 
 RECORDS = 30
 CONFIG = {"segment_bytes": 100_000, "index_interval_bytes": 400}
-MAGIC, LENGTH, RECORD = 16, 8, 61
+MAGIC, LENGTH, LARGEST_TIMESTAMP, RECORD = 16, 8, 36, 61
 """Bytes of a batch."""
 
 
@@ -98,6 +101,86 @@ def test_a_rotten_header_leaves_the_directory_online(byte: int, bits: int) -> No
         manager.close()
         _, log = started(machine)
         goes_on(log, RECORDS + 1)
+
+
+@pytest.mark.parametrize("byte", [3, 7, LARGEST_TIMESTAMP])
+def test_a_rotten_batch_lets_the_log_go_on(byte: int) -> None:
+    """Offsets and times of a batch enter the indexes without a check of its records, after a stop in order.
+
+    An offset or a time that is too large made the index refuse a later entry, with an assertion: the broker ended. The
+    batch itself was served, and its reader went on at an offset far behind the others.
+    """
+    for number in range(RECORDS - 1):
+        machine, manager, path = written(largest_at=number)
+        manager.close()
+        flip(machine, path, number, byte, 0x40)
+        _, log = started(machine)
+        for end in range(RECORDS, RECORDS + 10):
+            for offset in range(end):
+                served(log, offset)
+            assert put(log, b"%d" % end).first_offset == end
+        log.storage.roll(log.log_end_offset, START_MS)
+        goes_on(log, RECORDS + 10)
+        assert log.truncate_to(RECORDS + 5)
+        end = log.log_end_offset
+        assert end in (number, RECORDS + 5)
+        for offset in range(number):
+            served(log, offset)
+        assert put(log, b"again").first_offset == end
+
+
+def served(log, offset: int) -> None:
+    """Reads one batch; it is the right one, or the answer is an error."""
+    with contextlib.suppress(LogError, CorruptRecordError):
+        result = log.read(offset, max_bytes=1, upper_bound_offset=log.log_end_offset, min_one_batch=True)
+        data = b"".join(piece.file.read(piece.position, piece.count) for piece in result.ranges)
+        [(position, header)] = iterate_batches(data)
+        check_batch_crc(data, position, header)
+        assert [record.offset for record in decode_records(data, position, header)] == [offset]
+
+
+def test_a_rotten_time_before_the_largest_lets_a_segment_close() -> None:
+    """The time index ended with a later batch, and refused the earlier one with an assertion."""
+    for number in range(1, RECORDS - 1):
+        machine, manager, path = written(largest_at=number)
+        manager.close()
+        flip(machine, path, number - 1, LARGEST_TIMESTAMP, 0x40)
+        _, log = started(machine)
+        log.storage.roll(log.log_end_offset, START_MS)
+        goes_on(log, RECORDS)
+
+
+def test_a_truncation_leaves_no_hole() -> None:
+    """A follower fetches what the truncation removed with the batch whose offset had jumped."""
+    for number in range(25):
+        machine, manager, path = written()
+        manager.close()
+        batches = [position for position, _ in iterate_batches(bytes(machine.virtual_disk.lookup(path).content))]
+        flip(machine, path, number, 7, 0x40)
+        _, log = started(machine)
+        assert log.truncate_to(25)
+        end = log.log_end_offset
+        assert (end, log.size_bytes) in ((number, batches[number]), (25, batches[25]))
+        for offset in range(end, RECORDS):
+            assert put(log, b"again").first_offset == offset
+
+
+def test_a_truncation_behind_a_rotten_first_batch_keeps_the_segment() -> None:
+    """The first batch of the active segment begins below it, and the log is cut at the segment's beginning."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine, ["/d1"])
+    log = create(manager)
+    for number in range(40):
+        put(log, b"%d" % number)
+    base, path = log.segments[-1].base_offset, log.segments[-1].path(".log")
+    manager.close()
+    flip(machine, path, 0, 7, base & -base)
+    machine.boot(power_lost=False)
+    log = create(open_manager(machine, ["/d1"]))
+    assert log.truncate_to(base)
+    assert (log.log_end_offset, log.segments[-1].size) == (base, 0)
+    goes_on(log, base)
+    log.storage.roll(log.log_end_offset, START_MS)
 
 
 @pytest.mark.parametrize("bits", [0x01, 0x80])
