@@ -228,7 +228,7 @@ class MetadataFollower:
                 f"its log does not contain offset {position.offset} with epoch {position.epoch}"
             )
         if response.error_code != ErrorCode.NONE:
-            raise ConnectionError(f"controller {self._target} answers {ErrorCode(response.error_code).name}")
+            raise ConnectionError(f"controller {self._target} answers {ErrorCode.of(response.error_code).name}")
         voters = {node_id: (host, port) for node_id, host, port in response.voters}
         if voters and voters != self._voters:
             self._voters = voters

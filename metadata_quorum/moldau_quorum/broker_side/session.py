@@ -280,7 +280,7 @@ class BrokerSession:
                 ErrorCode.INVALID_REQUEST,
             ):
                 raise _refusal(registration, code)
-            self._log.warning("registration-refused", error=ErrorCode(code).name)
+            self._log.warning("registration-refused", error=ErrorCode.of(code).name)
             await trio.sleep(REGISTRATION_RETRY_MS / 1000)
 
     async def _beat(self) -> None:
@@ -309,17 +309,17 @@ class BrokerSession:
             self.may_stop = response.should_shut_down
             self._changed.notify()
         elif code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
-            self._log.warning("registration-lost", error=ErrorCode(code).name, epoch=self.broker_epoch)
+            self._log.warning("registration-lost", error=ErrorCode.of(code).name, epoch=self.broker_epoch)
             self.fenced = True
             await self._register_again()
             self._changed.notify()
             self.wake()
         else:
-            self._log.warning("heartbeat-refused", error=ErrorCode(code).name)
+            self._log.warning("heartbeat-refused", error=ErrorCode.of(code).name)
 
 
 def _refusal(registration: BrokerRegistration, code: int) -> RegistrationRefusedError:
-    name = ErrorCode(code).name
+    name = ErrorCode.of(code).name
     if code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
         return DuplicateBrokerError(f"broker id {registration.broker_id} belongs to another live broker ({name})")
     if code == ErrorCode.INCONSISTENT_CLUSTER_ID:

@@ -157,6 +157,44 @@ def test_a_broker_that_registers_again_is_fenced() -> None:
     run_world(main, 1)
 
 
+def test_a_session_survives_a_code_of_a_newer_controller() -> None:
+    """While controllers are upgraded before the brokers, they may answer with codes that brokers do not know."""
+
+    async def main(world) -> None:
+        answers = [
+            BrokerRegistrationResponse(error_code=9_998),
+            BrokerRegistrationResponse(broker_epoch=5),
+            BrokerHeartbeatResponse(error_code=9_999),
+            BrokerHeartbeatResponse(is_fenced=False),
+        ]
+
+        async def request(message: object, **_: object) -> Any:
+            await trio.lowlevel.checkpoint()
+            return answers.pop(0) if len(answers) > 1 else answers[0]
+
+        async def connect(host: str, port: int) -> Any:
+            await trio.lowlevel.checkpoint()
+            return SimpleNamespace(request=request, drive=drive, notice_end=lambda: True, close=lambda: None)
+
+        async def drive(_: object) -> None:
+            await trio.sleep_forever()
+
+        session = BrokerSession(
+            world.node("b1").environment,
+            {101: ("c101", 9093)},
+            BrokerRegistration(broker_id=1, incarnation_id=UUID(int=7), endpoints=()),
+            metadata_offset=lambda: 0,
+            connect=connect,
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(session.run)
+            await session.wait_unfenced()
+            assert session.broker_epoch == 5
+            nursery.cancel_scope.cancel()
+
+    run_world(main, 1)
+
+
 def test_a_late_answer_does_not_prolong_the_session() -> None:
     """The controller counts from the arrival of the heartbeat, so the broker counts from its sending."""
 

@@ -154,7 +154,7 @@ class TopicCreation:
             return dict.fromkeys(partitions, ErrorCode.REQUEST_TIMED_OUT)
         errors: dict[str, ErrorCode] = {}
         for topic in response.topics:
-            error = ErrorCode(topic.error_code)
+            error = ErrorCode.of(topic.error_code)
             if error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 self._logger.info("topic-created", topic=topic.name, partitions=partitions.get(topic.name))
                 error = ErrorCode.NONE

@@ -71,7 +71,7 @@ class ProducerIds:
         if response.error_code != ErrorCode.NONE or response.producer_id_len <= 0:
             raise KafkaError(
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-                f"the controller refused a block of producer ids: {ErrorCode(response.error_code).name}",
+                f"the controller refused a block of producer ids: {ErrorCode.of(response.error_code).name}",
             )
         self._next = response.producer_id_start
         self._end = response.producer_id_start + response.producer_id_len

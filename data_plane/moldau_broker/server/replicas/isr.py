@@ -120,7 +120,7 @@ class IsrAlterations:
             return
         if response.error_code != ErrorCode.NONE:
             self._failed += 1
-            self._logger.warning("isr-change-refused", error=ErrorCode(response.error_code).name)
+            self._logger.warning("isr-change-refused", error=ErrorCode.of(response.error_code).name)
             self._unanswered(replicas, proposals)
             return
         replicas.alterations.answered()
@@ -140,7 +140,7 @@ class IsrAlterations:
                 partition = None if key is None else replicas.partitions.get(key)
                 if key is None or partition is None:
                     continue
-                error = ErrorCode(answer.error_code)
+                error = ErrorCode.of(answer.error_code)
                 proposal = proposals[key]
                 effects = partition.replica.alter_answered(proposal, error, now_ms, replicas.eligible)
                 if error is ErrorCode.NONE:

@@ -408,3 +408,10 @@ def test_answers_of_several_coordinators_become_one() -> None:
         response_of(InitializeShareGroupStateRequest, {place: KeyAnswer(code=code)}) for place, code in codes.items()
     ]
     assert codes_of("g", joined(InitializeShareGroupStateRequest, each)) == codes
+
+
+def test_a_code_of_a_newer_coordinator_is_an_error() -> None:
+    """While brokers are upgraded, one that knows the code answers another one that does not."""
+    response = response_of(InitializeShareGroupStateRequest, {key(): KeyAnswer()})
+    response.results[0].partitions[0].error_code = 9_999  # type: ignore[attr-defined]
+    assert codes_of("g", response) == {key(): ErrorCode.UNKNOWN_SERVER_ERROR}

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 KEY, TOPIC_ID = TopicPartition("t", 3), UUID(int=7)
 BACKOFF_MS = 50.0
+UNKNOWN_CODE = 9_999
 PROPOSAL = IsrProposal(
     isr=(BrokerId(1), BrokerId(2)),
     broker_epochs=(5, 6),
@@ -94,7 +95,10 @@ def test_a_partition_without_an_answer_is_proposed_again() -> None:
     assert all(later - earlier >= BACKOFF_MS / 1_000 for earlier, later in pairwise(asked))
 
 
-@pytest.mark.parametrize("first", ["no answer", "an error of the whole request", "an answer without the partition"])
+@pytest.mark.parametrize(
+    "first",
+    ["no answer", "an error of the whole request", "an unknown error", "an answer without the partition"],
+)
 def test_a_proposal_without_an_outcome_is_never_dropped(first: str) -> None:
     """The controller may have admitted the replica, so acknowledged records need it until metadata say otherwise.
 
@@ -119,11 +123,12 @@ def test_a_proposal_without_an_outcome_is_never_dropped(first: str) -> None:
         if len(asked) == 1 and first == "no answer":
             raise ControllerUnavailableError
         if len(asked) == 1 and first == "an error of the whole request":
-            return AlterPartitionResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
-        if len(asked) == 1:
+            return AlterPartitionResponse(error_code=UNKNOWN_CODE)
+        if len(asked) == 1 and first == "an answer without the partition":
             return AlterPartitionResponse()
+        unknown = len(asked) == 1  # of a controller that is newer than this broker
         answer = AlterPartitionResponsePartitionData(
-            partition_index=KEY.partition, error_code=ErrorCode.OPERATION_NOT_ATTEMPTED
+            partition_index=KEY.partition, error_code=UNKNOWN_CODE if unknown else ErrorCode.OPERATION_NOT_ATTEMPTED
         )
         return AlterPartitionResponse(topics=[AlterPartitionResponseTopicData(topic_id=TOPIC_ID, partitions=[answer])])
 

@@ -165,7 +165,7 @@ def joined(kind: type[ShareStateRequest], responses: Sequence[Response]) -> Resp
 def codes_of(group_id: str, response: Response) -> dict[SharePartitionKey, ErrorCode]:
     """Returns the code of each share-partition in a response about one group."""
     return {
-        SharePartitionKey(group_id, topic.topic_id, entry.partition): ErrorCode(entry.error_code)
+        SharePartitionKey(group_id, topic.topic_id, entry.partition): ErrorCode.of(entry.error_code)
         for topic in cast("Any", response).results
         for entry in topic.partitions
     }

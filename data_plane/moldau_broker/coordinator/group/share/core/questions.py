@@ -71,5 +71,5 @@ def codes_of(question: Question, response: Response) -> Codes:
     }
     for topic in response.results:
         for entry in topic.partitions:
-            found[topic.topic_id, entry.partition] = ErrorCode(entry.error_code)
+            found[topic.topic_id, entry.partition] = ErrorCode.of(entry.error_code)
     return found
