@@ -165,7 +165,7 @@ def test_a_truncation_leaves_no_hole() -> None:
             assert put(log, b"again").first_offset == offset
 
 
-def test_a_truncation_behind_a_rotten_first_batch_keeps_the_segment() -> None:
+def test_a_cut_at_a_rotten_first_batch_empties_the_segment() -> None:
     """The first batch of the active segment begins below it, and the log is cut at the segment's beginning."""
     machine = VirtualMachine(1)
     manager = open_manager(machine, ["/d1"])
