@@ -361,15 +361,12 @@ class _Loader:
 
     def _sound(self, segment: LogSegment, *, last: bool) -> bool:
         """Returns whether a segment can be used without recovery; rebuilds its sparse indexes if needed."""
-        if segment.transaction_index.path in self._request.damaged:
-            self._report.problems.append(f"{segment.transaction_index.path} is not as it was at the clean stop")
-            return False
-        try:
-            segment.transaction_index.entries()
-        except CorruptLogFileError as error:
-            # Its entries are rebuilt from the producer state while the batches are read.
-            self._report.problems.append(str(error))
-            return False
+        problem = self._problem_of_transactions(segment)
+        if problem is not None:
+            self._report.problems.append(problem)
+            if last:
+                return False  # its entries are rebuilt from the producer state while the batches are read
+            self._index_transactions(segment)
         mend = not all(self._disk.exists(segment.path(kind)) for kind in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
         # An index rebuilt in memory by a reader was lost with the process: look-ups would be right but slow.
         mend = mend or (segment.offset_index.count == 0 and segment.size > self._request.config.index_interval_bytes)
@@ -387,6 +384,31 @@ class _Loader:
             if segment.has_lost_its_end:
                 self._report.problems.append(f"{segment.file.path}: its end is missing, the file was longer once")
         return True
+
+    def _problem_of_transactions(self, segment: LogSegment) -> str | None:
+        """Returns why the index of aborted transactions cannot be used, None if it can."""
+        if segment.transaction_index.path in self._request.damaged:
+            return f"{segment.transaction_index.path} is not as it was at the clean stop"
+        try:
+            segment.transaction_index.entries()
+        except CorruptLogFileError as error:
+            return str(error)
+        return None
+
+    def _index_transactions(self, segment: LogSegment) -> None:
+        """Rebuilds the index of aborted transactions of a closed segment; durable on return.
+
+        The segment is not recovered: where one of its batches is damaged, too, all later segments would be dropped.
+        """
+        self._load_producers(segment.base_offset)
+        segment.transaction_index.reset()
+        for position, header in scan_headers(segment.file, 0, segment.size):
+            if header.producer_id >= 0:
+                aborted = self._producers.replay(header, marker_of(header, segment, position))
+                if aborted is not None:
+                    segment.transaction_index.append(aborted)
+        segment.files.sync()
+        self._changed = True
 
     def _end_of(self, segment: LogSegment) -> int:
         """Returns the offset after the last batch of a cleanly closed segment; cuts bytes that are no batch."""

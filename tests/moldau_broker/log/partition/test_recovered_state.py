@@ -90,3 +90,34 @@ def test_recovery_keeps_an_epoch_that_lost_its_first_batch() -> None:
     log = create(open_manager(machine, ["/d1"], **COMPACTED))
     assert log.epochs.entries == epochs
     assert [log.end_offset_for_epoch(epoch) for epoch in range(1, 5)] == ends
+
+
+def test_a_lost_transaction_index_drops_no_segment() -> None:
+    """The file of a closed segment is gone after a stop in order, and one of the segment's batches has rotted."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine, ["/d1"])
+    log = create(manager)
+    for number in range(60):
+        put(log, b"%d" % number, producer=(7, number, 0), transactional=True)
+        log.append_end_transaction_marker(
+            producer_id=7,
+            producer_epoch=number,
+            coordinator_epoch=0,
+            commit=number % 2 == 0,
+            leader_epoch=LeaderEpoch(1),
+            now_ms=START_MS,
+        )
+    segment = log.segments[1]
+    end, aborted = log.log_end_offset, list(segment.aborted_entries())
+    assert aborted
+    rotten = segment.position_of(segment.base_offset + 3)
+    manager.close()
+    machine.disk.remove(segment.path(".txnindex"))
+    machine.virtual_disk.lookup(segment.path(".log")).content[rotten + 70] ^= 1
+    machine.boot(power_lost=False)
+    log = create(open_manager(machine, ["/d1"]))
+    assert log.log_end_offset == end
+    assert list(log.segments[1].aborted_entries()) == aborted
+    machine.boot(power_lost=True)
+    log = create(open_manager(machine, ["/d1"]))
+    assert list(log.segments[1].aborted_entries()) == aborted
