@@ -328,10 +328,12 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             raise RuntimeError("the share consumer is not subscribed: subscribe() first")
         self._begin_poll()
         self._is_polled = True
-        began_ms, counters = client.now_ms, self._fetching().counters
+        began_ms, counters, pace = client.now_ms, self._fetching().counters, self._fetching().pace
+        pace.polls(began_ms)
         try:
             records = await self._poll_until(began_ms + timeout_ms, limit)
             counters.polled(len(records))
+            pace.polled(len(records), client.now_ms)
             return records
         finally:
             self._is_polled = False
@@ -419,8 +421,14 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         return [self._deliver(each, value) for each, value in found if not self._is_released(each)]
 
     def _is_released(self, each: Buffered) -> bool:
-        """Returns whether the broker has released a record, at the end of its session or lock."""
-        return each.session_number != each.node.session.number or each.locked_until_ms <= self._opened().now_ms
+        """Returns whether a record is left to the delivery that follows the end of its session or lock.
+
+        One that has come before is given to the application after the end of its lock too, because the group may give
+        it up instead of delivering it again.
+        """
+        if each.session_number != each.node.session.number:
+            return True
+        return each.locked_until_ms <= self._opened().now_ms and each.delivery_count == 1
 
     def _deliver(self, each: Buffered, decoded: tuple[Any, Any]) -> ShareRecord[KeyOut, ValueOut]:
         record, partition, (key, value) = each.record, each.key[1], decoded

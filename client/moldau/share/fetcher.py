@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import trio
@@ -12,6 +13,7 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import CorruptRecordError
 from moldau.runtime.tasks.sync import Signal
 from moldau.share.core.acquired import acquired_records
+from moldau.share.core.pace import Pace
 from moldau.share.core.statistics import ShareCounters
 from moldau.share.core.values import AcknowledgeType
 from moldau.share.node import ShareNode
@@ -84,6 +86,7 @@ class ShareFetcher:
         self.lock_timeout_ms: int | None = None
         self.sent_ms = 0.0
         self.counters = ShareCounters()
+        self.pace = Pace()
 
     def start(self, wanted: Sequence[ShareKey]) -> None:
         """Starts a fetch at each broker that leads wanted partitions and is not asked already."""
@@ -95,13 +98,15 @@ class ShareFetcher:
                 client.request_update()
             else:
                 by_leader.setdefault(led[0], []).append(key)
+        records_max = self.pace.records_max(self.lock_timeout_ms, self._limits.max_records * max(1, len(by_leader)))
+        limits = replace(self._limits, max_records=max(1, records_max // max(1, len(by_leader))))
         for node_id in dict.fromkeys((*by_leader, *self.nodes)):
             node = self.node(node_id)
             is_needed = bool(by_leader.get(node_id)) or node.session.is_open
             if is_needed and not node.is_fetching:
                 node.is_fetching = True
                 self.sent_ms = client.now_ms
-                self._start_soon(self._fetch, node, by_leader.get(node_id, []))
+                self._start_soon(self._fetch, node, by_leader.get(node_id, []), limits)
 
     def node(self, node_id: int) -> ShareNode:
         """Returns the session with a broker."""
@@ -116,11 +121,11 @@ class ShareFetcher:
         self.counters.acknowledged(len(outcome.offsets), failed=outcome.error is not None)
         self.outcomes.append(outcome)
 
-    async def _fetch(self, node: ShareNode, wanted: list[ShareKey]) -> None:
+    async def _fetch(self, node: ShareNode, wanted: list[ShareKey], limits: ShareLimits) -> None:
         client = self._client
         try:
             if wanted:
-                has_news = self._arrive(node, await node.fetch(wanted, self._limits))
+                has_news = self._arrive(node, await node.fetch(wanted, limits))
             else:
                 await node.acknowledge(self._limits, is_final=True)  # no partition is left there
                 has_news = True

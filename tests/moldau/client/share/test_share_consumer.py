@@ -484,6 +484,26 @@ def test_a_fetch_may_wait_longer_than_a_lock_lasts(run):
     run(scenario, share_record_lock_duration_ms="15000")
 
 
+def test_a_slow_member_sees_each_record(run):
+    """Locks expired in its buffer, which counts as a delivery: the group gave records up that no member had seen."""
+
+    async def scenario(cluster):
+        for partition in range(3):
+            await produce(cluster, *(b"%d" % n for n in range(30)), partition=partition)
+        counts = {}
+        async with consumer(cluster) as member:
+            member.subscribe(["t"])
+            with trio.fail_after(400):
+                while len(counts) < 90:
+                    (record,) = await polled(member, 1, max_records=1)
+                    counts.setdefault((record.partition, record.offset), []).append(record.delivery_count)
+                    await trio.sleep(1)
+        assert sum(map(len, counts.values())) < 120
+
+    limits = {"share_record_lock_duration_ms": "15000", "share_delivery_count_limit": "2"}
+    run(scenario, partitions=3, **limits)
+
+
 def test_refused_member(run):
     """A fatal answer of the coordinator is raised by the polls, until the application subscribes again."""
 

@@ -28,6 +28,7 @@ from moldau.runtime.telemetry.log import EventLogger
 from moldau.share.core.acquired import OFFSETS_MAX, acquired_records
 from moldau.share.core.deliveries import AckBatch, Deliveries, batches_of, offsets_of
 from moldau.share.core.membership import Next, ShareMembership
+from moldau.share.core.pace import Pace
 from moldau.share.core.session import ShareSession
 from moldau.share.core.values import GAP, AcknowledgeType
 from moldau.share.node import ShareLimits, ShareNode
@@ -379,3 +380,23 @@ def test_an_acquire_mode_that_a_broker_does_not_know_is_refused():
     node, _, _ = node_of(ShareFetchResponse(), version=1)
     with pytest.raises(KafkaError, match="record_limit"):
         trio.run(node.fetch, [K0], replace(LIMITS, acquire_mode=1))
+
+
+def test_a_slow_record_counts_at_once_and_fast_ones_by_and_by():
+    """Half of a lock's time is for the records of a fetch; an application that has not said its pace gets all."""
+    pace = Pace()
+    assert pace.records_max(30_000, 500) == 500
+    pace.polls(1_000)
+    pace.polled(10, 2_000)
+    pace.polls(7_000)
+    assert (pace.record_ms, pace.records_max(30_000, 500)) == (500, 30)
+    assert pace.records_max(None, 500) == 500
+    pace.polled(0, 8_000)
+    pace.polls(900_000)
+    assert pace.record_ms == 500, "a poll without records says nothing"
+    pace.polled(1, 900_000)
+    pace.polls(900_100)
+    assert pace.record_ms == 400
+    pace.polled(1, 900_100)
+    pace.polls(960_100)
+    assert (pace.record_ms, pace.records_max(30_000, 500)) == (60_000, 1)
