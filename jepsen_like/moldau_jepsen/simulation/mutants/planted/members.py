@@ -91,7 +91,14 @@ def seek_skips_target() -> list[Patch]:
     """An offset that is sought is taken for the last one that was read."""
     original = Consumer.seek
 
-    def seek(self: Consumer, partition: tuple[str, int], offset: int, *, leader_epoch: int = -1) -> None:
-        original(self, partition, offset + 1, leader_epoch=leader_epoch)
+    def seek(
+        self: Consumer,
+        partition: tuple[str, int],
+        offset: int,
+        *,
+        leader_epoch: int = -1,
+        cluster: int | None = None,
+    ) -> None:
+        original(self, partition, offset + 1, leader_epoch=leader_epoch, cluster=cluster)
 
     return [(Consumer, "seek", seek)]
