@@ -37,6 +37,7 @@ from moldau_broker.server.handlers.apis import BASE_APIS
 from moldau_quorum.node.serving.apis import CONTROLLER_APIS
 from support.cluster.broker_cluster import batch, run_cluster
 from support.protocol_samples import samples
+from support.turns import counted_turns
 
 SERVED = sorted({api.key for api in (*BASE_APIS, *CONTROLLER_APIS)} - {ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.ENVELOPE})
 
@@ -120,23 +121,14 @@ def test_other_tasks_run_while_a_long_answer_is_encoded() -> None:
         call: Any = SimpleNamespace(verdict=None, version=4, correlation_id=7)
         unused: Any = None
         exchange = Exchange(api=unused, call=call, body=b"", quotas=unused, throttle=unused, toll=None)
-        turns = 0
-
-        async def others() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await trio.lowlevel.checkpoint()
 
         async def work() -> DescribeConfigsResponse:
             return DescribeConfigsResponse(results=[DescribeConfigsResult() for _ in range(10 * ELEMENTS_PER_TURN)])
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(others)
+        async with counted_turns() as turns:
             (frame,) = await exchange.finish(work())
-            nursery.cancel_scope.cancel()
         assert frame == encode_response(await work(), 4, 7)
-        return turns
+        return turns.count
 
     assert trio.run(main) >= 9
 

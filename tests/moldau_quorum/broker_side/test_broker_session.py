@@ -6,7 +6,7 @@ Method: a session in a simulated world, with a controller or without.
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
@@ -27,8 +27,30 @@ from moldau_quorum.broker_side.session import (
 from moldau_quorum.metadata.records import METADATA_LEVEL_LATEST, METADATA_VERSION, Endpoint
 from support.quorum.cluster import BROKER_PORT, TestCluster, eventually
 
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
 DIRECTORIES = (UUID(int=1001), UUID(int=1002))
 INTERVAL_MS = 2_000
+
+
+def session_with(world, request: Callable[..., Awaitable[Any]]) -> BrokerSession:
+    """A session with one controller, whose answers are those of ``request``."""
+
+    async def connect(host: str, port: int) -> Any:
+        await trio.lowlevel.checkpoint()
+        return SimpleNamespace(request=request, drive=drive, notice_end=lambda: True, close=lambda: None)
+
+    async def drive(_: object) -> None:
+        await trio.sleep_forever()
+
+    return BrokerSession(
+        world.node("b1").environment,
+        {101: ("c101", 9093)},
+        BrokerRegistration(broker_id=1, incarnation_id=UUID(int=7), endpoints=()),
+        metadata_offset=lambda: 0,
+        connect=connect,
+    )
 
 
 def test_a_directory_failing_in_a_heartbeat_is_reported() -> None:
@@ -129,20 +151,7 @@ def test_a_broker_that_registers_again_is_fenced() -> None:
             assert type(message).__api_key__ == type(answer).__api_key__
             return answer
 
-        async def connect(host: str, port: int) -> Any:
-            await trio.lowlevel.checkpoint()
-            return SimpleNamespace(request=request, drive=drive, notice_end=lambda: True, close=lambda: None)
-
-        async def drive(_: object) -> None:
-            await trio.sleep_forever()
-
-        session = BrokerSession(
-            world.node("b1").environment,
-            {101: ("c101", 9093)},
-            BrokerRegistration(broker_id=1, incarnation_id=UUID(int=7), endpoints=()),
-            metadata_offset=lambda: 0,
-            connect=connect,
-        )
+        session = session_with(world, request)
         async with trio.open_nursery() as nursery:
             await nursery.start(session.run)
             await session.wait_unfenced()
@@ -172,20 +181,7 @@ def test_a_session_survives_a_code_of_a_newer_controller() -> None:
             await trio.lowlevel.checkpoint()
             return answers.pop(0) if len(answers) > 1 else answers[0]
 
-        async def connect(host: str, port: int) -> Any:
-            await trio.lowlevel.checkpoint()
-            return SimpleNamespace(request=request, drive=drive, notice_end=lambda: True, close=lambda: None)
-
-        async def drive(_: object) -> None:
-            await trio.sleep_forever()
-
-        session = BrokerSession(
-            world.node("b1").environment,
-            {101: ("c101", 9093)},
-            BrokerRegistration(broker_id=1, incarnation_id=UUID(int=7), endpoints=()),
-            metadata_offset=lambda: 0,
-            connect=connect,
-        )
+        session = session_with(world, request)
         async with trio.open_nursery() as nursery:
             await nursery.start(session.run)
             await session.wait_unfenced()
@@ -209,20 +205,7 @@ def test_a_late_answer_does_not_prolong_the_session() -> None:
             await trio.sleep(0.9)
             return BrokerHeartbeatResponse(is_fenced=False)
 
-        async def connect(host: str, port: int) -> Any:
-            await trio.lowlevel.checkpoint()
-            return SimpleNamespace(request=request, drive=drive, notice_end=lambda: True, close=lambda: None)
-
-        async def drive(_: object) -> None:
-            await trio.sleep_forever()
-
-        session = BrokerSession(
-            world.node("b1").environment,
-            {101: ("c101", 9093)},
-            BrokerRegistration(broker_id=1, incarnation_id=UUID(int=7), endpoints=()),
-            metadata_offset=lambda: 0,
-            connect=connect,
-        )
+        session = session_with(world, request)
         async with trio.open_nursery() as nursery:
             await nursery.start(session.run)
             await session.wait_unfenced()

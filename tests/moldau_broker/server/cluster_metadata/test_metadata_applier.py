@@ -20,6 +20,7 @@ from moldau_broker.server.cluster_metadata.applier import AT_ONCE_MAX, STEPS, TU
 from moldau_quorum.metadata.image import MetadataImage
 from moldau_quorum.metadata.records import PartitionChangeRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from support.cluster.broker_cluster import run_cluster
+from support.turns import counted_turns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +46,6 @@ class Queue:
 @pytest.mark.parametrize(("in_memory", "on_disk"), [(PARTITIONS, 0), (0, PARTITIONS), (PARTITIONS, PARTITIONS)])
 def test_others_run_between_the_steps(in_memory: int, on_disk: int) -> None:
     """Other tasks run every few partitions that change in memory, and several times after each log."""
-    turns = 0
     steps = 0
     queue = Queue(on_disk)
 
@@ -55,23 +55,17 @@ def test_others_run_between_the_steps(in_memory: int, on_disk: int) -> None:
             steps += 1
             yield
 
-    async def other() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await trio.lowlevel.checkpoint()
-
-    async def main() -> None:
+    async def main() -> int:
         applier = MetadataApplier(SimpleNamespace(image=MetadataImage()), apply, lambda: queue)
         applier._metadata.image = MetadataImage(offset=5)
-        async with trio.open_nursery() as nursery:
+        async with counted_turns() as turns, trio.open_nursery() as nursery:
             nursery.start_soon(applier.run)
-            nursery.start_soon(other)
             with trio.fail_after(10):
                 await applier.begin()
             nursery.cancel_scope.cancel()
+        return turns.count
 
-    trio.run(main)
+    turns = trio.run(main)
     assert (steps, queue.left) == (in_memory, 0)
     expected = in_memory // STEPS + on_disk * TURNS_OF_OTHERS
     assert expected <= turns <= expected + 10

@@ -21,6 +21,7 @@ from moldau_broker.server.handlers.tokens import handle_describe_delegation_toke
 from moldau_quorum.metadata.delegation_tokens import token_hmac
 from moldau_quorum.metadata.image import MetadataImage
 from moldau_quorum.metadata.records import DelegationTokenRecord
+from support.turns import counted_turns
 
 SECRET = "secret of the cluster"
 COUNT = 1_000
@@ -46,22 +47,13 @@ def described(request: DescribeDelegationTokenRequest, **identity: Any) -> tuple
     )
     who = {"principal": "User:even", "host": "h", "listener_name": "L", "security_protocol": "SASL_SSL", **identity}
     call: Any = SimpleNamespace(identity=Identity(**who))
-    turns = 0
 
-    async def others() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await trio.lowlevel.checkpoint()
-
-    async def main() -> DescribeDelegationTokenResponse:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(others)
+    async def main() -> tuple[DescribeDelegationTokenResponse, int]:
+        async with counted_turns() as turns:
             response = await handle_describe_delegation_token(context, request, call)
-            nursery.cancel_scope.cancel()
-        return response
+        return response, turns.count
 
-    return trio.run(main), turns
+    return trio.run(main)
 
 
 def test_other_tasks_run_between_described_tokens() -> None:
