@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
@@ -27,7 +26,7 @@ from moldau.protocol.schema import Response
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
     from moldau.cluster.caller import Caller
     from moldau.protocol.schema import Request
@@ -124,19 +123,6 @@ class Requester:
     def limit_s(self) -> float:
         """Returns how long a request may last, in seconds; without a limit of the call, the connection ends it."""
         return math.inf if self._deadline_ms is None else self.timeout_ms / 1000
-
-    @contextmanager
-    def in_time(self, otherwise: str) -> Iterator[None]:
-        """Ends the block with the time of the call.
-
-        Raises:
-            KafkaError: REQUEST_TIMED_OUT, with the reason that the block gives, or else the given one.
-        """
-        try:
-            with trio.fail_after(self.limit_s()):
-                yield
-        except trio.TooSlowError as error:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error) or otherwise) from error
 
     @property
     def client(self) -> ClusterClient:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+import trio
+
 from moldau.admin.failures import (
     AdminError,
     first_retriable,
@@ -281,8 +283,11 @@ class Groups:
         group = GroupClient(self._requester.client, group_id, consumer, None)
         client, requester = self._requester.client, self._requester
         try:
-            with requester.in_time(f"group {group_id}: no answer in time"):
+            with trio.fail_after(requester.limit_s()):
                 await group.commit(committed, client.now_ms + requester.timeout_ms)
+        except trio.TooSlowError as error:
+            text = str(error) or f"group {group_id}: no answer in time"
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) from error
         except OffsetsRefusedError as error:
             if len(error.refused) == len(committed):
                 raise
