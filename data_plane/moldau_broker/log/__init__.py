@@ -13,7 +13,7 @@ Use::
     manager.start(now_ms)                      # locks directories, reads checkpoints; a bad one goes offline alone
     manager.know_configs(default, by_topic)    # settings as of the last known metadata
     for work in manager.recovery_work(): ...   # run in threads, complete in the loop; fills manager.logs
-    log = manager.claim(TopicPartition("t", 0), topic_id, now_ms)    # the topic's own log among those found
+    log = manager.claim(TopicPartition("t", 0), topic_id)    # the topic's own log among those found
     log = manager.get_or_create(TopicPartition("t", 0), topic_id=..., now_ms=now)
 
     manager.update_topic_config("t", config)   # always, after a claim

@@ -30,11 +30,12 @@ class LogClaims:
         self._store = store
         self._table = store.table
 
-    def claim(self, topic_partition: TopicPartition, topic_id: uuid.UUID, now_ms: int) -> PartitionLog | None:
+    def claim(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> PartitionLog | None:
         """Returns the log of the topic with this id, or one without a topic id; None if there is neither.
 
-        Logs of former topics of the same name are deleted, as in ``delete``. Only the durable part of the log counts as
-        settled until ``update_topic_config`` sets the topic's own ``flush.messages``.
+        Logs of other topic ids are set aside, as in ``set_aside_unclaimed``: they are of former topics of this name,
+        unless a byte of their ``partition.metadata`` changed. Only the durable part of the log counts as settled until
+        ``update_topic_config`` sets the topic's own ``flush.messages``.
         """
         former = [
             self._table.rivals.pop(key) for key in [key for key in self._table.rivals if key[0] == topic_partition]
@@ -48,10 +49,7 @@ class LogClaims:
             if other.topic_id == topic_id and not other.storage.is_future:
                 self._table.current[topic_partition] = other
                 continue
-            _logger.warning(
-                "log-of-former-topic", partition=topic_partition, topic_id=other.topic_id, deleted=other.directory
-            )
-            self._store.try_to_discard(other, now_ms)
+            self._set_aside(other)
         claimed = self._table.current.get(topic_partition)
         if claimed is not None:
             claimed.watermarks.unsettle()
@@ -67,13 +65,19 @@ class LogClaims:
             topic_partition = log.topic_partition
             if is_claimed(topic_partition) or not self._forget_stray(log):
                 continue
-            try:
-                path = self._store.rename_away(log, STRAY_DIRECTORY_SUFFIX)
-            except LogStorageError as error:
-                _logger.error("log-not-set-aside", partition=topic_partition, reason=error)
-                continue
-            _logger.warning("log-stray", partition=topic_partition, topic_id=log.topic_id, directory=path)
-            yield path
+            path = self._set_aside(log)
+            if path is not None:
+                yield path
+
+    def _set_aside(self, log: PartitionLog) -> str | None:
+        """Renames the directory of a log that is in no table; returns its new path, None if its directory failed."""
+        try:
+            path = self._store.rename_away(log, STRAY_DIRECTORY_SUFFIX)
+        except LogStorageError as error:
+            _logger.error("log-not-set-aside", partition=log.topic_partition, reason=error)
+            return None
+        _logger.warning("log-stray", partition=log.topic_partition, topic_id=log.topic_id, directory=path)
+        return path
 
     def _forget_stray(self, log: PartitionLog) -> bool:
         """Removes a log from the table; returns whether it was there."""

@@ -352,5 +352,5 @@ class LogStore:
             self.disk.sync_directory(parent)
         except OSError as error:
             self.fail_directory(parent, error)
-            raise LogStorageError(parent, f"deleting {log.topic_partition} failed: {error}") from error
+            raise LogStorageError(parent, f"renaming {log.directory} failed: {error}") from error
         return target

@@ -211,9 +211,9 @@ class LogManager:
         """The shortage of descriptors that kept a log from being loaded; the broker must not start without that log."""
         return self._loading.shortage
 
-    def claim(self, topic_partition: TopicPartition, topic_id: uuid.UUID, now_ms: int) -> PartitionLog | None:
+    def claim(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> PartitionLog | None:
         """Keeps the log of the topic with this id; see ``LogClaims.claim``."""
-        return self._claims.claim(topic_partition, topic_id, now_ms)
+        return self._claims.claim(topic_partition, topic_id)
 
     def set_aside_unclaimed(self, is_claimed: Callable[[TopicPartition], bool]) -> Iterator[str]:
         """Renames the directories of logs that are not claimed; see ``LogClaims.set_aside_unclaimed``."""

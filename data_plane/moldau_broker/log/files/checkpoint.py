@@ -8,6 +8,8 @@ with the directory. A crash at any step leaves the old or the new content. The t
     2                       number of lines that follow
     topic 3 4711            offset checkpoint: topic, partition, offset
     7 4200                  leader epoch checkpoint: epoch, start offset
+
+Only the file with the topic id has a line more than Kafka's, its checksum.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from moldau.records.checksum import crc32c
 from moldau.runtime.ports.environment import OpenMode
 from moldau_broker.log.errors import CorruptLogFileError
 from moldau_broker.log.files.names import TEMPORARY_SUFFIX
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from moldau.runtime.ports.environment import Disk
 
 _VERSION = 0
+_CHECKSUM_PREFIX = b"crc32c: "
 _META_VERSION = 1
 
 
@@ -233,12 +237,16 @@ def decode_epochs(path: str, content: bytes) -> list[EpochEntry]:
 
 
 def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
-    """Returns the content of ``partition.metadata``."""
-    return f"version: {_VERSION}\ntopic_id: {uuid_to_text(topic_id)}".encode()
+    """Returns the content of ``partition.metadata``: Kafka's two lines, and one with their checksum (CRC-32C, hex).
+
+    Without it a changed bit would look like the id of another topic. Kafka reads no line after the second.
+    """
+    content = f"version: {_VERSION}\ntopic_id: {uuid_to_text(topic_id)}\n".encode()
+    return content + b"%s%08x\n" % (_CHECKSUM_PREFIX, crc32c(content))
 
 
 def decode_partition_metadata(path: str, content: bytes) -> uuid.UUID:
-    """Parses ``partition.metadata``.
+    """Parses ``partition.metadata``; one without a checksum is Kafka's, or older.
 
     Raises:
         CorruptLogFileError: The file is damaged.
@@ -249,6 +257,9 @@ def decode_partition_metadata(path: str, content: bytes) -> uuid.UUID:
     prefix = "topic_id: "
     if len(lines) < 2 or not lines[1].startswith(prefix):
         raise CorruptLogFileError(path, len(lines[0]) + 1, "expected 'topic_id: ...'")
+    checked = len(lines[0]) + len(lines[1]) + 2
+    if content[checked:] not in (b"", b"%s%08x\n" % (_CHECKSUM_PREFIX, crc32c(content[:checked]))):
+        raise CorruptLogFileError(path, checked, "the checksum is not that of the lines before it")
     try:
         return uuid_from_text(lines[1].removeprefix(prefix))
     except ValueError as error:

@@ -451,7 +451,7 @@ class Broker:
         reason = built.watch.reason_to_end()
         if reason is not None:
             raise BrokerStartError(reason)
-        built.applied.write()  # before a log of a former topic is deleted
+        built.applied.write()  # before a log of a former topic is set aside
         await self._applier.begin()
         session.wake()
         await self._set_strays_aside(built)

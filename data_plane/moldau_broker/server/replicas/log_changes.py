@@ -182,7 +182,7 @@ class LogChanges:
     ) -> Partition | None:
         """Returns a new replica with its log; None if its log directory is offline."""
         settings = self._owner.topic_settings(key.topic)
-        present = self._logs.claim(key, topic_id, self._clock.wall_ms())
+        present = self._logs.claim(key, topic_id)
         try:
             where = self._directories.place(key, topic_id, image, is_new=is_new) if present is None else None
             log = self._logs.get_or_create(key, topic_id=topic_id, now_ms=self._clock.wall_ms(), directory=where)

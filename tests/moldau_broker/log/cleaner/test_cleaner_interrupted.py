@@ -62,7 +62,7 @@ def make_again(manager) -> None:
 
 def take_over(manager) -> None:
     """A topic of the same name claims the name."""
-    assert manager.claim(A, uuid.UUID(int=10), START_MS) is None
+    assert manager.claim(A, uuid.UUID(int=10)) is None
 
 
 def set_aside(manager) -> None:

@@ -10,6 +10,8 @@ import uuid
 
 import pytest
 
+from moldau_broker.log.files.checkpoint import encode_partition_metadata, write_atomically
+from moldau_broker.log.files.names import parse_directory
 from moldau_broker.log.values import TopicPartition
 from support.log.lab import TOPIC_ID, A, create, open_manager, put, tick
 from support.log.model import START_MS, VirtualMachine, all_rows
@@ -20,6 +22,12 @@ B = TopicPartition("b", 0)
 
 def values(log) -> list[bytes]:
     return [row.value for row in all_rows(log)]
+
+
+def kinds(machine: VirtualMachine) -> list[str]:
+    """Returns how the directories of partition ``A`` are marked."""
+    found = [parse_directory(name) for path in ("/d1", "/d2") for name in machine.disk.list_directory(path)]
+    return sorted(parsed.kind for parsed in found if parsed is not None and parsed.topic_partition == A)
 
 
 def two_topics_of_one_name(machine: VirtualMachine, former_records: int, records: int):
@@ -42,12 +50,11 @@ def test_a_recreated_topic_keeps_its_log_beside_the_former_one(former_records, r
     """A bug kept the longer log of either topic id, and so deleted acknowledged records of the present topic."""
     machine = VirtualMachine(1)
     manager = two_topics_of_one_name(machine, former_records, records)
-    log = manager.claim(A, TOPIC_ID, START_MS)
+    log = manager.claim(A, TOPIC_ID)
     assert log is manager.get(A)
     assert log is not None
     assert (log.parent_directory, values(log)) == ("/d2", [b"%d" % number for number in range(records)])
-    tick(manager, START_MS + 10_000)
-    assert [name for name in machine.disk.list_directory("/d1") if name.startswith("a-0")] == [], "its files go"
+    assert kinds(machine) == ["", "stray"]
     manager.close()
     machine.boot(power_lost=False)
     assert values(open_manager(machine).logs[A]) == [b"%d" % number for number in range(records)]
@@ -57,7 +64,7 @@ def test_the_former_topic_can_be_the_one_that_lives() -> None:
     """The metadata decides, not the order of the directories."""
     machine = VirtualMachine(1)
     manager = two_topics_of_one_name(machine, 2, 3)
-    log = manager.claim(A, FORMER_ID, START_MS)
+    log = manager.claim(A, FORMER_ID)
     assert log is not None
     assert (log.parent_directory, values(log)) == ("/d1", [b"former 0", b"former 1"])
 
@@ -65,19 +72,36 @@ def test_the_former_topic_can_be_the_one_that_lives() -> None:
 def test_a_third_topic_of_the_name_gets_neither_log() -> None:
     machine = VirtualMachine(1)
     manager = two_topics_of_one_name(machine, 2, 3)
-    assert manager.claim(A, uuid.UUID(int=10), START_MS) is None
-    tick(manager, START_MS + 10_000)
-    assert all(not name.startswith("a-0") for path in ("/d1", "/d2") for name in machine.disk.list_directory(path))
+    assert manager.claim(A, uuid.UUID(int=10)) is None
+    assert kinds(machine) == ["stray", "stray"]
 
 
-def test_a_former_topics_log_is_deleted_with_its_future_log() -> None:
-    """The log of a former topic is deleted together with the copy that a move was filling."""
+def test_a_log_of_another_topic_id_is_set_aside_and_stays() -> None:
+    """It was deleted after ``file.delete.delay.ms``, with all its records if the topic id was a changed byte."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    put(log, b"precious")
+    path = f"{log.directory}/partition.metadata"
+    another = encode_partition_metadata(uuid.UUID(int=10)).splitlines()[:2]  # as Kafka and former releases write it
+    write_atomically(machine.disk, path, b"\n".join(another))
+    machine.boot(power_lost=False)
+    manager = open_manager(machine)
+    assert manager.claim(A, TOPIC_ID) is None
+    tick(manager, START_MS + 100_000)
+    assert kinds(machine) == ["stray"]
+    assert values(create(manager)) == []
+
+
+def test_a_former_topics_log_is_set_aside_with_its_future_log() -> None:
+    """The log of a former topic is set aside together with the copy that a move was filling."""
     machine = VirtualMachine(1)
     manager = open_manager(machine)
     put(create(manager), b"former")
     manager.alter_replica_log_dir(A, "/d2" if manager.logs[A].parent_directory == "/d1" else "/d1", START_MS)
-    assert manager.claim(A, uuid.UUID(int=10), START_MS) is None
+    assert manager.claim(A, uuid.UUID(int=10)) is None
     assert not manager.future_logs
+    assert kinds(machine) == ["stray", "stray"]
 
 
 def test_unclaimed_logs_are_set_aside_and_stay() -> None:
@@ -117,7 +141,7 @@ def test_a_stop_before_the_claims_is_clean_and_keeps_all(directories) -> None:
     machine.boot(power_lost=True)
     again = open_manager(machine, directories)
     assert all(directory.clean for directory in again.directories)
-    log = again.claim(A, FORMER_ID, START_MS)
+    log = again.claim(A, FORMER_ID)
     assert log is not None
     assert (log.log_start_offset, values(log)) == (2, [b"former 2", b"former 3"])
 

@@ -39,6 +39,7 @@ from moldau_broker.log.values import TopicPartition
 from support.log.model import PARTITION, START_MS, TOPIC_ID, VirtualMachine, make_batch
 
 TOPIC_ID_TEXT = "AAAAAAAAAAAAAAAAAAD-7Q"
+PARTITION_METADATA = f"version: 0\ntopic_id: {TOPIC_ID_TEXT}\ncrc32c: 054b6b69\n".encode()
 
 
 def test_names() -> None:
@@ -86,12 +87,23 @@ def test_leader_epoch_checkpoint() -> None:
 
 
 def test_partition_metadata() -> None:
-    golden = f"version: 0\ntopic_id: {TOPIC_ID_TEXT}".encode()
+    golden = PARTITION_METADATA
     assert encode_partition_metadata(TOPIC_ID) == golden
-    assert decode_partition_metadata("x", golden) == TOPIC_ID
+    of_kafka = golden[: golden.index(b"\ncrc32c")]
+    for content in (golden, of_kafka, of_kafka + b"\n"):
+        assert decode_partition_metadata("x", content) == TOPIC_ID
     for bad in (b"", b"version: 1\ntopic_id: x", b"version: 0\n", b"version: 0\ntopic_id: ??"):
         with pytest.raises(CorruptLogFileError):
             decode_partition_metadata("x", bad)
+
+
+def test_no_changed_bit_of_partition_metadata_goes_unnoticed() -> None:
+    """A changed bit looked like the id of another topic, and the broker deleted the log."""
+    for bit in range(8 * len(PARTITION_METADATA)):
+        changed = bytearray(PARTITION_METADATA)
+        changed[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CorruptLogFileError):
+            decode_partition_metadata("x", bytes(changed))
 
 
 def test_meta_properties() -> None:
@@ -199,7 +211,7 @@ def test_producer_snapshot(written) -> None:
 
 def test_checkpoints_and_markers(written) -> None:
     assert read_file(written, "/data/topic-0/leader-epoch-checkpoint") == b"0\n2\n4 0\n5 3\n"
-    assert read_file(written, "/data/topic-0/partition.metadata") == f"version: 0\ntopic_id: {TOPIC_ID_TEXT}".encode()
+    assert read_file(written, "/data/topic-0/partition.metadata") == PARTITION_METADATA
     assert read_file(written, "/data/recovery-point-offset-checkpoint") == b"0\n1\ntopic 0 4\n"
     assert read_file(written, "/data/replication-offset-checkpoint") == b"0\n1\ntopic 0 4\n"
     assert read_file(written, "/data/log-start-offset-checkpoint") == b"0\n0\n"

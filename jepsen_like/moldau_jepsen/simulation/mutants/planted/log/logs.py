@@ -77,13 +77,11 @@ def recreated_topic_reuses_old_log() -> list[Patch]:
     """
     original = LogClaims.claim
 
-    def claim(
-        self: LogClaims, topic_partition: TopicPartition, topic_id: uuid.UUID, now_ms: int
-    ) -> PartitionLog | None:
+    def claim(self: LogClaims, topic_partition: TopicPartition, topic_id: uuid.UUID) -> PartitionLog | None:
         log = self._table.current.get(topic_partition)
         if log is not None:
             log.topic_id = topic_id
-        return original(self, topic_partition, topic_id, now_ms)
+        return original(self, topic_partition, topic_id)
 
     def delete(self: LogStore, topic_partition: TopicPartition, now_ms: int) -> bool:
         return topic_partition in self.table.current
