@@ -47,7 +47,15 @@ from pyspark_moldau.sink.core.protocol import (
     WriteDecision,
     WriteRows,
 )
-from pyspark_moldau.sink.explanations import MARKER_TOPIC, MAX_BLOCK, denied, explained, unreachable
+from pyspark_moldau.sink.explanations import (
+    MARKER_TOPIC,
+    MAX_BLOCK,
+    denied,
+    explained,
+    mixed_decision,
+    still_open,
+    unreachable,
+)
 from pyspark_moldau.sink.rows import split_topics, to_columns
 from pyspark_moldau.wire.reach import REACH_MS
 
@@ -71,6 +79,9 @@ MARKER_PARTITION: Final = (MARKER_TOPIC, 0)
 
 NOTE_RETENTION_MS: Final = 365 * 86_400_000
 """How long the notes of a query last that is not started again."""
+
+WAIT_MS_MIN: Final = 60_000
+"""How long a request may take at least: a commit that gives up early may leave a part of a batch visible."""
 
 UNDELIVERED_MAX: Final = 4096
 """Batches whose outcome a task has not looked at yet."""
@@ -146,9 +157,15 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def wait_ms(options: SinkOptions) -> int:
+    """Returns how long one request may take with all its repetitions."""
+    return max(int(options.producer.get(MAX_BLOCK, 0)), WAIT_MS_MIN)
+
+
 def _admin(options: SinkOptions) -> Admin:
     given = options.producer
-    return Admin({key: given[key] for key in given if key in _ADMIN_KEYS or key.startswith(("ssl.", "sasl."))})
+    keys = {key: given[key] for key in given if key in _ADMIN_KEYS or key.startswith(("ssl.", "sasl."))}
+    return Admin(keys | {"default.api.timeout.ms": str(wait_ms(options))})
 
 
 async def _reach(admin: Admin, options: SinkOptions) -> None:
@@ -166,29 +183,46 @@ async def _reach(admin: Admin, options: SinkOptions) -> None:
         raise unreachable(options, limit_ms, error.message) from error
 
 
-async def _read_offset(admin: Admin, group: str, *, is_final: bool) -> CommittedOffset | None:
-    found = await admin.list_group_offsets(group, require_stable=is_final)
+async def _read_offset(admin: Admin, group: str, *, owner: str | None = None) -> CommittedOffset | None:
+    """Returns the offset of a group; waits until no transaction of the id ``owner``, if it is given, holds it.
+
+    Raises:
+        SinkError: such a transaction stays open.
+    """
+    try:
+        found = await admin.list_group_offsets(group, require_stable=owner is not None)
+    except KafkaError as error:
+        if owner is None or error.code is not ErrorCode.REQUEST_TIMED_OUT:
+            raise
+        raise still_open(owner, error.message) from error
     return found.get(MARKER_PARTITION)  # type: ignore[call-overload, no-any-return]
 
 
-async def read_decision(admin: Admin, names: Names, *, is_final: bool) -> Decision | None:
+async def read_decision(admin: Admin, names: Names, *, is_final: bool, limit_ms: int) -> Decision | None:
     """Returns the last decision. ``is_final`` waits for one that is being committed; without it, it is overlooked.
 
     A task must not wait: if the driver died while it committed a decision, only the next driver ends that transaction,
     and the next driver waits for the tasks.
+
+    Raises:
+        SinkError: for ``limit_ms`` the parts of the decision do not fit together, or its transaction stays open.
     """
+    owner = names.driver if is_final else None
+    deadline_s = trio.current_time() + limit_ms / 1000
     while True:
-        first = await _read_offset(admin, names.decision_group(0), is_final=is_final)
+        first = await _read_offset(admin, names.decision_group(0), owner=owner)
         if first is None:
             return None
         parts = [first.metadata]
         for number in range(1, parts_of(first.metadata)):
-            more = await _read_offset(admin, names.decision_group(number), is_final=is_final)
+            more = await _read_offset(admin, names.decision_group(number), owner=owner)
             if more is not None:
                 parts.append(more.metadata)
         decision = decode_decision(parts)
         if decision is not None:
             return decision
+        if trio.current_time() >= deadline_s:
+            raise mixed_decision(names.driver, names.decision_group(0), limit_ms)
         await trio.sleep(0.05)  # its parts become visible one after the other
 
 
@@ -214,8 +248,8 @@ async def _note(admin: Admin, group: str, batch: int) -> None:
 
 
 async def _read_notes(admin: Admin, names: Names) -> Notes:
-    begun = await _read_offset(admin, names.begun_group, is_final=False)
-    done = await _read_offset(admin, names.done_group, is_final=False)
+    begun = await _read_offset(admin, names.begun_group)
+    done = await _read_offset(admin, names.done_group)
     return Notes(
         begun=-1 if begun is None else begun.offset,
         done=-1 if done is None else done.offset,
@@ -223,7 +257,7 @@ async def _read_notes(admin: Admin, names: Names) -> Notes:
     )
 
 
-async def _shared(admin: Admin, names: Names, effect: SharedEffect) -> object:
+async def _shared(admin: Admin, options: SinkOptions, names: Names, effect: SharedEffect) -> object:
     """Carries out what both a task and the driver do."""
     match effect:
         case ReadNotes():
@@ -232,10 +266,10 @@ async def _shared(admin: Admin, names: Names, effect: SharedEffect) -> object:
             await _note(admin, names.begun_group, batch)
             return None
         case ReadDecision(is_final):
-            return await read_decision(admin, names, is_final=is_final)
+            return await read_decision(admin, names, is_final=is_final, limit_ms=wait_ms(options))
         case ReadMarker(transactional_id):
             # The group has the name of the id, so only a transaction of this id can make the reader wait.
-            found = await _read_offset(admin, transactional_id, is_final=True)
+            found = await _read_offset(admin, transactional_id, owner=transactional_id)
             return -1 if found is None else found.offset
         case EndDecided(entry):
             return await _end(admin, entry)
@@ -366,7 +400,7 @@ class _Task:
         attempt = self._attempt
         match effect:
             case ReadDecision() | ReadMarker() | ReadNotes() | NoteBegun() | EndDecided():
-                return await _shared(self._admin, attempt.names, effect)
+                return await _shared(self._admin, self._options, attempt.names, effect)
             case SkipRows():
                 while await trio.to_thread.run_sync(next, self._batches, None, abandon_on_cancel=True) is not None:
                     pass
@@ -446,7 +480,7 @@ class _Driver:
     async def _perform(self, effect: Effect) -> object:
         match effect:
             case ReadDecision() | ReadMarker() | ReadNotes() | NoteBegun() | EndDecided():
-                return await _shared(self._admin, self._names, effect)
+                return await _shared(self._admin, self._options, self._names, effect)
             case NoteDone(batch):
                 await _note(self._admin, self._names.done_group, batch)
                 return None
@@ -497,7 +531,7 @@ def abort_batch(options: SinkOptions, names: Names, batch: int) -> None:
         async with _admin(options) as admin, Producer(given) as producer:
             await _reach(admin, options)
             await producer.init_transactions()
-            decision = await read_decision(admin, names, is_final=True)
+            decision = await read_decision(admin, names, is_final=True, limit_ms=wait_ms(options))
             entries = () if decision is None or decision.batch != batch else decision.entries
             kept = frozenset(entry.transactional_id for entry in entries if entry is not None)
             await _abort_orphans(admin, names, kept)

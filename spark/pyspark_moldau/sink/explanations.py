@@ -49,6 +49,26 @@ def unreachable(options: SinkOptions, limit_ms: int, causes: str) -> SinkError:
     return SinkError(unanswered(problem, limit_ms, causes, "correct the address", MAX_BLOCK))
 
 
+def still_open(transactional_id: str, cause: str) -> SinkError:
+    """Returns the error of a transaction that does not end, so that what it has committed is not known."""
+    return SinkError(
+        f"deliveryGuarantee exactly-once: the last transaction of {transactional_id} does not end ({cause}); moldau "
+        f"txns describe {transactional_id} shows it, and moldau txns find-hanging --topic {MARKER_TOPIC} finds one "
+        "that must be ended by moldau txns abort; start the query again then. "
+        f"{PREFIX}{MAX_BLOCK} above 60000 waits longer"
+    )
+
+
+def mixed_decision(driver: str, group: str, limit_ms: int) -> SinkError:
+    """Returns the error of a decision whose parts stay those of different batches."""
+    return SinkError(
+        f"deliveryGuarantee exactly-once: the parts of the last decision of this query do not fit together for "
+        f"{limit_ms / 1000:g} s; if moldau txns describe {driver} shows a transaction that is being committed, wait "
+        f"for it, or raise {PREFIX}{MAX_BLOCK}. Otherwise parts were deleted or have expired: delete the consumer "
+        f"group {group}, and start the query again; it goes on from its notes"
+    )
+
+
 def explained(error: KafkaError | ValueError, topic: str, options: SinkOptions) -> SinkError:
     """Returns the error of a write with the option or column that it is about, and the remedy."""
     place = "option topic" if options.topic is not None else "column topic"

@@ -183,9 +183,10 @@ class ClusterReader:
         while position < work.end:
             from_leader = partition not in self._preferred
             try:
-                for chunk, reached in self._read_from_broker(work, position):
+                for chunk, reached in self._read_from_broker(work, position, waits):
+                    if chunk is not None or reached > position:  # also after the caller has taken its time
+                        waits.progress()
                     position = reached
-                    waits.progress()
                     if chunk is not None:
                         yield chunk
             except (OSError, KafkaError, UnknownTopicError) as error:
@@ -310,11 +311,16 @@ class ClusterReader:
                             found[entry.name, part.partition_index] = part.partition_size
         return found
 
-    def _read_from_broker(self, work: OffsetRange, position: int) -> Iterator[tuple[Chunk | None, int]]:
+    def _read_from_broker(
+        self, work: OffsetRange, position: int, waits: RetryTimer
+    ) -> Iterator[tuple[Chunk | None, int]]:
         """Reads from ``position``; yields chunks with the reached position.
 
         The next fetch is in flight while the caller handles a chunk. Returns early when the leader names a replica
         that is nearer to the reader, and when the session of the login ends soon.
+
+        Raises:
+            ReadTimeoutError: the broker answers, but has sent no record for as long as ``waits`` allows.
         """
         partition = (work.topic, work.partition)
         if partition not in self._cluster.leaders:
@@ -342,6 +348,8 @@ class ClusterReader:
                     raise ShortLogError(
                         f"{work.topic}-{work.partition} ends at {data.high_watermark}, {work.end} was seen before"
                     )
+                if reached == position and waits.is_over:
+                    raise ReadTimeoutError(self._unsent(work, position, data, waits))
                 goes_on = reached < work.end and not connection.is_outdated
                 if goes_on:
                     connection.send(self._fetch_request(work, topic_id, reached), FETCH_VERSION)
@@ -364,6 +372,18 @@ class ClusterReader:
                 self._cluster.give_back(address, connection)
             else:
                 connection.close()
+
+    def _unsent(self, work: OffsetRange, position: int, data: PartitionData, waits: RetryTimer) -> str:
+        """Returns the error of a broker that has records of the range and does not send them."""
+        cause = f"the broker sends no record from offset {position} on, although its log ends at {data.high_watermark}"
+        if self._client.read_committed and data.last_stable_offset < work.end:
+            at = f"{work.topic} {work.partition}"
+            cause = (
+                f"a transaction that is open since offset {data.last_stable_offset} hides what follows it from "
+                f"kafka.isolation.level read_committed; moldau txns producers {at} shows it, and moldau txns "
+                f"find-hanging --topic {work.topic} finds one that must be ended by moldau txns abort"
+            )
+        return waits.over(f"{cause};")
 
     def _address(self, partition: Partition) -> Address:
         """Returns where to fetch: from a replica in the reader's rack if the leader named one, or from the leader."""

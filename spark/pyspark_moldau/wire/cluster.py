@@ -22,7 +22,7 @@ from moldau.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from moldau.protocol.schema import Response
-from pyspark_moldau.client_options import OptionError
+from pyspark_moldau.client_options import API_TIMEOUT, PREFIX, OptionError
 from pyspark_moldau.errors import ReadTimeoutError
 from pyspark_moldau.wire.connections import BrokerConnection
 
@@ -263,6 +263,15 @@ class RetryTimer:
         self._deadline = time.monotonic() + self._timeout_s
         self._backoff_s = self._first_s
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the timeout has passed since the last progress."""
+        return time.monotonic() >= self._deadline
+
+    def over(self, cause: str) -> str:
+        """Returns the error of a timeout that has passed; ``cause`` ends with its punctuation."""
+        return f"could not {self._what} for {self._timeout_s:g} s: {cause} {PREFIX}{API_TIMEOUT} is how long to wait"
+
     def failed(self, error: OSError | KafkaError) -> None:
         """Waits before the next attempt.
 
@@ -276,10 +285,7 @@ class RetryTimer:
                 raise OptionError(f"could not {self._what}: this client may not ({error}); {remedy}") from error
             raise error
         if time.monotonic() + self._backoff_s > self._deadline:
-            raise ReadTimeoutError(
-                f"could not {self._what} for {self._timeout_s:g} s: {error}; is the cluster up? "
-                "kafka.default.api.timeout.ms is how long to wait"
-            ) from error
+            raise ReadTimeoutError(self.over(f"{error}; is the cluster up?")) from error
         logger.info("retry what=%r error=%r", self._what, error)
         time.sleep(self._backoff_s)
         self._backoff_s = min(self._backoff_s * 2, self._last_s)

@@ -3,7 +3,9 @@
 Method: the reader and the planner on brokers in memory, each with metadata and a log of its own.
 """
 
+import types
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -23,12 +25,13 @@ from moldau.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from moldau.records import encode_batch
-from pyspark_moldau.errors import DataLossError
+from pyspark_moldau.errors import DataLossError, ReadTimeoutError
 from pyspark_moldau.source import data_source as source
 from pyspark_moldau.source import planning
 from pyspark_moldau.source.core.offsets import OffsetRange
 from pyspark_moldau.source.core.options import ClientOptions, parse_options
 from pyspark_moldau.source.reader import ClusterReader
+from pyspark_moldau.wire import cluster
 from pyspark_moldau.wire.cluster import id_text
 
 FORMER, PRESENT = uuid.UUID(int=7), uuid.UUID(int=8)
@@ -47,6 +50,7 @@ class Broker:
     epoch: int = -1
     stable: int | None = None  # the last stable offset, if a transaction is open
     hears_after: int = 0  # so often it names itself, and then ``leader``
+    held: Callable[[int], None] = lambda max_wait_ms: None  # called instead of holding a fetch of no records
 
     def names_leader(self):
         return self.leader if self.asked > self.hears_after else 1
@@ -102,7 +106,13 @@ class Connection:
         elif topic.partitions[0].fetch_offset > self._broker.records:
             data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
         else:
-            data.records = encode_batch([(1, None, b"%d" % n, ()) for n in range(self._broker.records)], base_offset=0)
+            broker = self._broker
+            shown = broker.records if self._request.isolation_level == 0 or broker.stable is None else broker.stable
+            data.last_stable_offset = broker.records if broker.stable is None else broker.stable
+            if topic.partitions[0].fetch_offset < shown or broker.stable is None:
+                data.records = encode_batch([(1, None, b"%d" % n, ()) for n in range(shown)], base_offset=0)
+            else:
+                broker.held(self._request.max_wait_ms)
         return FetchResponse(responses=[FetchableTopicResponse(topic_id=topic.topic_id, partitions=[data])])
 
 
@@ -156,6 +166,24 @@ def test_a_position_past_an_open_transaction_is_kept(monkeypatch):
     assert stream.latestOffset(position, ReadAllAvailable()) == position
     tasks = stream.partitions({"t": {"0": 0}} | ids, position)  # planned before, and not done
     assert [(one.start, one.end) for task in tasks for one in task.ranges] == [(0, 2)]
+
+
+def test_a_task_behind_an_open_transaction_gives_up(monkeypatch):
+    """It waits for default.api.timeout.ms from the last record on, and says how the transaction is found and ended."""
+    clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+
+    def held(max_wait_ms):
+        clock.now += max_wait_ms / 1000
+        assert clock.now < 1000, "the task waits without bound"
+
+    monkeypatch.setattr(cluster, "time", clock)
+    broker = Broker(stable=1, held=held)
+    reader = reader_of(monkeypatch, broker, Broker(), api_timeout_ms=60_000, read_committed=True)
+    work = OffsetRange(topic="t", partition=0, start=0, end=3, topic_id=id_text(PRESENT))
+    found = []
+    with pytest.raises(ReadTimeoutError, match=r"for 60 s: .*offset 1 .*moldau txns find-hanging --topic t"):
+        found.extend(chunk.columns.length for chunk in reader.read(work, fail_on_data_loss=True))
+    assert (found, clock.now) == ([1], 60)
 
 
 def test_a_task_does_not_take_a_lagging_brokers_word(monkeypatch):

@@ -153,7 +153,7 @@ def test_a_process_keeps_a_bounded_number_of_readers():
 def test_a_damaged_batch_is_named_by_its_place(monkeypatch):
     one = ClusterReader(ClientOptions(bootstrap=(("h", 1),)))
 
-    def damaged(work, position):
+    def damaged(work, position, waits):
         yield None, position + 2
         raise CorruptRecordError("the checksum is wrong")
 
