@@ -145,6 +145,14 @@ def test_json_becomes_columns():
     assert short == {"carrier": "B6", "delay": None, "scheduled": None, "legs": None, "tags": None}
 
 
+@pytest.mark.parametrize("text", ["2013-01-01t05:15:00z", "2013-01-01T05:15:00.000000000Z"])
+def test_each_form_of_a_moment_is_read(text):
+    """RFC 3339 allows letters in lower case, and any number of digits."""
+    decoded, errors = decode_values(decoder_of(json_payload()), [b'{"carrier":"UA","scheduled":"%s"}' % text.encode()])
+    assert errors == [None]
+    assert decoded.to_pylist()[0]["scheduled"] == MOMENT
+
+
 def test_a_default_fills_no_missing_property():
     """Neither in the object nor in one within, and not where the default itself does not fit."""
     part = {"type": "object", "properties": {"miles": {"type": "number", "default": 7}}}
@@ -178,6 +186,9 @@ def test_a_schema_is_not_fetched_from_an_address():
         (b"{", "not JSON"),
         (b"\xff\xfe", "not JSON"),
         (b'{"carrier":"UA","legs":[{"miles":NaN}]}', "NaN is no JSON number"),
+        (b'{"carrier":"UA","legs":[{"miles":1e400}]}', "is too large for a double"),
+        (b'{"carrier":"UA","legs":[{"miles":-1e400}]}', "is too large for a double"),
+        (b'{"carrier":"UA","delay":1e400}', "must be integer"),
         (b"[" * 100_000, "not JSON"),
         (b'{"delay":1}', "carrier"),
         (b'{"carrier":"long"}', "shorter than or equal to 2"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _SCALARS = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
-_CONVERSIONS: dict[str, Callable[[Any], Any]] = {"integer": int, "number": float}
 
 
 class JsonDecoder:
@@ -72,7 +72,7 @@ def _type_of(schema: Mapping[str, Any], place: str) -> tuple[pa.DataType, Callab
         raise JobConfigError(f"JSON Schema {place or '/'}: expected one type besides null, got {kinds!r}")
     kind = names[0]
     if kind in _SCALARS:
-        return _SCALARS[kind], _optional(_CONVERSIONS.get(kind))
+        return _SCALARS[kind], _optional(_conversion(kind))
     if kind == "string":
         match schema.get("format"):
             case "date-time":
@@ -116,8 +116,20 @@ def _optional(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any] | No
     return lambda value: None if value is None else function(value)
 
 
+def _conversion(kind: str) -> Callable[[Any], Any] | None:
+    """Returns the function that turns a number of JSON into that of its column."""
+    return {"integer": int, "number": _double}.get(kind)
+
+
+def _double(number: float) -> float:
+    found = float(number)
+    if math.isinf(found):  # the parser makes infinity of numbers such as 1e400
+        raise ValueError("a number is too large for a double")
+    return found
+
+
 def _moment(text: str) -> datetime.datetime:
-    moment = datetime.datetime.fromisoformat(text)
+    moment = datetime.datetime.fromisoformat(text.upper())  # RFC 3339 allows t and z, Python only the first
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone")
     return moment
