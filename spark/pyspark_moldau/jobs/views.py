@@ -147,7 +147,7 @@ def build(
     if newest is None or newest.is_complete or (newest.form, newest.query_hash) != (form, query_hash):
         number = newest.number + 1 if newest else 1
         newest = Version(number=number, form=form, query_hash=query_hash, is_complete=False)
-        _folder(job.path, number).mkdir(parents=True)
+        _folder(job.path, number).mkdir(parents=True, exist_ok=True)  # a killed build may have made it, without a note
         _note(job.path, newest)
     if form == "stream":
         report = _run_stream(job, newest.number, session, timeout_s)
