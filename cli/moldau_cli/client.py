@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from moldau import Admin, AdminError
+    from moldau.protocol.errors import KafkaError
     from moldau.runtime.ports.environment import Environment
+    from moldau_cli.operations.partial import ListingAdmin
     from moldau_cli.profiles.core.document import Profile
 
 R = TypeVar("R")
@@ -286,8 +288,16 @@ def use_login(path: str) -> None:
         _add_config_file(path, str(CLUSTER_FILE))
 
 
-def run(work: Callable[[], Awaitable[R]], bootstrap: str, *, probes: bool = True) -> R:
+def run(
+    work: Callable[[], Awaitable[R]],
+    bootstrap: str,
+    *,
+    probes: bool = True,
+    settings: Mapping[str, str] | None = None,
+) -> R:
     """Runs a coroutine function under trio, with ``probes`` after a check that a broker answers.
+
+    ``settings`` are those of its client, if they differ from ``command_config``: a refused login names their user.
 
     Raises:
         CommandError: with one line; ``UsageError`` if the user asked for something invalid.
@@ -295,7 +305,7 @@ def run(work: Callable[[], Awaitable[R]], bootstrap: str, *, probes: bool = True
     import trio
 
     from moldau.cluster.arguments import ArgumentError
-    from moldau.protocol.errors import KafkaError
+    from moldau.protocol.errors import ErrorCode, KafkaError
     from moldau.runtime.config import ConfigError
 
     async def main() -> R:
@@ -316,10 +326,38 @@ def run(work: Callable[[], Awaitable[R]], bootstrap: str, *, probes: bool = True
         if isinstance(first, ArgumentError):
             raise UsageError(first.reason) from error
         if isinstance(first, KafkaError):
-            raise _from_kafka(first) from error
+            reported = _from_kafka(first)
+            if first.code is ErrorCode.SASL_AUTHENTICATION_FAILED:
+                reported = type(reported)(f"{reported}; {_login_tried(settings, bootstrap)}")
+            raise reported from error
         if isinstance(first, OSError):
             raise CommandError(str(first)) from error
         raise
+
+
+def _login_tried(settings: Mapping[str, str] | None, bootstrap: str) -> str:
+    """Returns which login was refused, of which source, and where; never its password."""
+    used = _command_config if settings is None else settings
+    for key in ("sasl.username", "sasl.jaas.config"):
+        user = _user_of(key, used.get(key, ""))
+        if user is None:
+            continue
+        is_given = settings is not None and settings.get(key) != _command_config.get(key)
+        origin = "-X" if is_given else _key_origins.get(key, "the configuration")
+        return f"the login was that of user {user!r} ({key} of {origin}) at {bootstrap}"
+    return f"the login at {bootstrap} named no user: set sasl.username or sasl.jaas.config"
+
+
+def _user_of(key: str, value: str) -> str | None:
+    """Returns the user that a key names, None if it names none."""
+    from moldau.runtime.sasl.core.jaas import parse_jaas
+
+    if key == "sasl.username" or not value:
+        return value or None
+    try:
+        return next((module.options["username"] for module in parse_jaas(value) if "username" in module.options), None)
+    except ValueError:
+        return None
 
 
 def _from_kafka(error: Exception) -> CommandError:
@@ -400,6 +438,18 @@ async def answer_results(asked: Awaitable[R], answer: Callable[[R], None], faile
 def _in_part(error: AdminError, failed: str) -> CommandError:
     reported = _from_kafka(error)
     return type(reported)(f"{failed}: {reported}")
+
+
+def refuse_failures(what: str, failures: Mapping[str, KafkaError]) -> None:
+    """Ends a command whose answer lacks something, after the answer.
+
+    Raises:
+        CommandError: there are ``failures``; it begins with ``what`` and names the first.
+    """
+    if failures:
+        from moldau_cli.operations.partial import summary
+
+        raise CommandError(f"{what}: {summary(failures)}")
 
 
 def deleting(names: Sequence[str]) -> AbstractContextManager[None]:
@@ -521,7 +571,9 @@ async def _partition_count(admin: Admin, topic: str, node_id: int | None) -> int
         raise
 
 
-def with_admin(bootstrap: str | None, work: Callable[[Admin], Awaitable[R]], *, explains_waits: bool = True) -> R:
+def with_admin(
+    bootstrap: str | None, work: Callable[[ListingAdmin], Awaitable[R]], *, explains_waits: bool = True
+) -> R:
     """Runs ``work`` with an open admin client.
 
     If it takes seconds because no controller leads, a note says so, unless ``explains_waits`` is false.
@@ -529,7 +581,7 @@ def with_admin(bootstrap: str | None, work: Callable[[Admin], Awaitable[R]], *, 
     address = bootstrap_of(bootstrap)
 
     async def main() -> R:
-        from moldau import Admin
+        from moldau_cli.operations.partial import ListingAdmin
         from moldau_cli.quorum_watch import explaining_waits
 
         settings = {
@@ -538,9 +590,9 @@ def with_admin(bootstrap: str | None, work: Callable[[Admin], Awaitable[R]], *, 
             **command_config("admin"),
             "bootstrap.servers": address,
         }
-        async with Admin(settings) as admin:
+        async with ListingAdmin(settings) as admin:
             if not explains_waits:
                 return await work(admin)
-            return await explaining_waits(lambda: work(admin), lambda: Admin(settings))
+            return await explaining_waits(lambda: work(admin), lambda: ListingAdmin(settings))
 
     return run(main, address)

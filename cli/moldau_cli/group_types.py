@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from moldau_cli import output
-from moldau_cli.client import deleting, refuse_repeated, with_admin
+from moldau_cli.client import deleting, refuse_failures, refuse_repeated, with_admin
 from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from moldau import Admin
-    from moldau.admin import GroupListing
+    from moldau_cli.operations.partial import Listed, ListingAdmin
 
 
 class Described(Protocol):
@@ -49,11 +49,12 @@ class GroupType(Generic[D]):
     def list_all(self, bootstrap_server: str | None) -> None:
         """Prints all groups of the type with their state."""
 
-        async def work(admin: Admin) -> list[GroupListing]:
-            return await admin.list_groups(types=[self.name])
+        async def work(admin: ListingAdmin) -> Listed:
+            return await admin.groups_of_each(types=[self.name])
 
-        found = with_admin(bootstrap_server, work)
+        found, failures = with_admin(bootstrap_server, work)
         output.answer_rows("groups", ["group", "state"], [{"group": one.group_id, "state": one.state} for one in found])
+        refuse_failures("groups are missing", failures)
 
     def show(
         self,

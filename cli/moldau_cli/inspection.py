@@ -9,13 +9,20 @@ import trio
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli.health import judge, verdict
+from moldau_cli.operations.partial import describe_present
 from moldau_cli.operations.refused_logins import ask_brokers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from moldau import Admin
-    from moldau.admin import ClusterDescription, LogDirDescription, QuorumDescription, TopicDescription
+    from moldau.admin import (
+        ClusterDescription,
+        ConfigResource,
+        LogDirDescription,
+        QuorumDescription,
+        TopicDescription,
+    )
     from moldau_cli.health import Problem
     from moldau_cli.operations.refused_logins import Refusals
 
@@ -59,14 +66,13 @@ async def inspect_cluster(admin: Admin) -> Inspection:
     cluster = await admin.describe_cluster(include_fenced=True)
     cluster = replace(cluster, brokers=tuple(one for one in cluster.brokers if one.node_id not in cluster.fenced))
     names = [topic.name for topic in await admin.list_topics(include_internal=True)]
-    topics = await admin.describe_topics(names) if names else {}
+    topics = await describe_present(admin, names)
     short = [
         ConfigResource(type=ResourceType.TOPIC, name=name)
         for name, topic in topics.items()
         if any(len(partition.isr) < len(partition.replicas) for partition in topic.partitions)
     ]
-    configs = await admin.describe_configs(short) if short else {}
-    min_isr = {resource.name: int(entries["min.insync.replicas"].value or 1) for resource, entries in configs.items()}
+    min_isr = await _min_isr(admin, short)
     brokers = [broker.node_id for broker in cluster.brokers]
     log_dirs = await _log_dirs(admin, brokers)
     refusals = await ask_brokers(admin, cluster.brokers)
@@ -74,6 +80,21 @@ async def inspect_cluster(admin: Admin) -> Inspection:
     quorum = await _quorum(admin)
     problems = judge(topics, min_isr, quorum, brokers, cluster.fenced, log_dirs)
     return Inspection(problems=problems, cluster=cluster, quorum=quorum, topics=topics, refusals=refusals)
+
+
+async def _min_isr(admin: Admin, short: Sequence[ConfigResource]) -> dict[str, int]:
+    """Returns ``min.insync.replicas`` of topics, without those that were deleted or may not be described.
+
+    Raises:
+        KafkaError: no broker answered.
+    """
+    from moldau.admin import AdminError
+
+    try:
+        configs = await admin.describe_configs(short) if short else {}
+    except AdminError as error:
+        configs = error.results if isinstance(error.results, dict) else {}
+    return {one.name: int(entries["min.insync.replicas"].value or 1) for one, entries in configs.items()}
 
 
 async def _quorum(admin: Admin) -> QuorumDescription:

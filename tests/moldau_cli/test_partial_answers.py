@@ -4,22 +4,37 @@ Method: calls that fail in part are awaited directly; what the command would pri
 """
 
 import json
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
 import trio
 
 from moldau import AdminError, TopicPartition
-from moldau.admin import GroupDescription, PartitionDescription, TopicDescription, TopicListing
+from moldau.admin import (
+    ClusterDescription,
+    GroupDescription,
+    GroupListing,
+    PartitionDescription,
+    QuorumDescription,
+    TopicDescription,
+    TopicListing,
+)
+from moldau.cluster.metadata import BrokerNode
 from moldau.consumer import CommittedOffset
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli import output
-from moldau_cli.client import answer_results
+from moldau_cli.client import answer_results, refuse_failures
 from moldau_cli.commands.administration.replicas import _answer_elected
-from moldau_cli.commands.groups.consumer import _describe, _document
+from moldau_cli.commands.groups.consumer import _describe, _describe_all, _document
+from moldau_cli.commands.watching.offsets import _merged
 from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.inspection import inspect_cluster
+from moldau_cli.operations.partial import Listed, summary
+from moldau_cli.plans.offsets import parse_topic
 
 LED = TopicPartition("t", 0)
+LATE = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no answer in time")
 REFUSED = KafkaError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "no replica could lead")
 
 
@@ -112,16 +127,133 @@ class OneWithoutLeader:
         )
         return {"t": TopicDescription(name="t", topic_id=UUID(int=1), is_internal=False, partitions=parts)}
 
-    async def list_offsets(self, wanted):
+    def within(self, timeout_ms):
+        return self
+
+    async def list_offsets(self, wanted, *, isolation_level):
         assert self.leader >= 0 or TopicPartition("t", 1) not in wanted, "the request would wait for a leader"
         return dict.fromkeys(wanted, (15, -1))
 
 
 def test_a_group_is_shown_although_a_partition_has_no_leader():
     admin = OneWithoutLeader()
-    document = _document(*trio.run(_describe, admin, "g"))
+    document = described(admin)
     shown = [(row["partition"], row["log_end_offset"], row["lag"]) for row in document["partitions"]]
     assert shown == [(0, 15, 5), (1, None, None)]
     assert document["lag"] is None, "the lag that is not known may be the largest"
     admin.leader = 2
-    assert _document(*trio.run(_describe, admin, "g"))["lag"] == 10
+    assert described(admin)["lag"] == 10
+
+
+def described(admin):
+    found = trio.run(_describe, admin, "g")
+    return _document(found.description, found.rows)
+
+
+class OneLate(OneWithoutLeader):
+    """The same with both leaders; that of the second partition does not answer."""
+
+    leader = 2
+
+    def __init__(self):
+        self.gone, self.refused = set(), set()
+
+    async def list_offsets(self, wanted, *, isolation_level):
+        await trio.lowlevel.checkpoint()
+        raise AdminError({"t-1": LATE}, {LED: (15, -1)})
+
+    async def groups_of_each(self, *, types=(), states=()):
+        await trio.lowlevel.checkpoint()
+        names = ("a", "b", "c")
+        listing = [
+            GroupListing(group_id=name, protocol_type="consumer", state="Empty", type="classic") for name in names
+        ]
+        return Listed(listing, {"broker 3 (h:3)": LATE})
+
+    async def describe_groups(self, groups):
+        (group,) = groups
+        if group in self.refused:
+            raise AdminError({group: KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)})
+        found = await super().describe_groups(groups)
+        return {group: replace(found[group], state="Dead")} if group in self.gone else found
+
+
+def test_a_group_is_shown_although_a_leader_is_silent():
+    """The command said that the offsets of one partition were missing, and nothing of the others."""
+    found = trio.run(_describe, OneLate(), "g")
+    assert [(row["partition"], row["log_end_offset"], row["lag"]) for row in found.rows] == [
+        (0, 15, 5),
+        (1, None, None),
+    ]
+    with pytest.raises(CommandError) as failure:
+        refuse_failures("offsets are missing", found.failures)
+    assert str(failure.value) == "offsets are missing: t-1: no answer in time (REQUEST_TIMED_OUT)"
+    assert not isinstance(failure.value, UsageError)
+
+
+def test_all_groups_are_shown_but_those_that_fail():
+    """One group that was deleted or refused hid all others."""
+    admin = OneLate()
+    admin.gone.add("a")
+    admin.refused.add("b")
+    found, failures = trio.run(_describe_all, admin)
+    assert [each.description.group_id for each in found] == ["c"]
+    assert list(failures) == ["broker 3 (h:3)", "group b"]
+    assert failures["group b"].code is ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+def test_a_summary_names_the_first_failures():
+    failures = {f"t-{number}": LATE for number in range(7)}
+    text = summary(failures)
+    assert text.startswith("t-0: no answer in time (REQUEST_TIMED_OUT); t-1: ")
+    assert text.endswith("t-4: no answer in time (REQUEST_TIMED_OUT); and 2 more")
+
+
+@pytest.mark.parametrize(
+    ("words", "merged"),
+    [
+        (["t:0", "t:2,0"], {"t": [0, 2]}),
+        (["t:1", "t"], {"t": None}),
+        (["t", "t:1", "u:0"], {"t": None, "u": [0]}),
+    ],
+)
+def test_a_topic_may_be_named_twice(words, merged):
+    """The last word of a topic replaced the others, so partitions that were named were not shown."""
+    assert _merged(map(parse_topic, words)) == merged
+
+
+class OneDeleted(OneWithoutLeader):
+    """A cluster whose topic ``gone`` is deleted after it was listed; the configuration of ``t`` may not be seen."""
+
+    async def describe_cluster(self, *, include_fenced):
+        await trio.lowlevel.checkpoint()
+        node = BrokerNode(node_id=1, host="h", port=1)
+        return ClusterDescription(cluster_id="c", controller_id=1, brokers=(node,))
+
+    async def list_topics(self, include_internal):
+        (known,) = await super().list_topics(include_internal)
+        return [replace(known, name="gone"), known]
+
+    async def describe_topics(self, names):
+        assert names == ["gone", "t"]
+        absent = {"gone": KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "topic 'gone' does not exist")}
+        raise AdminError(absent, await super().describe_topics(["t"]))
+
+    async def describe_configs(self, resources):
+        await trio.lowlevel.checkpoint()
+        refused = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        raise AdminError({each.name: refused for each in resources}, {})
+
+    async def describe_log_dirs(self, brokers, *, partitions):
+        await trio.lowlevel.checkpoint()
+        return {}
+
+    async def describe_quorum(self):
+        await trio.lowlevel.checkpoint()
+        return QuorumDescription(leader_id=-1, leader_epoch=0, high_watermark=0, voters=(), observers=())
+
+
+def test_a_deleted_topic_does_not_end_the_verdict():
+    """`cluster status -b` failed with exit code 2 where topics come and go, or configurations are not shown."""
+    seen = trio.run(inspect_cluster, OneDeleted())
+    assert [(one.kind, one.subject) for one in seen.problems] == [("no-quorum-leader", "quorum"), ("offline", "t-1")]

@@ -6,6 +6,7 @@ import enum
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -167,7 +168,8 @@ def consume(
     has_values = is_plain and value_format is DataFormat.BYTES and key_format is DataFormat.BYTES
     values = (unescape(delimiter), unescape(null)) if has_values else None
     resets = given.get("auto.offset.reset", "none") != "none"
-    if not run(lambda: _read(request, config, deserializers, write, values, checks_offset=not resets), address):
+    work = partial(_read, request, config, deserializers, write, values, checks_offset=not resets)
+    if not run(work, address, settings=config):
         raise KeyboardInterrupt
 
 

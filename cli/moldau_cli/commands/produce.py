@@ -186,7 +186,7 @@ def produce(
     for encoding in encodings:
         encoding.check(has_registry=found is not None)
     try:
-        run(lambda: _send(job, config, encodings, found), address)
+        run(lambda: _send(job, config, encodings, found), address, settings=config)
     finally:
         _summary(job, is_quiet=format_text is not None)
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.client import BootstrapServer, refuse_failures, with_admin
 from moldau_cli.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
     from moldau import Admin
-    from moldau.admin import ProducerDescription, TransactionDescription, TransactionListing
+    from moldau.admin import ProducerDescription, TransactionDescription
+    from moldau_cli.operations.partial import ListedTransactions, ListingAdmin
 
 commands = typer.Typer(help="List, describe, terminate and abort transactions.", rich_markup_mode=None)
 
@@ -41,14 +42,15 @@ def list_transactions(
 ) -> None:
     """List transactional ids with their state."""
 
-    async def work(admin: Admin) -> list[TransactionListing]:
-        return await admin.list_transactions(
+    async def work(admin: ListingAdmin) -> ListedTransactions:
+        return await admin.transactions_of_each(
             states=state or (),
             producer_ids=producer_id or (),
             min_duration_ms=running_longer_than,
             id_pattern=pattern,
         )
 
+    listed = with_admin(bootstrap_server, work)
     output.answer_rows(
         "transactions",
         ["transactional_id", "state", "producer_id", "coordinator"],
@@ -59,9 +61,10 @@ def list_transactions(
                 "producer_id": one.producer_id,
                 "coordinator": one.coordinator,
             }
-            for one in with_admin(bootstrap_server, work)
+            for one in listed.transactions
         ],
     )
+    refuse_failures("transactional ids are missing", listed.failures)
 
 
 @commands.command()

@@ -15,11 +15,11 @@ from moldau.protocol.errors import KafkaError
 from moldau.runtime.config import ADMIN_CONFIG
 from moldau_cli.console.core.rates import RateHistory, Sample
 from moldau_cli.console.data.asking import Notes, ask_ends, ask_log_dirs, leader_sizes
+from moldau_cli.operations.partial import ListingAdmin, describe_present
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from moldau import Admin
     from moldau.runtime.ports.environment import Environment
 
 API_TIMEOUT_MS: Final = 8_000
@@ -37,7 +37,7 @@ class Identity:
 
     settings: Mapping[str, str]
     environment: Environment
-    admin: Admin
+    admin: ListingAdmin
     requester: Requester
     rates: RateHistory = field(default_factory=RateHistory)
     used_at_s: float = 0.0
@@ -53,7 +53,7 @@ class Identity:
             KafkaError: the topics could not be listed.
         """
         listed = [one.name for one in await self.admin.list_topics(include_internal=False)]
-        topics = await self.admin.describe_topics(listed[:SAMPLED_TOPICS_MAX]) if listed else {}
+        topics = await describe_present(self.admin, listed[:SAMPLED_TOPICS_MAX])
         notes = Notes()
         _, ends = await ask_ends(self.admin, topics, notes)
         brokers = {part.leader for topic in topics.values() for part in topic.partitions if part.leader >= 0}
@@ -81,7 +81,6 @@ async def open_identity(settings: Mapping[str, str], environment: Environment | 
     Raises:
         ConfigError: a setting is invalid.
     """
-    from moldau import Admin
     from moldau.runtime.ports.real import real_environment
 
     used = environment or real_environment()
@@ -91,7 +90,7 @@ async def open_identity(settings: Mapping[str, str], environment: Environment | 
     caller.enter()
     requester = Requester(caller, timeout_ms=API_TIMEOUT_MS, retries=config.get_int("retries"))
     client = requester.cluster_client = ClusterClient(used, config, "console")
-    async with Admin(config, environment=used) as admin, trio.open_nursery() as nursery:
+    async with ListingAdmin(config, environment=used) as admin, trio.open_nursery() as nursery:
         await nursery.start(client.run)
         identity = Identity(settings=dict(settings), environment=used, admin=admin, requester=requester)
         identity.use()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
@@ -9,17 +10,21 @@ import trio
 from moldau.protocol.errors import KafkaError
 from moldau_cli.live.core.rates import Pace
 from moldau_cli.live.core.samples import GroupSample, PartitionSample, Sample
+from moldau_cli.operations.partial import ask_offsets, describe_present
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from moldau import Admin, TopicPartition
+    from moldau import TopicPartition
     from moldau.admin import ClusterDescription, TopicDescription
+    from moldau_cli.operations.partial import ListingAdmin
 
 R = TypeVar("R")
 
 ANSWER_S: Final = 10.0
 """Seconds that one call may take; what it would have shown is then missing in the look."""
+OFFSETS_S: Final = 8.0
+"""Less than ``ANSWER_S``: what came in time is in the answer of a call that ends by itself."""
 GROUP_REQUESTS: Final = 5
 """Requests about one group: its coordinator twice, its description in two protocols, its offsets."""
 
@@ -30,12 +35,13 @@ class Collector:
     Groups beyond ``groups_max`` take turns: each look asks for the next ones.
     """
 
-    def __init__(self, admin: Admin, *, requests_per_s: int, groups_max: int, with_groups: bool = True) -> None:
+    def __init__(self, admin: ListingAdmin, *, requests_per_s: int, groups_max: int, with_groups: bool = True) -> None:
         self._admin = admin
         self._pace = Pace(requests_per_s)
         self._groups_max = groups_max
         self._with_groups = with_groups
         self._turn = 0
+        self._unanswered: list[str] = []
 
     async def look(self) -> Sample:
         """Returns a look at topics, log directories and groups.
@@ -45,7 +51,8 @@ class Collector:
         """
         cluster = await self._paced(1, self._admin.describe_cluster)
         names = [topic.name for topic in await self._paced(1, lambda: self._admin.list_topics(include_internal=True))]
-        topics = await self._paced(1, lambda: self._admin.describe_topics(names)) if names else {}
+        topics = await self._paced(1, lambda: describe_present(self._admin, names))
+        self._unanswered = []
         ends = await self._end_offsets(topics)
         now_ms = trio.current_time() * 1000
         held = await self._bytes_held(cluster)
@@ -68,6 +75,7 @@ class Collector:
             groups=groups,
             requests=self._pace.total,
             groups_left_out=left_out,
+            unanswered=tuple(self._unanswered),
         )
 
     async def _paced(self, requests: int, call: Callable[[], Awaitable[R]]) -> R:
@@ -78,14 +86,20 @@ class Collector:
         await trio.sleep_until(at_ms / 1000)
         return await call()
 
-    async def _tried(self, requests: int, call: Callable[[], Awaitable[R]]) -> R | None:
-        """Makes a call whose result a look can do without; returns None if it is refused or takes too long."""
+    async def _tried(self, what: str, requests: int, call: Callable[[], Awaitable[R]]) -> R | None:
+        """Makes a call whose result a look can do without; notes what is missing if it is refused or takes too long."""
         with trio.move_on_after(ANSWER_S):
             try:
                 return await self._paced(requests, call)
             except KafkaError:
+                self._miss(what)
                 return None
+        self._miss(what)
         return None
+
+    def _miss(self, what: str) -> None:
+        if what not in self._unanswered:
+            self._unanswered.append(what)
 
     async def _end_offsets(self, topics: dict[str, TopicDescription]) -> dict[tuple[str, int], int]:
         from moldau import TopicPartition
@@ -97,10 +111,15 @@ class Collector:
                 if part.leader >= 0:
                     led.setdefault(part.leader, []).append(TopicPartition(name, part.partition))
         found: dict[tuple[str, int], int] = {}
-        for _, partitions in sorted(led.items()):
-            wanted = dict.fromkeys(partitions, LATEST)
-            answer = await self._tried(1, lambda wanted=wanted: self._admin.list_offsets(wanted))  # type: ignore[misc]
-            for partition, (offset, _) in (answer or {}).items():
+        for leader, partitions in sorted(led.items()):
+            what, wanted = f"offsets of broker {leader}", dict.fromkeys(partitions, LATEST)
+            call = partial(ask_offsets, self._admin, wanted, within_s=OFFSETS_S)
+            answer = await self._tried(what, 1, call)
+            if answer is None:
+                continue
+            if answer.failures:
+                self._miss(f"{what} ({len(answer.failures)} of {len(partitions)} partitions)")
+            for partition, (offset, _) in answer.found.items():
                 found[partition.topic, partition.partition] = offset
         return found
 
@@ -108,7 +127,8 @@ class Collector:
         found: dict[tuple[int, str], int] = {}
         for broker in cluster.brokers:
             node = broker.node_id
-            answer = await self._tried(1, lambda node=node: self._admin.describe_log_dirs([node]))  # type: ignore[misc]
+            call = partial(self._admin.describe_log_dirs, [node])
+            answer = await self._tried(f"log directories of broker {node}", 1, call)
             for directory in (answer or {}).get(node, []):
                 for part in directory.partitions:
                     key = (node, part.topic_partition.topic)
@@ -116,8 +136,11 @@ class Collector:
         return found
 
     async def _groups(self, cluster: ClusterDescription) -> tuple[dict[str, GroupSample], int]:
-        listed = await self._tried(len(cluster.brokers), self._admin.list_groups) or []
-        names = sorted(group.group_id for group in listed)
+        call = partial(self._admin.groups_of_each, within_s=OFFSETS_S)
+        listed = await self._tried("groups", len(cluster.brokers), call)
+        for broker in () if listed is None else listed.failures:
+            self._miss(f"groups of {broker}")
+        names = [] if listed is None else [group.group_id for group in listed.groups]
         if len(names) > self._groups_max:
             first = self._turn % len(names)
             asked = [*names[first:], *names[:first]][: self._groups_max]
@@ -126,7 +149,7 @@ class Collector:
             asked = names
         found: dict[str, GroupSample] = {}
         for name in asked:
-            group = await self._tried(GROUP_REQUESTS, lambda name=name: self._group(name))  # type: ignore[misc]
+            group = await self._tried(f"group {name}", GROUP_REQUESTS, partial(self._group, name))
             if group is not None:
                 found[name] = group
         return found, len(names) - len(asked)

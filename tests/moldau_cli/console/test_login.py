@@ -45,9 +45,10 @@ async def scenario(cluster):
     environment, seen = cluster.client_environment, {}
     node = {**OPEN, "sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "node", "sasl.password": "node-secret"}
     async with Admin(node, environment=environment) as admin:
-        await admin.create_topics([NewTopic(name="open", partitions=1), NewTopic(name="secret", partitions=1)])
+        await admin.create_topics([NewTopic(name=name, partitions=1) for name in ("bare", "open", "secret")])
         rights = [Acl(resource="topic", name="open", principal="User:alice", operation="read")]
         rights.append(Acl(resource="topic", name="open", principal="User:alice", operation="describe-configs"))
+        rights.append(Acl(resource="topic", name="bare", principal="User:alice", operation="read"))
         await admin.create_acls(rights)
     async with trio.open_nursery() as nursery:
         sessions = Sessions(nursery, OPEN, shared=None, token=None, environment=environment)
@@ -67,6 +68,7 @@ async def scenario(cluster):
         for name, session in (("alice", alice), ("node", root)):
             seen[name, "topics"] = [row["topic"] for row in (await asked(session, "topics"))["rows"]]
             seen[name, "topic"] = await asked(session, "topic", name="secret")
+            seen[name, "bare"] = await asked(session, "topic", name="bare")
             seen[name, "acls"] = await asked(session, "acls")
             seen[name, "messages"] = await asked(session, "messages", topic="secret")
         seen["separate"] = alice.identity is not root.identity
@@ -84,9 +86,19 @@ def seen():
 
 
 def test_a_user_sees_what_its_rights_allow(seen):
-    assert seen["alice", "topics"] == ["open"]
-    assert set(seen["node", "topics"]) == {"open", "secret"}
+    assert seen["alice", "topics"] == ["bare", "open"]
+    assert set(seen["node", "topics"]) == {"bare", "open", "secret"}
     assert seen["node", "topic"]["topic"] == "secret"
+
+
+def test_a_topic_is_shown_without_the_right_to_its_configuration(seen):
+    """A user that may read a topic, and no more, got an error in place of its page."""
+    page = seen["alice", "bare"]
+    assert (len(page["rows"]), page["configs"], page["min_isr"]) == (1, None, None)
+    reasons = dict(note.rsplit(" ", 1) for note in page["notes"])
+    assert set(reasons.values()) == {"(CLUSTER_AUTHORIZATION_FAILED)", "(TOPIC_AUTHORIZATION_FAILED)"}
+    assert seen["node", "bare"]["min_isr"] == 1
+    assert seen["node", "bare"]["notes"] == []
 
 
 @pytest.mark.parametrize("question", ["topic", "acls", "messages"])
@@ -97,8 +109,8 @@ def test_forbidden_views_are_refused(seen, question):
 
 
 def test_acls_are_listed_with_the_right_to_see_them(seen):
-    (first, *_) = [row for row in seen["node", "acls"]["rows"] if row["principal"] == "User:alice"]
-    assert (first["resource"], first["name"], first["permission"]) == ("topic", "open", "allow")
+    (*_, last) = [row for row in seen["node", "acls"]["rows"] if row["principal"] == "User:alice"]
+    assert (last["resource"], last["name"], last["permission"]) == ("topic", "open", "allow")
 
 
 def test_sessions_have_clients_of_their_own(seen):

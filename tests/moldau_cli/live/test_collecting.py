@@ -6,10 +6,14 @@ import pytest
 import trio
 import trio.testing
 
-from moldau import TopicPartition
+from moldau import AdminError, TopicPartition
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli.commands.watching.top import _watch
 from moldau_cli.live.collecting import ANSWER_S, Collector
+from moldau_cli.live.core.samples import Views
+from moldau_cli.operations.partial import Listed
+
+LATE = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no answer in time")
 
 
 class FakeAdmin:
@@ -18,7 +22,8 @@ class FakeAdmin:
     def __init__(self, groups=0):
         self.names = [f"g{number:02}" for number in range(groups)]
         self.asked, self.times = [], []
-        self.refused, self.silent = set(), set()
+        self.refused, self.silent, self.failing = set(), set(), set()
+        self.leaders = (1, 2, -1)
         self.end = 0
 
     def _note(self, name):
@@ -40,25 +45,35 @@ class FakeAdmin:
         self._note("describe")
         parts = [
             types.SimpleNamespace(partition=number, leader=leader, replicas=(1, 2), isr=(1, 2))
-            for number, leader in enumerate((1, 2, -1))
+            for number, leader in enumerate(self.leaders)
         ]
         return {name: types.SimpleNamespace(partitions=parts) for name in names}
 
-    async def list_offsets(self, wanted):
+    def within(self, timeout_ms):
+        return self
+
+    async def list_offsets(self, wanted, *, isolation_level):
         self._note("offsets")
         if "offsets" in self.silent:
             await trio.sleep_forever()
         self.end += 10
-        return dict.fromkeys(wanted, (self.end, -1))
+        found = dict.fromkeys(wanted, (self.end, -1))
+        failed = [one for one in wanted if one in self.failing]
+        if failed:
+            raise AdminError(
+                {str(one): LATE for one in failed}, {one: found[one] for one in found if one not in failed}
+            )
+        return found
 
     async def describe_log_dirs(self, brokers):
         self._note("dirs")
         held = types.SimpleNamespace(topic_partition=TopicPartition("t", 0), size_bytes=5)
         return {node: [types.SimpleNamespace(partitions=[held])] for node in brokers}
 
-    async def list_groups(self):
+    async def groups_of_each(self, *, within_s):
         self._note("groups")
-        return [types.SimpleNamespace(group_id=name) for name in self.names]
+        failures = {"broker 2 (h:2)": LATE} if "groups of 2" in self.refused else {}
+        return Listed([types.SimpleNamespace(group_id=name) for name in self.names], failures)
 
     async def describe_groups(self, names):
         self._note("group")
@@ -125,6 +140,40 @@ def test_a_refused_call_leaves_its_part_out(refused):
     assert len(look.partitions) == 3
     assert bool(look.bytes_held) == (refused != "dirs")
     assert bool(look.groups) == (refused not in ("groups", "group"))
+
+
+def looked_at(admin):
+    async def main():
+        return await Collector(admin, requests_per_s=100, groups_max=5).look()
+
+    return run(main)
+
+
+def test_one_failing_partition_hides_no_other():
+    """A leader that does not know its new partition yet left all its partitions without an end."""
+    admin = FakeAdmin(groups=1)
+    admin.leaders = (1, 1, 2)
+    admin.failing.add(TopicPartition("t", 0))
+    look = looked_at(admin)
+    assert [look.partitions["t", number].end_offset for number in range(3)] == [None, 10, 20]
+    assert look.unanswered == ("offsets of broker 1 (1 of 2 partitions)",)
+    view = Views().view(look)
+    assert "NOT KNOWN: offsets of broker 1 (1 of 2 partitions)" in view.headline
+    assert view.document()["unanswered"] == ["offsets of broker 1 (1 of 2 partitions)"]
+    assert [row["lag"] for row in view.groups] == [None], "the lag that is not known may be the largest"
+
+
+def test_a_look_says_which_parts_it_lacks():
+    """A look without groups was shown as a cluster without groups."""
+    admin = FakeAdmin(groups=1)
+    admin.refused |= {"groups of 2", "dirs"}
+    look = looked_at(admin)
+    assert sorted(look.groups) == ["g00"]
+    assert look.unanswered == (
+        "log directories of broker 1",
+        "log directories of broker 2",
+        "groups of broker 2 (h:2)",
+    )
 
 
 def test_a_silent_call_is_given_up():

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, answering_done, deleting, refuse_repeated, with_admin
+from moldau_cli.client import (
+    BootstrapServer,
+    answering_done,
+    deleting,
+    refuse_failures,
+    refuse_repeated,
+    with_admin,
+)
 from moldau_cli.commands.groups.positions import (
     CREATES,
     AllTopics,
@@ -20,6 +27,8 @@ from moldau_cli.commands.groups.positions import (
     ToOffset,
     earliest_ms,
     held_offsets,
+    living,
+    log_ends,
     named_partitions,
     offsets_since,
     refuse_members,
@@ -28,13 +37,24 @@ from moldau_cli.completion import names
 from moldau_cli.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Mapping, Sequence
 
     from moldau import Admin, TopicPartition
-    from moldau.admin import GroupDescription, GroupListing
+    from moldau.admin import GroupDescription
+    from moldau.protocol.errors import KafkaError
+    from moldau_cli.operations.partial import Listed, ListingAdmin
     from moldau_cli.plans.offsets import Held
 
 commands = typer.Typer(help="List, describe, reset and delete consumer groups.", rich_markup_mode=None)
+
+
+class Described(NamedTuple):
+    """A group, its partitions, and the errors of those whose log end offset is not known."""
+
+    description: GroupDescription
+    rows: list[dict[str, output.Json]]
+    failures: Mapping[str, KafkaError]
+
 
 DEAD = "Dead"
 CONSUMER = "consumer"
@@ -68,18 +88,19 @@ def list_groups(
 ) -> None:
     """List groups with their state."""
 
-    async def work(admin: Admin) -> list[GroupListing]:
-        return await admin.list_groups(states=states or (), types=[one.value for one in types or ()])
+    async def work(admin: ListingAdmin) -> Listed:
+        return await admin.groups_of_each(states=states or (), types=[one.value for one in types or ()])
 
-    groups = with_admin(bootstrap_server, work)
+    listed = with_admin(bootstrap_server, work)
     output.answer_rows(
         "groups",
         ["group", "type", "state"],
         [
             {"group": one.group_id, "type": one.type, "state": one.state, "protocol": one.protocol_type}
-            for one in groups
+            for one in listed.groups
         ],
     )
+    refuse_failures("groups are missing", listed.failures)
 
 
 @commands.command()
@@ -106,19 +127,37 @@ def describe(
         _watch(group, every_s, times, bootstrap_server)
         return
 
-    async def work(admin: Admin) -> list[tuple[GroupDescription, list[dict[str, output.Json]]]]:
+    async def work(admin: ListingAdmin) -> tuple[list[Described], dict[str, KafkaError]]:
         if group is not None:
-            return [await _describe(admin, group)]
-        listed = await admin.list_groups(types=[GroupType.CLASSIC, GroupType.CONSUMER])
-        return [await _describe(admin, each.group_id) for each in listed]
+            return [await _describe(admin, group)], {}
+        return await _describe_all(admin)
 
-    found = with_admin(bootstrap_server, work)
+    found, failures = with_admin(bootstrap_server, work)
     if output.wants_json():
-        documents = [_document(description, rows) for description, rows in found]
+        documents = [_document(each.description, each.rows) for each in found]
         output.answer(documents[0] if group is not None else {"groups": list(documents)}, "")
-        return
-    for description, rows in found:
-        _write(description, rows)
+    else:
+        for each in found:
+            _write(each.description, each.rows)
+    refuse_failures("groups are missing", failures)
+    refuse_failures("offsets are missing", {name: error for each in found for name, error in each.failures.items()})
+
+
+async def _describe_all(admin: ListingAdmin) -> tuple[list[Described], dict[str, KafkaError]]:
+    """Returns all groups that can be described, and the errors of the others and of brokers that list none."""
+    from moldau.protocol.errors import KafkaError
+
+    listed = await admin.groups_of_each(types=[GroupType.CLASSIC, GroupType.CONSUMER])
+    found: list[Described] = []
+    failures = dict(listed.failures)
+    for each in listed.groups:
+        try:
+            found.append(await _describe(admin, each.group_id))
+        except UsageError:
+            continue  # it was deleted since it was listed
+        except KafkaError as error:
+            failures[f"group {each.group_id}"] = getattr(error, "failures", {}).get(each.group_id, error)
+    return found, failures
 
 
 def _document(description: GroupDescription, rows: list[dict[str, output.Json]]) -> dict[str, output.Json]:
@@ -161,16 +200,16 @@ def _write(description: GroupDescription, rows: list[dict[str, output.Json]]) ->
     output.answer_rows("partitions", ["topic", "partition", "offset", "log_end_offset", "lag", "member"], rows)
 
 
-async def _describe(admin: Admin, group: str) -> tuple[GroupDescription, list[dict[str, output.Json]]]:
+async def _describe(admin: Admin, group: str) -> Described:
     description = await _existing(admin, group)
     committed = await admin.list_group_offsets(group)
     owners = {partition: member.member_id for member in description.members for partition in member.assignment}
     partitions = sorted(committed.keys() | owners.keys())
-    ends = await _ends(admin, partitions)
+    ends, failures = await log_ends(admin, partitions)
     rows: list[dict[str, output.Json]] = []
     for partition in partitions:
         offset = committed[partition].offset if partition in committed else None
-        end = ends[partition]
+        end = ends.get(partition)
         rows.append(
             {
                 "topic": partition.topic,
@@ -181,7 +220,7 @@ async def _describe(admin: Admin, group: str) -> tuple[GroupDescription, list[di
                 "member": owners.get(partition),
             }
         )
-    return description, rows
+    return Described(description, rows, failures)
 
 
 def _headline(description: GroupDescription, rows: list[dict[str, output.Json]]) -> str:
@@ -201,10 +240,13 @@ def _lag(rows: list[dict[str, output.Json]]) -> int | None:
 
 def _watch(group: str, every_s: float, times: int | None, bootstrap_server: str | None) -> None:
     from moldau_cli.live.group import watch
+    from moldau_cli.operations.partial import summary
 
     async def work(admin: Admin) -> None:
         async def look() -> tuple[str, list[dict[str, output.Json]]]:
-            description, rows = await _describe(admin, group)
+            description, rows, failures = await _describe(admin, group)
+            if failures:
+                output.note(f"offsets are missing: {summary(failures)}")
             return _headline(description, rows), rows
 
         await watch(look, every_s, times)
@@ -257,7 +299,7 @@ def reset(
         found = (await admin.describe_groups([group]))[group] if create else await _existing(admin, group, CREATES)
         refuse_members(f"group {group}", found.members)
         committed = {one: at.offset for one, at in (await admin.list_group_offsets(group)).items()}
-        partitions = await _living(admin, committed) if all_topics else await named_partitions(admin, wanted)
+        partitions = await living(admin, committed) if all_topics else await named_partitions(admin, wanted)
         held = await held_offsets(admin, partitions, committed)
         if shift_by is not None:
             targets = plans.shifted(held, shift_by)
@@ -355,27 +397,6 @@ async def _existing(admin: Admin, group: str, hint: str = "") -> GroupDescriptio
     if description.state == DEAD:
         raise UsageError(f"there is no group {group!r}{hint}")
     return description
-
-
-async def _ends(admin: Admin, partitions: list[TopicPartition]) -> dict[TopicPartition, int | None]:
-    """Returns log end offsets; None for partitions of deleted topics, and for those without a leader.
-
-    A request for the end of a partition would wait for its leader, and show nothing of the others.
-    """
-    from moldau.admin import LATEST
-
-    living = await _living(admin, partitions)
-    topics = await admin.describe_topics(sorted({one.topic for one in living})) if living else {}
-    led = {(topic.name, part.partition) for topic in topics.values() for part in topic.partitions if part.leader >= 0}
-    asked = [one for one in living if (one.topic, one.partition) in led]
-    found = await admin.list_offsets(dict.fromkeys(asked, LATEST)) if asked else {}
-    return {one: found[one][0] if one in found else None for one in partitions}
-
-
-async def _living(admin: Admin, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Leaves out the partitions of deleted topics."""
-    counts = {topic.name: topic.partition_count for topic in await admin.list_topics(include_internal=True)}
-    return [one for one in partitions if one.partition < counts.get(one.topic, 0)]
 
 
 def _named(to: ResetTo, held: Held) -> int:

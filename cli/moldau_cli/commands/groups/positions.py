@@ -10,9 +10,10 @@ import typer
 from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sized
+    from collections.abc import Iterable, Mapping, Sequence, Sized
 
     from moldau import Admin, TopicPartition
+    from moldau.protocol.errors import KafkaError
     from moldau_cli.plans.offsets import Held
 
 AllTopics = Annotated[bool, typer.Option("--all-topics", help="All partitions of which the group has offsets.")]
@@ -77,6 +78,30 @@ async def named_partitions(admin: Admin, wanted: list[tuple[str, list[int] | Non
                 raise UsageError(f"topic {name} has partitions 0 to {len(known) - 1}, not {number}")
             found.append(TopicPartition(name, number))
     return list(dict.fromkeys(found))
+
+
+async def living(admin: Admin, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Leaves out the partitions of deleted topics."""
+    counts = {topic.name: topic.partition_count for topic in await admin.list_topics(include_internal=True)}
+    return [one for one in partitions if one.partition < counts.get(one.topic, 0)]
+
+
+async def log_ends(
+    admin: Admin, partitions: Sequence[TopicPartition]
+) -> tuple[dict[TopicPartition, int], Mapping[str, KafkaError]]:
+    """Returns the log end offsets that are known, and the errors of partitions whose leader does not tell its own.
+
+    Partitions of deleted topics, and those without a leader, are in neither: a request for the end of one would wait
+    for its leader.
+    """
+    from moldau.admin import LATEST
+    from moldau_cli.operations.partial import ask_offsets, describe_present
+
+    alive = await living(admin, partitions)
+    topics = await describe_present(admin, sorted({one.topic for one in alive}))
+    led = {(topic.name, part.partition) for topic in topics.values() for part in topic.partitions if part.leader >= 0}
+    found, failures = await ask_offsets(admin, {one: LATEST for one in alive if (one.topic, one.partition) in led})
+    return {one: at for one, (at, _) in found.items()}, failures
 
 
 async def held_offsets(

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, answering_done, with_admin
-from moldau_cli.commands.groups.positions import DryRun, held_offsets, named_partitions, refuse_members
+from moldau_cli.client import BootstrapServer, answering_done, refuse_failures, with_admin
+from moldau_cli.commands.groups.positions import DryRun, held_offsets, log_ends, named_partitions, refuse_members
 from moldau_cli.group_types import GroupType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from moldau import Admin
+    from moldau import Admin, TopicPartition
     from moldau.admin import StreamsGroupDescription
+    from moldau.protocol.errors import KafkaError
 
 commands = typer.Typer(help="List, describe, reset and delete streams groups.", rich_markup_mode=None)
 
@@ -68,23 +69,25 @@ def describe(group: GroupId, bootstrap_server: BootstrapServer = None) -> None:
 def offsets(group: GroupId, bootstrap_server: BootstrapServer = None) -> None:
     """Show committed offset and lag of each partition that a streams group reads."""
 
-    async def work(admin: Admin) -> list[dict[str, output.Json]]:
+    async def work(admin: Admin) -> tuple[list[dict[str, output.Json]], Mapping[str, KafkaError]]:
         await STREAMS.existing(admin, group)
         committed = await admin.list_streams_group_offsets(group)
-        held = await held_offsets(admin, sorted(committed), {})
-        return [
+        ends, failures = await log_ends(admin, sorted(committed))
+        rows: list[dict[str, output.Json]] = [
             {
                 "topic": one.topic,
                 "partition": one.partition,
-                "offset": committed[one].offset,
-                "end": at.end,
-                "lag": max(0, at.end - committed[one].offset),
+                "offset": at.offset,
+                "end": ends.get(one),
+                "lag": max(0, ends[one] - at.offset) if one in ends else None,
             }
-            for one, at in sorted(held.items())
+            for one, at in sorted(committed.items())
         ]
+        return rows, failures
 
-    rows = with_admin(bootstrap_server, work)
+    rows, failures = with_admin(bootstrap_server, work)
     output.answer_rows("partitions", ["topic", "partition", "offset", "end", "lag"], rows)
+    refuse_failures("offsets are missing", failures)
 
 
 @commands.command()
@@ -116,13 +119,17 @@ def reset(
             targets = {one: at.begin for one, at in held.items()}
         else:
             targets = plans.within_logs(dict.fromkeys(partitions, to_offset), held)
-        if targets and not dry_run:
-            pairs = {(one.topic, one.partition): at for one, at in targets.items()}
-            await admin.alter_streams_group_offsets(group, pairs)
-        rows: list[dict[str, output.Json]] = [
-            {"topic": one.topic, "partition": one.partition, "offset": at} for one, at in sorted(targets.items())
-        ]
-        output.answer_rows("partitions", ["topic", "partition", "offset"], rows)
+
+        def answer(done: Sequence[TopicPartition]) -> None:
+            rows: list[dict[str, output.Json]] = [
+                {"topic": one.topic, "partition": one.partition, "offset": targets[one]} for one in done
+            ]
+            output.answer_rows("partitions", ["topic", "partition", "offset"], rows)
+
+        with answering_done(sorted(targets), answer, "not reset"):
+            if targets and not dry_run:
+                pairs = {(one.topic, one.partition): at for one, at in targets.items()}
+                await admin.alter_streams_group_offsets(group, pairs)
         await remove(admin, found.internal_topics if delete_internal_topics else ())
 
     async def remove(admin: Admin, internal: tuple[str, ...]) -> None:

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.client import BootstrapServer, refuse_failures, with_admin
 from moldau_cli.completion import names
 from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from moldau import Admin, TopicPartition
+    from moldau.protocol.errors import KafkaError
 
     Found = Mapping[TopicPartition, tuple[int, int]]
 
@@ -55,22 +56,26 @@ def offsets(
     """
     from moldau_cli.plans.offsets import parse_topic
 
-    wanted = dict(parse_topic(topic) for topic in topics or [])
+    wanted = _merged(parse_topic(topic) for topic in topics or [])
     at = None if time is None else _parse(time)
     level = int(isolation is Isolation.READ_COMMITTED)
 
-    async def work(admin: Admin) -> tuple[list[TopicPartition], list[Found]]:
+    async def work(admin: Admin) -> tuple[list[TopicPartition], list[Found], dict[str, KafkaError]]:
         from moldau.admin import EARLIEST, LATEST, MAX_TIMESTAMP
+        from moldau_cli.operations.partial import ask_offsets
 
         partitions, living = await _partitions(admin, wanted, internal=internal)
         times = [EARLIEST, LATEST, MAX_TIMESTAMP] if at is None else [at]
-        found: list[Found] = [
-            await admin.list_offsets(dict.fromkeys(living, one), isolation_level=level) if living else {}
-            for one in times
-        ]
-        return partitions, found
+        found: list[Found] = []
+        failures: dict[str, KafkaError] = {}
+        for one in times:
+            asked = {each: one for each in living if str(each) not in failures}
+            answer = await ask_offsets(admin, asked, isolation_level=level)
+            found.append(answer.found)
+            failures.update(answer.failures)
+        return partitions, found, failures
 
-    partitions, found = with_admin(bootstrap_server, work)
+    partitions, found, failures = with_admin(bootstrap_server, work)
     if at is not None:
         columns = ["topic", "partition", "offset", "timestamp"]
         rows = [
@@ -80,6 +85,16 @@ def offsets(
         columns = ["topic", "partition", "earliest", "latest", "records", "max_timestamp_offset", "max_timestamp"]
         rows = [_whole_row(one, *found) for one in partitions]
     output.answer_rows("partitions", columns, rows)
+    refuse_failures("offsets are missing", failures)
+
+
+def _merged(named: Iterable[tuple[str, list[int] | None]]) -> dict[str, list[int] | None]:
+    """Returns the partitions of each topic that is named, perhaps several times; None: all of them."""
+    found: dict[str, list[int] | None] = {}
+    for name, numbers in named:
+        before = found.get(name, [])
+        found[name] = None if before is None or numbers is None else list(dict.fromkeys([*before, *numbers]))
+    return found
 
 
 def _parse(text: str) -> int:
@@ -101,9 +116,10 @@ async def _partitions(
 ) -> tuple[list[TopicPartition], list[TopicPartition]]:
     """Returns the partitions that the user means, and those of them that have a leader."""
     from moldau import TopicPartition
+    from moldau_cli.operations.partial import describe_present
 
     names = list(wanted) or [topic.name for topic in await admin.list_topics(include_internal=internal)]
-    described = await admin.describe_topics(names) if names else {}
+    described = await (admin.describe_topics(names) if wanted else describe_present(admin, names))
     partitions, living = [], []
     for name in sorted(described):
         known = {part.partition: part.leader for part in described[name].partitions}

@@ -101,7 +101,7 @@ function topic(seen) {
       ["Bytes", (row) => bytes(row.bytes), "num"], ["Epoch", (row) => number(row.leader_epoch), "num wide"],
     ], seen.rows, "The topic has no partitions."), more(seen),
     h("h2", {}, "Configuration that was set"),
-    table("Configuration that was set", [["Key", (row) => h("code", {}, row.key)], ["Value", (row) => h("code", {}, row.value ?? "hidden")], ["Source", (row) => row.source]], seen.configs, "All keys have their defaults."),
+    seen.configs === null ? notice("The configuration is not shown; the reason stands above.", "warn") : table("Configuration that was set", [["Key", (row) => h("code", {}, row.key)], ["Value", (row) => h("code", {}, row.value ?? "hidden")], ["Source", (row) => row.source]], seen.configs, "All keys have their defaults."),
   ];
 }
 

@@ -7,17 +7,22 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import trio
 
 from moldau.admin import EARLIEST, LATEST
+from moldau.cluster.metadata import TopicPartition
 from moldau.protocol.errors import KafkaError
+from moldau_cli.operations import partial
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from moldau import Admin
     from moldau.admin import LogDirDescription, TopicDescription
+    from moldau_cli.operations.partial import Offsets
 
 T = TypeVar("T")
 
 PART_TIMEOUT_S: Final = 2.0
+OFFSETS_S: Final = 1.8
+"""Less than ``PART_TIMEOUT_S``: the offsets that came in time are in the answer of a call that ends by itself."""
 ROWS_MAX: Final = 500
 """Rows of a table in one answer. The page names the total, and offers a filter."""
 REQUESTS_AT_ONCE: Final = 8
@@ -50,7 +55,7 @@ async def ask_each(asked: Iterable[tuple[str, Callable[[], Awaitable[T]]]], note
             except trio.TooSlowError:
                 notes.add(f"{name}: no answer within {PART_TIMEOUT_S:g} s")
             except KafkaError as error:
-                notes.add(f"{name}: {error.message}")
+                notes.add(f"{name}: {error.message} ({error.code.name})")
 
     async with trio.open_nursery() as nursery:
         for name, call in asked:
@@ -73,16 +78,20 @@ async def ask_offsets(
 ) -> dict[Partition, int]:
     """Returns an offset of each partition; each leader is asked by itself, so that a dead one hides only its own."""
 
-    def call(wanted: Sequence[Partition]) -> Callable[[], Awaitable[dict[Partition, int]]]:
-        async def ask() -> dict[Partition, int]:
-            answer = await admin.list_offsets(dict.fromkeys(wanted, when))
-            return {(each.topic, each.partition): offset for each, (offset, _) in answer.items()}
-
-        return ask
+    def call(wanted: Sequence[Partition]) -> Callable[[], Awaitable[Offsets]]:
+        asked = {TopicPartition(*place): when for place in wanted}
+        return lambda: partial.ask_offsets(admin, asked, within_s=OFFSETS_S)
 
     asked = [(f"offsets of broker {leader}", call(wanted)) for leader, wanted in sorted(partitions.items())]
     answers = await ask_each(asked, notes)
-    return {partition: offset for each in answers.values() for partition, offset in each.items()}
+    for name, answer in answers.items():
+        if answer.failures:
+            notes.add(f"{name}: {partial.summary(answer.failures)}")
+    return {
+        (place.topic, place.partition): offset
+        for answer in answers.values()
+        for place, (offset, _) in answer.found.items()
+    }
 
 
 async def ask_ends(

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.admin import LATEST
-from moldau_cli.console.data.asking import ROWS_MAX, Notes, ask_each, ask_offsets, led_partitions
+from moldau_cli.console.data.asking import (
+    PART_TIMEOUT_S,
+    ROWS_MAX,
+    Notes,
+    ask_each,
+    ask_offsets,
+    led_partitions,
+)
+from moldau_cli.operations.partial import describe_present, summary
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -13,6 +21,7 @@ if TYPE_CHECKING:
     from moldau import Admin
     from moldau.admin import GroupDescription
     from moldau_cli.console.data.asking import Partition
+    from moldau_cli.operations.partial import ListingAdmin
     from moldau_cli.output import Json
 
 LAGS_MAX = 100
@@ -28,7 +37,7 @@ async def _ends(admin: Admin, partitions: set[Partition], notes: Notes) -> dict[
     """Returns the high watermarks of partitions that still exist."""
     listed = {topic.name for topic in await admin.list_topics(include_internal=True)}
     names = sorted({topic for topic, _ in partitions} & listed)
-    led = led_partitions(await admin.describe_topics(names)) if names else {}
+    led = led_partitions(await describe_present(admin, names))
     asked = {leader: kept for leader, all_of in led.items() if (kept := [one for one in all_of if one in partitions])}
     return await ask_offsets(admin, asked, LATEST, notes)
 
@@ -38,10 +47,13 @@ def _lag(committed: Mapping[Partition, int], ends: Mapping[Partition, int]) -> i
     return sum(known) if len(known) == len(committed) else None
 
 
-async def groups(admin: Admin, wanted: str = "") -> dict[str, Json]:
+async def groups(admin: ListingAdmin, wanted: str = "") -> dict[str, Json]:
     """Returns the groups whose ids contain ``wanted``, with the sum of their lag."""
     notes = Notes()
-    listed = [each for each in await admin.list_groups() if wanted in each.group_id]
+    found, failures = await admin.groups_of_each(within_s=PART_TIMEOUT_S)
+    if failures:
+        notes.add(f"Groups are missing: {summary(failures)}")
+    listed = [each for each in found if wanted in each.group_id]
 
     def call(group_id: str) -> Callable[[], Awaitable[dict[Partition, int]]]:
         return lambda: _committed(admin, group_id)
@@ -123,10 +135,12 @@ def _members(found: GroupDescription) -> list[Json]:
     ]
 
 
-async def transactions(admin: Admin, now_ms: float) -> dict[str, Json]:
+async def transactions(admin: ListingAdmin, now_ms: float) -> dict[str, Json]:
     """Returns the transactional ids; those with an open transaction have its age and partitions, the oldest first."""
     notes = Notes()
-    listed = await admin.list_transactions()
+    listed, failures = await admin.transactions_of_each(within_s=PART_TIMEOUT_S)
+    if failures:
+        notes.add(f"Transactional ids are missing: {summary(failures)}")
     open_ids = [each.transactional_id for each in listed if each.state in ("Ongoing", "PrepareCommit", "PrepareAbort")]
 
     def call(name: str) -> Callable[[], Awaitable[dict[str, Json]]]:

@@ -8,12 +8,13 @@ from moldau.admin import ConfigResource, ResourceType
 from moldau_cli.console.data.asking import ROWS_MAX, Notes, ask_each, ask_ends, ask_log_dirs, leader_sizes
 from moldau_cli.console.data.cluster import points
 from moldau_cli.console.data.requests import eligible_replicas
+from moldau_cli.operations.partial import describe_present
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from moldau import Admin
-    from moldau.admin import PartitionDescription, TopicDescription
+    from moldau.admin import ConfigEntry, PartitionDescription, TopicDescription
     from moldau.admin.requester import Requester
     from moldau_cli.console.core.rates import RateHistory
     from moldau_cli.console.data.asking import Partition
@@ -24,7 +25,7 @@ async def topics(admin: Admin, rates: RateHistory, wanted: str = "", *, internal
     """Returns the topics whose names contain ``wanted``, with figures that come from their leaders."""
     notes = Notes()
     listed = [one.name for one in await admin.list_topics(include_internal=internal) if wanted in one.name]
-    described = await admin.describe_topics(listed[:ROWS_MAX]) if listed else {}
+    described = await describe_present(admin, listed[:ROWS_MAX])
     begins, ends = await ask_ends(admin, described, notes)
     brokers = {replica for topic in described.values() for part in topic.partitions for replica in part.isr}
     sizes = leader_sizes(described, await ask_log_dirs(admin, brokers, notes))
@@ -59,6 +60,8 @@ def _row(
 async def topic(admin: Admin, requester: Requester, rates: RateHistory, name: str) -> dict[str, Json]:
     """Returns one topic: its partitions with leader, replicas and offsets, and the configuration that was set.
 
+    The configuration is None where the user may not see it.
+
     Raises:
         AdminError: there is no such topic, or it may not be described.
     """
@@ -69,7 +72,11 @@ async def topic(admin: Admin, requester: Requester, rates: RateHistory, name: st
     brokers = {replica for part in found.partitions for replica in part.isr}
     sizes = leader_sizes(described, await ask_log_dirs(admin, brokers, notes))
     resource = ConfigResource(type=ResourceType.TOPIC, name=name)
-    configs = (await admin.describe_configs([resource]))[resource]
+
+    async def ask_configs() -> dict[str, ConfigEntry]:
+        return (await admin.describe_configs([resource]))[resource]
+
+    configs = (await ask_each([("configuration", ask_configs)], notes)).get("configuration")
     eligible = (await ask_each([("eligible replicas", lambda: eligible_replicas(requester, name))], notes)).get(
         "eligible replicas", {}
     )
@@ -82,15 +89,20 @@ async def topic(admin: Admin, requester: Requester, rates: RateHistory, name: st
         "topic_id": str(found.topic_id),
         "rows": list(shown),
         "total": len(found.partitions),
-        "configs": [
-            {"key": entry.name, "value": entry.value, "source": entry.source.name.lower().replace("_", " ")}
-            for entry in sorted(configs.values(), key=lambda each: each.name)
-            if not entry.is_default
-        ],
-        "min_isr": int(configs["min.insync.replicas"].value or 1) if "min.insync.replicas" in configs else None,
+        "configs": None if configs is None else _own(configs),
+        "min_isr": int(configs["min.insync.replicas"].value or 1) if "min.insync.replicas" in (configs or {}) else None,
         "rates": points(rates.topic(name)),
         "notes": list(notes.texts),
     }
+
+
+def _own(configs: Mapping[str, ConfigEntry]) -> list[Json]:
+    """Returns the keys that were set."""
+    return [
+        {"key": entry.name, "value": entry.value, "source": entry.source.name.lower().replace("_", " ")}
+        for entry in sorted(configs.values(), key=lambda each: each.name)
+        if not entry.is_default
+    ]
 
 
 def _partition(

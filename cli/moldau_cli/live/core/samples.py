@@ -63,6 +63,8 @@ class Sample:
     groups: Mapping[str, GroupSample] = field(default_factory=dict)
     requests: int = 0
     groups_left_out: int = 0
+    unanswered: tuple[str, ...] = ()
+    """The parts of the look that are missing, because a broker did not tell them in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,16 +80,21 @@ class View:
     records_per_s: float | None
     requests: int
     groups_left_out: int
+    unanswered: tuple[str, ...]
 
     @property
     def headline(self) -> str:
         """The first line: troubles first."""
         wrong = [f"{self.offline} partitions OFFLINE"] * bool(self.offline)
         wrong += [f"{self.under_replicated} partitions under-replicated"] * bool(self.under_replicated)
+        wrong = wrong or ["all partitions in sync"]
+        if self.unanswered:
+            more = f" and {len(self.unanswered) - 1} more" if len(self.unanswered) > 1 else ""
+            wrong.append(f"NOT KNOWN: {self.unanswered[0]}{more}")
         rate = "-" if self.records_per_s is None else f"{self.records_per_s:,.1f}"
         left_out = f", {self.groups_left_out} more" if self.groups_left_out else ""
         return (
-            f"{'; '.join(wrong) or 'all partitions in sync'}; {len(self.brokers)} brokers, {len(self.topics)} topics, "
+            f"{'; '.join(wrong)}; {len(self.brokers)} brokers, {len(self.topics)} topics, "
             f"{len(self.groups)} groups{left_out}; {rate} records/s"
         )
 
@@ -103,6 +110,7 @@ class View:
             "troubles": list(self.troubles),
             "requests": self.requests,
             "groups_left_out": self.groups_left_out,
+            "unanswered": [*self.unanswered],
         }
 
 
@@ -134,6 +142,7 @@ class Views:
             records_per_s=_rounded(_total(records.values())),
             requests=sample.requests,
             groups_left_out=sample.groups_left_out,
+            unanswered=sample.unanswered,
         )
 
 
@@ -186,16 +195,18 @@ def _groups(sample: Sample, consumed: Mapping[tuple[str, Place], float | None]) 
     rows: list[Row] = []
     for name, group in sample.groups.items():
         lags = []
+        has_all = True
         for place, offset in group.offsets.items():
             part = sample.partitions.get(place)
             if part is not None and part.end_offset is not None:
                 lags.append(max(0, part.end_offset - offset))
+            has_all = has_all and (part is None or part.end_offset is not None)
         rows.append(
             {
                 "group": name,
                 "state": group.state,
                 "members": group.members,
-                "lag": _total(lags),
+                "lag": _total(lags) if has_all else None,  # the lag that is not known may be the largest
                 "consumed_per_s": _rounded(_total(consumed[name, place] for place in group.offsets)),
             }
         )

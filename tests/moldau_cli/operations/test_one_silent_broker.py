@@ -1,0 +1,135 @@
+"""Goal: a broker that does not answer hides only what it alone knows, in lists, offsets and pages, and is named.
+
+Method: a simulated cluster whose client is cut off from one of two brokers; the cluster itself stays whole.
+"""
+
+import pytest
+import trio
+
+from moldau import TopicPartition
+from moldau.admin import LATEST, NewTopic
+from moldau.producer import Producer
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau_cli.commands.groups.consumer import _describe
+from moldau_cli.console.data import groups as pages
+from moldau_cli.console.identities import open_identity
+from moldau_cli.operations.partial import LISTING_S, OFFSETS_S, ListingAdmin, ask_offsets, describe_present
+from support.cluster.broker_cluster import run_cluster
+
+GROUPS = [f"g{number}" for number in range(6)]
+SERVERS = {"bootstrap.servers": "b1:9092,b2:9092"}
+LIMITS = {"default.api.timeout.ms": "60000", "request.timeout.ms": "60000"}
+"""Those of commands."""
+SILENT = 2
+
+
+async def fill(cluster, admin):
+    """Makes a topic with partitions on both brokers, groups that read it, and transactional ids."""
+    topic = NewTopic(name="t", assignments={0: [1], 1: [2], 2: [1]})
+    await admin.create_topics([topic])
+    await trio.sleep(1)
+    for group in GROUPS:
+        await admin.alter_group_offsets(group, {("t", number): 0 for number in range(3)})
+    for name in GROUPS:
+        config = {**SERVERS, "transactional.id": name}
+        async with Producer(config, environment=cluster.client_environment) as producer:
+            await producer.init_transactions()
+    return {group: one.coordinator for group, one in (await admin.describe_groups(GROUPS)).items()}
+
+
+async def timed(call):
+    began_s = trio.current_time()
+    try:
+        outcome = await call()
+    except KafkaError as error:
+        outcome = error
+    return outcome, trio.current_time() - began_s
+
+
+async def scenario(cluster):
+    seen = {}
+    environment = cluster.client_environment
+    async with ListingAdmin({**SERVERS, **LIMITS}, environment=environment) as admin:
+        seen["coordinators"] = await fill(cluster, admin)
+        seen["whole"] = await admin.groups_of_each(), await admin.transactions_of_each()
+        seen["absent"] = await describe_present(admin, ["gone", "t"])
+        seen["wrong state"], _ = await timed(lambda: admin.transactions_of_each(states=["Dreaming"]))
+        cluster.world.network.cut_between(["client"], [f"b{SILENT}"])
+        wanted = {TopicPartition("t", number): LATEST for number in range(3)}
+        seen["groups"] = await timed(admin.groups_of_each)
+        seen["transactions"] = await timed(admin.transactions_of_each)
+        seen["offsets"] = await timed(lambda: ask_offsets(admin, wanted))
+        near = next(group for group, broker in seen["coordinators"].items() if broker != SILENT)
+        seen["group"] = await timed(lambda: _describe(admin, near))
+        async with open_identity(SERVERS, environment) as identity:
+            seen["page"] = await timed(lambda: pages.groups(identity.admin))
+            seen["page of transactions"] = await timed(lambda: pages.transactions(identity.admin, 0.0))
+    async with ListingAdmin({**SERVERS, **LIMITS}, environment=environment) as admin:
+        cluster.world.network.cut_between(["client"], ["b1"])
+        seen["nothing"] = await timed(admin.groups_of_each)
+    return seen
+
+
+@pytest.fixture(scope="module")
+def seen():
+    return run_cluster(scenario, seed=5, brokers=2, broker_session_timeout_ms="600000")[0]
+
+
+@pytest.fixture
+def heard(seen):
+    """The groups of the brokers that answer; each broker has some."""
+    coordinators = seen["coordinators"]
+    assert set(coordinators.values()) == {1, 2}
+    return [group for group in GROUPS if coordinators[group] != SILENT]
+
+
+def test_all_brokers_list_what_they_have(seen):
+    groups, transactions = seen["whole"]
+    assert [one.group_id for one in groups.groups] == GROUPS
+    assert [one.transactional_id for one in transactions.transactions] == GROUPS
+    assert groups.failures == transactions.failures == {}
+    assert seen["wrong state"].code is ErrorCode.INVALID_REQUEST
+    assert list(seen["absent"]) == ["t"]
+
+
+def test_groups_of_other_brokers_are_listed(seen, heard):
+    """The list took a minute, and then failed without the name of the broker."""
+    listed, took_s = seen["groups"]
+    assert [one.group_id for one in listed.groups] == heard
+    assert list(listed.failures) == ["broker 2 (b2:9092)"]
+    assert took_s < LISTING_S + 2
+
+
+def test_transactions_of_other_brokers_are_listed(seen):
+    listed, took_s = seen["transactions"]
+    assert {one.coordinator for one in listed.transactions} == {1}
+    assert list(listed.failures) == ["broker 2 (b2:9092)"]
+    assert took_s < LISTING_S + 2
+
+
+def test_offsets_of_other_leaders_are_shown(seen):
+    offsets, took_s = seen["offsets"]
+    assert sorted(offsets.found) == [("t", 0), ("t", 2)]
+    assert list(offsets.failures) == ["t-1"]
+    assert took_s < OFFSETS_S + 2
+    described, took_s = seen["group"]
+    assert [row["log_end_offset"] for row in described.rows] == [0, None, 0]
+    assert took_s < OFFSETS_S + 2
+
+
+def test_pages_show_what_is_known(seen, heard):
+    """The pages of groups and transactions showed nothing but an error, after eight seconds."""
+    page, took_s = seen["page"]
+    assert [row["group"] for row in page["rows"]] == heard
+    assert any(note.startswith("Groups are missing: broker 2 (b2:9092): ") for note in page["notes"])
+    assert took_s < 8
+    page, took_s = seen["page of transactions"]
+    assert page["rows"]
+    assert page["notes"][0].startswith("Transactional ids are missing: broker 2 (b2:9092): ")
+    assert took_s < 8
+
+
+def test_nothing_listed_is_an_error(seen):
+    error, took_s = seen["nothing"]
+    assert isinstance(error, KafkaError)
+    assert took_s < LISTING_S + 2
