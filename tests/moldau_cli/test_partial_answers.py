@@ -27,6 +27,7 @@ from moldau_cli import output
 from moldau_cli.client import answer_results, refuse_failures
 from moldau_cli.commands.administration.replicas import _answer_elected
 from moldau_cli.commands.groups.consumer import _describe, _describe_all, _document
+from moldau_cli.commands.topics import _answer_starts, _delete_below
 from moldau_cli.commands.watching.offsets import _merged
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.inspection import inspect_cluster
@@ -257,3 +258,26 @@ def test_a_deleted_topic_does_not_end_the_verdict():
     """`cluster status -b` failed with exit code 2 where topics come and go, or configurations are not shown."""
     seen = trio.run(inspect_cluster, OneDeleted())
     assert [(one.kind, one.subject) for one in seen.problems] == [("no-quorum-leader", "quorum"), ("offline", "t-1")]
+
+
+class DeletesOne(OneWithoutLeader):
+    """Deletes the records of one partition; the offset of the other one is wrong, and its leader leaves then."""
+
+    leader = 2
+
+    async def delete_records(self, wanted):
+        await trio.lowlevel.checkpoint()
+        raise AdminError({"t-1": KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)}, {LED: 7})
+
+    async def list_offsets(self, wanted, *, isolation_level):
+        await trio.lowlevel.checkpoint()
+        raise AdminError({str(one): LATE for one in wanted}, {})
+
+
+def test_deleted_records_are_reported_although_ranges_are_not_known(capsys):
+    """The failure to ask for the range of offsets hid what had been deleted."""
+    deletion = _delete_below(DeletesOne(), {("t", 0): 7, ("t", 1): 99})
+    with pytest.raises(UsageError, match=r"not deleted: t-1: .*OFFSET_OUT_OF_RANGE"):
+        trio.run(answer_results, deletion, _answer_starts, "not deleted")
+    answer = json.loads(capsys.readouterr().out)
+    assert answer == {"partitions": [{"topic": "t", "partition": 0, "log_start_offset": 7}]}

@@ -424,6 +424,7 @@ async def _delete_below(admin: Admin, wanted: dict[tuple[str, int], int]) -> dic
     from moldau import TopicPartition
     from moldau.admin import EARLIEST, LATEST, AdminError
     from moldau.protocol.errors import ErrorCode, KafkaError
+    from moldau_cli.operations.partial import ask_offsets
 
     try:
         return await admin.delete_records(wanted)
@@ -436,13 +437,14 @@ async def _delete_below(admin: Admin, wanted: dict[tuple[str, int], int]) -> dic
         ]
         if not refused:
             raise
-        starts = await admin.list_offsets(dict.fromkeys(refused, EARLIEST))
-        ends = await admin.list_offsets(dict.fromkeys(refused, LATEST))
+        starts = (await ask_offsets(admin, dict.fromkeys(refused, EARLIEST))).found
+        ends = (await ask_offsets(admin, dict.fromkeys(refused, LATEST))).found
         ranges = {
             str(one): KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"expected an offset from {starts[one][0]} to {ends[one][0]}, not {wanted[one]}",
             )
             for one in refused
+            if one in starts and one in ends
         }
         raise AdminError({**error.failures, **ranges}, error.results) from error

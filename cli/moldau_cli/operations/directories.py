@@ -90,6 +90,8 @@ async def drain_directory(
     moves = spread(leaving, targets)
     if moves:
         await move_to_directories(admin, moves, throttle=throttle, stall_s=stall_s)
+    elif throttle is not None:  # the moves of an interrupted call have ended by themselves
+        await _limit(admin, broker, None)
     return moves
 
 

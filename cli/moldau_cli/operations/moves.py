@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
+GO_ON: Final = "moves in progress go on, with their throttle; the same command continues with the others"
 POLL_S: Final = 0.5
 REQUEST_PARTITIONS_MAX: Final = 500
 """Partitions whose moves start with one request."""
@@ -61,22 +62,20 @@ def run_moves(bootstrap: str | None, work: Callable[[Admin], Awaitable[R]]) -> R
     try:
         return with_admin(bootstrap, work)
     except KeyboardInterrupt:
-        output.note("moves in progress go on, with their throttle; the same command continues with the others")
+        output.note(GO_ON)
         raise
 
 
 async def carry_out(admin: Admin, plan: Mapping[Partition, Sequence[int]], options: MoveOptions) -> Moved:
     """Moves all partitions of a plan; on return no move of it is left, and its throttle is lifted.
 
-    If it is cancelled, the moves in progress go on, with their throttle.
+    If it is cancelled or fails, the moves in progress go on, with their throttle.
 
     Raises:
         UsageError: the plan names a broker that is not registered.
         CommandError: nothing was copied for ``stall_s``.
         KafkaError: a request was refused.
     """
-    import trio
-
     cluster = await admin.describe_cluster(include_fenced=True)
     registered = [one.node_id for one in cluster.brokers]
     unknown = sorted({node for replicas in plan.values() for node in replicas} - set(registered))
@@ -84,6 +83,18 @@ async def carry_out(admin: Admin, plan: Mapping[Partition, Sequence[int]], optio
         raise UsageError(f"no broker {unknown[0]}; registered brokers are {','.join(map(str, registered))}")
     live = [node for node in registered if node not in cluster.fenced]
     sizes = _largest(await _sizes(admin, live))
+    try:
+        return await _moved(admin, plan, options, sizes)
+    except KafkaError:
+        output.note(GO_ON)
+        raise
+
+
+async def _moved(
+    admin: Admin, plan: Mapping[Partition, Sequence[int]], options: MoveOptions, sizes: Mapping[Partition, int]
+) -> Moved:
+    import trio
+
     first, watch = None, _StallWatch(options.stall_s)
     limited: set[Partition] = set()
     with progress("partitions", len(plan)) as shown:

@@ -49,6 +49,23 @@ async def throttle_moves(admin: Admin, moves: dict[tuple[str, int], list[int]], 
         await admin.alter_configs(changes)
 
 
+async def throttled_with(admin: Admin, topics: list[str], broker: int) -> list[tuple[str, int]]:
+    """Returns the partitions whose throttled replicas have one on a broker."""
+    from moldau.admin import AdminError, ConfigResource, ResourceType
+    from moldau_cli.plans.throttle import FOLLOWER_REPLICAS, LEADER_REPLICAS, partitions_of
+
+    resources = [ConfigResource(type=ResourceType.TOPIC, name=name) for name in topics]
+    try:
+        found = await admin.describe_configs(resources) if resources else {}
+    except AdminError as error:  # a topic was deleted meanwhile
+        found = error.results if isinstance(error.results, dict) else {}
+    return [
+        (resource.name, number)
+        for resource, entries in found.items()
+        for number in partitions_of([entries[key].value or "" for key in (LEADER_REPLICAS, FOLLOWER_REPLICAS)], broker)
+    ]
+
+
 async def lift_throttle(admin: Admin, ended: list[tuple[str, int]], *, any_moves: bool) -> None:
     """Takes partitions that do not move off the lists of their topics, and the rates off brokers when nothing moves."""
     from moldau.admin import ConfigAlteration, ConfigOperation, ConfigResource, ResourceType

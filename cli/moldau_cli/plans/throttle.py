@@ -51,6 +51,12 @@ def entries_of(listed: str, partitions: Collection[int]) -> list[str]:
     return [entry for entry in listed.split(",") if entry.partition(":")[0] in {str(one) for one in partitions}]
 
 
+def partitions_of(lists: Sequence[str], broker: int) -> list[int]:
+    """Returns the partitions of which a topic's lists have the replica on a broker, ascending."""
+    entries = [entry.strip().partition(":") for listed in lists for entry in listed.split(",")]
+    return sorted({int(number) for number, _, node in entries if node == str(broker) and number.isdecimal()})
+
+
 def states(
     current: Mapping[Partition, Sequence[int]],
     moves: Mapping[Partition, Sequence[int]],

@@ -11,12 +11,14 @@ from dataclasses import replace
 import pytest
 import trio
 
-from moldau.admin import Admin, ConfigResource, ResourceType
+from moldau.admin import Admin, ConfigAlteration, ConfigResource, ResourceType
 from moldau.producer import Producer
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.inspection import inspect_cluster
 from moldau_cli.operations import moves
-from moldau_cli.operations.directories import drain_directory, log_dirs_of, set_cordons, spread
+from moldau_cli.operations.directories import RATE, drain_directory, log_dirs_of, set_cordons, spread
+from moldau_cli.operations.draining import drain_broker
 from moldau_cli.operations.moves import MoveOptions, carry_out, verify_moves
 from moldau_cli.operations.rolling import RollOptions, find_nodes, refusals, roll
 from moldau_cli.operations.survey import copied_bytes, survey
@@ -24,12 +26,15 @@ from moldau_cli.operations.throttling import throttle_moves
 from moldau_cli.plans.balance.execution import RunningMove
 from moldau_cli.plans.balance.planner import plan_balance
 from moldau_cli.plans.balance.state import Options
+from moldau_cli.plans.throttle import LEADER_REPLICAS
 from support.cluster.broker_cluster import batch, run_cluster, values_of
 from support.cluster.directory_stories import TWO, place, prepared
 from support.proof import proof_beyond
 
 ROLL = RollOptions(timeout_s=60, force=False, elects=True)
 SLOW_START_S = 2.0
+BROKER_1 = ConfigResource(type=ResourceType.BROKER, name="1")
+ORDERS = ConfigResource(type=ResourceType.TOPIC, name="orders")
 PAUSE_S = 0.1
 """Between two records; each costs processor time of the test."""
 
@@ -269,6 +274,70 @@ def test_a_partition_that_moves_elsewhere_first_is_throttled(monkeypatch):
     run_cluster(scenario, brokers=4)
 
 
+def test_an_interrupted_drain_leaves_no_throttle_behind(monkeypatch):
+    """Its moves end by themselves; the same command found nothing to do, and copies stayed limited for good."""
+
+    async def scenario(cluster):
+        await cluster.client(1).create_topic("orders", partitions=4, replicas=2)
+        async with admin_of(cluster) as admin:
+            broker = (await admin.describe_topics(["orders"]))["orders"].partitions[0].replicas[0]
+            await admin.alter_configs({ORDERS: [ConfigAlteration(name=LEADER_REPLICAS, value="99:7")]})
+            with trio.CancelScope() as interrupted:
+                monkeypatch.setattr(moves, "_start", interrupting(moves._start, interrupted))
+                await drain_broker(admin, broker, options(throttle=1_000_000, at_once_max=9))
+            assert len(await throttled(admin, cluster)) > 2
+            await cluster.until(lambda: not any(broker in part for part in replicas_in(cluster, "orders")))
+            assert await drain_broker(admin, broker, options(throttle=1_000_000, at_once_max=9)) == 0
+            assert await throttled(admin, cluster) == [LEADER_REPLICAS]
+            listed = (await admin.describe_configs([ORDERS]))[ORDERS][LEADER_REPLICAS]
+            assert listed.value == "99:7", "what the operator limits stays limited"
+
+    run_cluster(scenario, brokers=4)
+
+
+def interrupting(start, scope):
+    async def start_and_interrupt(admin, targets):
+        await start(admin, targets)
+        scope.cancel()
+
+    return start_and_interrupt
+
+
+def replicas_in(cluster, topic):
+    return [part.replicas for part in cluster.image().topics_by_name[topic].partitions.values()]
+
+
+def test_a_plan_that_fails_says_that_moves_go_on(capsys):
+    """A request failed while replicas were moving; the error alone did not say what goes on."""
+
+    async def scenario(cluster):
+        await cluster.client(1).create_topic("orders", partitions=1, replicas=1)
+        async with admin_of(cluster) as admin:
+            (old,) = (await admin.describe_topics(["orders"]))["orders"].partitions[0].replicas
+            refused = RefusingAdmin(admin)
+            with pytest.raises(KafkaError, match="NOT_CONTROLLER"):
+                await carry_out(refused, {("orders", 0): (old % 3 + 1,)}, options(elects=False))
+
+    run_cluster(scenario, brokers=3)
+    assert moves.GO_ON in capsys.readouterr().err
+
+
+class RefusingAdmin:
+    """An admin client whose second look at the moves fails."""
+
+    def __init__(self, admin):
+        self._admin, self._looks = admin, 0
+
+    def __getattr__(self, name):
+        return getattr(self._admin, name)
+
+    async def list_partition_reassignments(self):
+        self._looks += 1
+        if self._looks > 1:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER)
+        return await self._admin.list_partition_reassignments()
+
+
 def test_the_death_of_one_receiver_does_not_end_the_other_moves():
     """The broker dies after its move has begun; the plan goes on, and ends when the broker is back."""
 
@@ -348,7 +417,12 @@ def test_a_directory_is_drained_before_its_disk_leaves():
             moved = await drain_directory(admin, 1, "/d1", throttle=10_000_000, stall_s=60)
             assert moved == dict.fromkeys(sorted(held), "/d2")
             assert all(place(cluster, 1, "t", index) == "/d2" for index in range(6))
-            assert await drain_directory(admin, 1, "/d1", throttle=None, stall_s=60) == {}
+            # The moves of a call that was interrupted end by themselves; their throttle stayed.
+            await admin.alter_configs({BROKER_1: [ConfigAlteration(name=RATE, value="10000000")]})
+            assert await drain_directory(admin, 1, "/d1", throttle=10_000_000, stall_s=60) == {}
+            await trio.sleep(1)
+            entries = (await admin.describe_configs([BROKER_1]))[BROKER_1]
+            assert entries[RATE].is_default
             with pytest.raises(UsageError, match="moldau brokers drain 1 moves its replicas to other brokers"):
                 await drain_directory(admin, 1, "/d2", throttle=None, stall_s=60)
             assert await set_cordons(admin, 1, remove=["/d1"]) == ["/d2"]

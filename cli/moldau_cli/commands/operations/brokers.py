@@ -11,18 +11,15 @@ import typer
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
 from moldau_cli.commands.operations.balance import BATCH, STALL_S, Batch, Stall, Throttle
-from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.errors import CommandError
 
 if TYPE_CHECKING:
     from moldau import Admin
     from moldau.admin import ApiVersion
-    from moldau_cli.operations.survey import Survey
 
 commands = typer.Typer(help="List, drain and unregister brokers.", rich_markup_mode=None)
 
 Broker = Annotated[int, typer.Argument(metavar="BROKER", min=0, help="Id of a broker.")]
-PASSES_MAX = 3
-"""Surveys of one drain: topics that are created meanwhile may get replicas on the broker."""
 
 
 @commands.command("list")
@@ -110,28 +107,13 @@ def drain(
     new topics may choose it until it is stopped.
     """
 
+    from moldau_cli.operations.draining import drain_broker
+    from moldau_cli.operations.moves import MoveOptions, run_moves
+
+    options = MoveOptions(throttle=throttle, at_once_max=batch, stall_s=timeout, elects=False)
+
     async def work(admin: Admin) -> int:
-        from moldau_cli.operations.moves import MoveOptions, carry_out
-        from moldau_cli.operations.survey import known_broker, survey
-
-        options = MoveOptions(throttle=throttle, at_once_max=batch, stall_s=timeout, elects=False)
-        moved = 0
-        for _ in range(PASSES_MAX):
-            seen = await survey(admin)
-            known_broker(seen, broker)
-            plan = _plan_of(seen, broker)
-            if dry_run or not plan:
-                return len(plan) if dry_run else moved
-            moved += (await carry_out(admin, plan, options)).moved
-        left = (await survey(admin)).holders(broker)
-        if left:
-            raise CommandError(
-                f"broker {broker} got replicas of new topics meanwhile: {len(left)}; "
-                f"moldau logdirs cordon {broker} keeps them away: then drain it again"
-            )
-        return moved
-
-    from moldau_cli.operations.moves import run_moves
+        return await drain_broker(admin, broker, options, dry_run=dry_run)
 
     moved = run_moves(bootstrap_server, work)
     ending = "would move away" if dry_run else "moved away; it holds no replicas"
@@ -159,30 +141,3 @@ def unregister(broker: Broker, bootstrap_server: BootstrapServer = None) -> None
 
     with_admin(bootstrap_server, work)
     output.answer({"broker": broker}, f"broker {broker} is not registered any more")
-
-
-def _plan_of(seen: Survey, broker: int) -> dict[tuple[str, int], list[int]]:
-    """Returns the moves that empty a broker, those that run already among them.
-
-    Raises:
-        UsageError: the other brokers cannot hold all replicas.
-    """
-    from moldau_cli.plans.balance.planner import plan_balance
-    from moldau_cli.plans.balance.state import ImpossiblePlanError, Options
-
-    options = Options(emptied=frozenset({broker}), moves_max=0, moves_leaders=False)
-    try:
-        plan = plan_balance(seen.placed, seen.brokers, options, frozen=list(seen.moving))
-    except ImpossiblePlanError as error:
-        raise UsageError(str(error)) from error
-    leaving = {
-        where: [node for node in move.replicas if node not in move.removing]
-        for where, move in seen.moving.items()
-        if broker in move.removing
-    }
-    staying = [where for where, move in seen.moving.items() if broker in move.wanted]
-    if staying:
-        topic, number = staying[0]
-        remedy = f"wait, or moldau reassign cancel {topic} {number}"
-        raise UsageError(f"{topic}-{number} moves to broker {broker} now; {remedy}")
-    return {**{where: list(replicas) for where, replicas in plan.items()}, **leaving}
