@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from moldau_cli.errors import (
     EXIT_DONE,
+    EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_READER_LEFT,
     EXIT_USAGE,
@@ -34,7 +35,7 @@ BROKER_OPTIONS = ("-b", "--bootstrap-server")
 
 def run() -> NoReturn:
     """Runs ``sys.argv`` and exits the process with the command's code; the console script calls it."""
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(_flushed(main(sys.argv[1:])))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -170,8 +171,8 @@ def _run_application(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return _end_after_closed_pipe()
     except OSError as error:
-        if error.filename is None:
-            raise
+        if error.filename is None:  # of the output; errors of connections are those of the client
+            return _end_without_output(error)
         return fail(f"{error.filename}: {error.strerror}", EXIT_USAGE)
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # the library itself would exit with code 1
@@ -203,6 +204,30 @@ def _usage_text(error: Exception) -> str:
 
 
 def _end_after_closed_pipe() -> int:
-    """Points stdout at the null device after the reader closed the pipe, so that flushing at exit cannot fail."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    """Ends a command after the reader closed the pipe."""
+    _drop_output()
     return EXIT_READER_LEFT
+
+
+def _end_without_output(error: OSError) -> int:
+    """Ends a command whose answer could not be written, as to a full disk."""
+    _drop_output()
+    return fail(f"cannot write the output: {error.strerror or error}", EXIT_FAILED)
+
+
+def _drop_output() -> None:
+    """Points stdout at the null device, so that flushing at exit cannot fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _flushed(code: int) -> int:
+    """Writes what is left of the answer, and returns the exit code; it is a failure if that cannot be written."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _end_after_closed_pipe()
+    except OSError as error:
+        if code == EXIT_DONE:
+            return _end_without_output(error)
+        _drop_output()
+    return code

@@ -9,6 +9,15 @@ from moldau_cli.errors import UsageError
 BROKER_IDS: Final = "expected different broker ids such as 1,2,3"
 
 
+NUMBER_MAX: Final = 2**63 - 1
+"""No offset, time or id of the protocol is greater."""
+
+
+def is_number(text: str) -> bool:
+    """Returns whether a text is a number from 0 to ``NUMBER_MAX``; Python converts no text of thousands of digits."""
+    return text.isdecimal() and len(text) <= len(str(NUMBER_MAX)) and int(text) <= NUMBER_MAX
+
+
 def parse_settings(pairs: list[str], *, may_repeat: bool = True) -> dict[str, str]:
     """Parses ``KEY=VALUE`` words; the last one of a key counts.
 
@@ -35,6 +44,6 @@ def parse_ids(text: str, expected: str, *, may_be_empty: bool = False) -> list[i
     if may_be_empty and not text.strip():
         return []
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() for word in words) or len(set(words)) != len(words):
+    if not all(map(is_number, words)) or len(set(words)) != len(words):
         raise UsageError(f"{expected}, not {text!r}")
     return [int(word) for word in words]

@@ -2,12 +2,14 @@
 Method: whole commands in this process, and a real one where the interpreter matters.
 """
 
+import io
 import json
 import subprocess
 import sys
 
 import pytest
 
+from moldau_cli.commands.produce import _given_bytes, _header
 from moldau_cli.main import brokers_last, main, split_json_flag
 from moldau_cli.output import table
 
@@ -36,6 +38,21 @@ from moldau_cli.output import table
         (["acls", "add", "--allow-principal", "al", "--topic", "t"], "--allow-principal: expected type:name"),
         (["acls", "remove", "--deny-principal", "User:", "--topic", "t"], "such as user:user, not 'user:'"),
         (["acls", "list", "--principal", "al"], "--principal: expected type:name, such as user:al, not 'al'"),
+        (["acls", "add", "--deny-principal", "User:a", "--allow-host", "h", "--cluster"], "--allow-host needs --allow"),
+        (["acls", "add", "--allow-principal", "User:a", "--topic", "t", "--idempotent"], "goes with --producer"),
+        (
+            ["acls", "add", "--allow-principal", "User:a", "--producer", "--topic", "t", "--group", "g"],
+            "give no right to --group here",
+        ),
+        (["groups", "reset", "g", "--topic", "t", "--to-datetime", "9" * 5000], "expected a time such as"),
+        (["groups", "reset", "g", "--topic", "t", "--by-duration", "9" * 5000 + "d"], "expected a duration such as"),
+        (["groups", "reset", "g", "--topic", "t:" + "9" * 5000, "--to", "latest"], "expected name or name:0,1"),
+        (["consume", "t", "--offset", "1:" + "9" * 5000], "--offset: expected beginning"),
+        (["reassign", "start", "t", "0", "9" * 5000], "expected different broker ids"),
+        (["topics", "delete-records", "t", "--before", "9" * 20], "expected an offset or end"),
+        (["cluster", "roll", "-b", "h:1", "--restart-command", "x {{host:d}}"], "expected a command with {id}"),
+        (["produce", "t", "-H", "novalue"], "--header: expected name=value, not 'novalue'"),
+        (["produce", "t", "-H", "\udcff=x"], "the name of a header is not utf-8"),
         (["server"], "configuration file missing"),
         (["server", "{tmp}/missing.properties"], "no such file or directory"),
         (["server", "a", "b"], "one configuration file expected, got a and b"),
@@ -43,7 +60,7 @@ from moldau_cli.output import table
         (["server", "a", "--log-level", "loud"], "--log-level must be one of"),
         (["server", "a", "--log-format", "xml"], "--log-format must be one of text, json"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+    ids=lambda value: " ".join(value)[:80] if isinstance(value, list) else "",
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(arguments, words, tmp_path, capsys):
     code = main([argument.format(tmp=tmp_path) for argument in arguments])
@@ -118,6 +135,31 @@ def test_a_server_loads_no_command_line_library():
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert run.stderr.splitlines()[-1] == "2 []"
+
+
+@pytest.mark.parametrize("words", [["version"], ["version", "--json"], ["--help"]], ids=" ".join)
+def test_a_full_disk_is_one_line_and_exit_code_1(words):
+    """The answer was lost with a traceback, or with exit code 0 or 120."""
+    command = [sys.executable, "-m", "moldau_cli", *words]
+    with open("/dev/full", "wb") as full:
+        run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert run.returncode == 1
+    assert run.stderr.count("\n") == 1
+    assert "cannot write the output: No space left on device" in run.stderr
+
+
+@pytest.mark.parametrize("words", [["users", "add", "u"], ["tokens", "renew", "--hmac", "-"]], ids=" ".join)
+def test_input_that_is_no_text_is_one_line(words, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n"), encoding="utf-8"))
+    assert main([*words, "-b", "127.0.0.1:1"]) == 2
+    assert "on standard input is not UTF-8 text" in capsys.readouterr().err
+
+
+def test_headers_are_sent_as_they_are_given():
+    """Blanks around a value were cut off, a name that repeats kept its last value, other bytes ended the command."""
+    given = ["a=1", "a= 2 ", "b=x=y", "c=\udcff"]
+    assert [_header(text) for text in given] == [("a", b"1"), ("a", b" 2 "), ("b", b"x=y"), ("c", b"\xff")]
+    assert _given_bytes("k\udcff") == b"k\xff"
 
 
 def test_tables_are_aligned():

@@ -142,8 +142,8 @@ def produce(
     rules = LineRules(
         topic=topic,
         key_separator=_bytes("--key-separator", key_separator),
-        key=None if key is None else key.encode(),
-        headers=tuple((name, value.encode()) for name, value in parse_settings(header or []).items()),
+        key=None if key is None else _given_bytes(key),
+        headers=tuple(map(_header, header or ())),
         headers_delimiter=_bytes("--headers-delimiter", headers_delimiter) if parse_headers else None,
         headers_separator=_bytes("--headers-separator", headers_separator) or b",",
         headers_key_separator=_bytes("--headers-key-separator", headers_key_separator) or b":",
@@ -189,6 +189,23 @@ def produce(
         run(lambda: _send(job, config, encodings, found), address, settings=config)
     finally:
         _summary(job, is_quiet=format_text is not None)
+
+
+def _given_bytes(text: str) -> bytes:
+    """Returns the bytes of a word of the command line, which need not be UTF-8."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _header(text: str) -> tuple[str, bytes]:
+    """Returns name and value of ``NAME=VALUE``; blanks of the value belong to it, and a name may repeat."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise UsageError(f"--header: expected NAME=VALUE, not {text!r}")
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"--header: the name of a header is not UTF-8: {name!r}") from error
+    return name.strip(), _given_bytes(value)
 
 
 def _bytes(option: str, text: str | None) -> bytes | None:

@@ -12,7 +12,7 @@ from moldau_cli import output
 from moldau_cli.client import BootstrapServer, answer_results, answering_done, deleting, refuse_repeated, with_admin
 from moldau_cli.completion import names as completed
 from moldau_cli.errors import CommandError, UsageError
-from moldau_cli.words import parse_settings
+from moldau_cli.words import is_number, parse_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -388,7 +388,7 @@ def delete_records(
 
     if (file is None) == (topic is None) or (topic is None) != (before is None) or (partition and topic is None):
         raise UsageError("give TOPIC with --before, or --file")
-    if before is not None and before != "end" and not before.isdecimal():
+    if before is not None and before != "end" and not is_number(before):
         raise UsageError(f"--before: expected an offset or end, not {before!r}")
     try:
         listed = {} if file is None else parse_deletions(file.read_text(encoding="utf-8"), str(file))

@@ -72,7 +72,10 @@ class CommandRestarter:
         try:
             self._words = shlex.split(template)
             fields = [
-                field for word in self._words for _, field, _, _ in string.Formatter().parse(word) if field is not None
+                f"{field}{spec or ''}{conversion or ''}"  # with a form of its own it is none of the known ones
+                for word in self._words
+                for _, field, spec, conversion in string.Formatter().parse(word)
+                if field is not None
             ]
         except ValueError as error:
             raise UsageError(f"--restart-command: {error}") from error

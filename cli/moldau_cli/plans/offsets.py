@@ -16,16 +16,19 @@ from typing import TYPE_CHECKING, Final
 from moldau import TopicPartition
 from moldau_cli.errors import UsageError
 from moldau_cli.plans.documents import partition_entries
+from moldau_cli.words import NUMBER_MAX, is_number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 Offsets = dict[TopicPartition, int]
 
 UNITS_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
-_ISO_DURATION: Final = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
-_SHORT_DURATION: Final = re.compile(r"(?:\d+(?:ms|[dhms]))+")
-OFFSET_MAX: Final = 2**63 - 1
+_ISO_DURATION: Final = re.compile(
+    r"P(?:(\d{1,9})D)?(?:T(?:(\d{1,12})H)?(?:(\d{1,12})M)?(?:(\d{1,15}(?:\.\d{1,9})?)S)?)?"
+)
+_SHORT_DURATION: Final = re.compile(r"(?:\d{1,15}(?:ms|[dhms]))+")
+OFFSET_MAX: Final = NUMBER_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +61,7 @@ def parse_time_ms(text: str) -> int:
     Raises:
         UsageError: the text has another form.
     """
-    if text.isdecimal():
+    if is_number(text):
         return int(text)
     try:
         at = datetime.fromisoformat(text)
@@ -77,9 +80,22 @@ def parse_topic(text: str) -> tuple[str, list[int] | None]:
     if not colon:
         return name, None
     words = numbers.split(",")
-    if not name or not all(word.isdecimal() for word in words):
+    if not name or not all(map(is_number, words)):
         raise UsageError(f"--topic: expected NAME or NAME:0,1, not {text!r}")
     return name, [int(word) for word in dict.fromkeys(words)]
+
+
+def missing_in(partitions: Collection[TopicPartition], wanted: Iterable[tuple[str, list[int] | None]]) -> list[str]:
+    """Returns the topics and partitions that are named, and not among ``partitions``."""
+    topics = {one.topic for one in partitions}
+    missing: list[str] = []
+    for name, numbers in wanted:
+        if name not in topics:
+            missing.append(name)
+            continue
+        absent = [TopicPartition(name, number) for number in numbers or ()]
+        missing += [str(one) for one in absent if one not in partitions]
+    return missing
 
 
 def shifted(partitions: Mapping[TopicPartition, Held], by: int) -> Offsets:
@@ -121,9 +137,7 @@ def parse_offsets(text: str, origin: str) -> Offsets:
         if not row:
             continue
         match [word.strip() for word in row]:
-            case [str(topic), str(partition), str(offset)] if (
-                topic and partition.isdecimal() and offset.isdecimal() and int(offset) <= OFFSET_MAX
-            ):
+            case [str(topic), str(partition), str(offset)] if topic and is_number(partition) and is_number(offset):
                 where = TopicPartition(topic, int(partition))
             case _:
                 raise UsageError(f"{origin}:{number}: expected topic,partition,offset, not {','.join(row)!r}")

@@ -6,6 +6,7 @@ import enum
 from typing import TYPE_CHECKING
 
 from moldau_cli.errors import UsageError
+from moldau_cli.words import is_number
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -51,7 +52,7 @@ def parse_assignment(text: str, first: int = 0) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for number, words in enumerate(text.replace(" ", "").split(","), first):
         brokers = words.split(":")
-        if not all(broker.isdecimal() for broker in brokers):
+        if not all(map(is_number, brokers)):
             raise wrong
         found[number] = [int(broker) for broker in brokers]
         if len(set(found[number])) != len(brokers):

@@ -123,12 +123,30 @@ def parse_plan(text: str, origin: str) -> Replicas:
     for entry in partition_entries(text, origin):
         match entry:
             case {"topic": str(topic), "partition": int(partition), "replicas": list(replicas)} if (
-                replicas and all(type(broker) is int for broker in replicas) and len(set(replicas)) == len(replicas)
+                type(partition) is int
+                and partition >= 0
+                and replicas
+                and all(type(broker) is int and broker >= 0 for broker in replicas)
+                and len(set(replicas)) == len(replicas)
             ):
+                _refuse_directories(entry, f"{origin}: {topic}-{partition}")
+                if (topic, partition) in moves:
+                    raise UsageError(f"{origin}: {topic}-{partition} is there twice")
                 moves[topic, partition] = replicas
             case _:
                 raise UsageError(f"{origin}: expected topic, partition and different replicas, not {json.dumps(entry)}")
     return moves
+
+
+def _refuse_directories(entry: dict[str, object], place: str) -> None:
+    """Refuses what Kafka's tool reads from the same file, and these commands would leave out.
+
+    Raises:
+        UsageError: the entry names log directories.
+    """
+    directories = entry.get("log_dirs")
+    if directories is not None and (not isinstance(directories, list) or any(each != "any" for each in directories)):
+        raise UsageError(f"{place} names log_dirs, which are not moved by this command: moldau logdirs move does that")
 
 
 def read_plan(plan_file: Path) -> Replicas:

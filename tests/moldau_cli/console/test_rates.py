@@ -1,6 +1,7 @@
 """Goal: rates are what was written between two samples, and memory is bounded. Method: samples made by hand."""
 
-from moldau_cli.console.core.rates import POINTS_MAX, TOPICS_MAX, RateHistory, Sample
+from moldau_cli.console.core.rates import FRESH_MS, POINTS_MAX, TOPICS_MAX, RateHistory, Sample
+from moldau_cli.console.data.cluster import points
 
 
 def sample(seconds, ends, sizes=None):
@@ -11,8 +12,8 @@ def test_growth_is_divided_by_time():
     history = RateHistory()
     history.observe(sample(0, {("t", 0): 10, ("t", 1): 5}, {("t", 0): 100}))
     history.observe(sample(2, {("t", 0): 30, ("t", 1): 6}, {("t", 0): 1100}))
-    assert history.latest("t").records == 10.5
-    assert history.latest("t").bytes == 500
+    assert history.latest("t", 2_000).records == 10.5
+    assert history.latest("t", 2_000).bytes == 500
     assert [point.records for point in history.total] == [10.5]
 
 
@@ -20,7 +21,7 @@ def test_a_first_sample_says_nothing():
     history = RateHistory()
     history.observe(sample(0, {("t", 0): 1_000_000}))
     assert history.total == []
-    assert history.latest("t") is None
+    assert history.latest("t", 2_000) is None
 
 
 def test_a_partition_that_was_unreachable_is_no_burst():
@@ -58,7 +59,7 @@ def test_a_busy_topic_displaces_a_silent_one():
     silent = {(f"a{number:04}", 0): 1 for number in range(TOPICS_MAX)}
     history.observe(sample(0, {**silent, ("z", 0): 0}))
     history.observe(sample(1, {**silent, ("z", 0): 9}))
-    assert history.latest("z").records == 9
+    assert history.latest("z", 1_000).records == 9
     assert sum(bool(history.topic(name)) for name, _ in [*silent, ("z", 0)]) == TOPICS_MAX
 
 
@@ -67,3 +68,18 @@ def test_the_same_time_twice_is_ignored():
     history.observe(sample(1, {("t", 0): 1}))
     history.observe(sample(1, {("t", 0): 2}))
     assert history.total == []
+
+
+def test_old_rates_are_not_shown_as_present():
+    """Samples end while no page is open: the next page showed the rates of an hour ago, and then their mean."""
+    history = RateHistory()
+    for second in (0, 2):
+        history.observe(sample(second, {("t", 0): 100 * second}))
+    assert history.latest("t", 2_000 + FRESH_MS).records == 100
+    assert history.latest("t", 2_001 + FRESH_MS) is None
+    assert points(history.total, 3_000) == [[1_000, 100, 0]]
+    assert points(history.total, 3_600_000) == []
+    history.observe(sample(3_600, {("t", 0): 1_000_000}))
+    assert len(history.total) == 1, "the mean of an hour is no rate"
+    history.observe(sample(3_602, {("t", 0): 1_000_020}))
+    assert history.latest("t", 3_602_000).records == 10

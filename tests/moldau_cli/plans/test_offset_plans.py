@@ -11,6 +11,7 @@ from moldau import TopicPartition
 from moldau_cli.errors import UsageError
 from moldau_cli.plans.offsets import (
     Held,
+    missing_in,
     parse_deletions,
     parse_duration_ms,
     parse_offsets,
@@ -112,3 +113,10 @@ def test_damaged_texts_are_named(parse, text, said):
 def test_kafkas_file_of_deletions_is_read():
     text = '{"version": 1, "partitions": [{"topic": "a", "partition": 1, "offset": -1}]}'
     assert parse_deletions(text, "f") == {TopicPartition("a", 1): -1}
+
+
+def test_partitions_without_an_offset_are_named():
+    """`groups delete-offsets` left a misspelt topic out, and deleted the offsets of the others."""
+    held = {TopicPartition("t", 0), TopicPartition("t", 1)}
+    assert missing_in(held, [("t", None), ("t", [0, 1])]) == []
+    assert missing_in(held, [("t", [1, 7]), ("T", None)]) == ["t-7", "T"]

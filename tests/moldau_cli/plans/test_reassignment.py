@@ -58,9 +58,24 @@ def test_too_few_brokers_and_damaged_plans_are_named() -> None:
         ('{"version": 2, "partitions": []}', 'must hold "version": 1'),
         ('{"version": 1, "partitions": [{"topic": "t"}]}', "expected topic, partition and different replicas"),
         ('{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "different replicas"),
+        ('{"version": 1, "partitions": [{"topic": "t", "partition": true, "replicas": [1]}]}', "different replicas"),
+        ('{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [-1]}]}', "different replicas"),
     ):
         with pytest.raises(UsageError, match=said):
             parse_plan(text, "plan.json")
+
+
+def test_a_plan_has_nothing_that_is_left_out() -> None:
+    """The last entry of a partition counted alone, and log directories of Kafka's files were ignored."""
+
+    def plan(*entries: dict[str, object]) -> str:
+        return json.dumps({"version": 1, "partitions": [{"topic": "t", "partition": 0, **one} for one in entries]})
+
+    with pytest.raises(UsageError, match=r"^plan\.json: t-0 is there twice$"):
+        parse_plan(plan({"replicas": [1]}, {"replicas": [2]}), "plan.json")
+    with pytest.raises(UsageError, match=r"t-0 names log_dirs, .* moldau logdirs move does that"):
+        parse_plan(plan({"replicas": [1], "log_dirs": ["/d1"]}), "plan.json")
+    assert parse_plan(plan({"replicas": [1, 2], "log_dirs": ["any", "any"]}), "plan.json") == {("t", 0): [1, 2]}
 
 
 def test_replicas_leave_a_machine_that_they_share() -> None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 commands = typer.Typer(help="List, add and remove ACLs, the rights of principals.", rich_markup_mode=None)
 COLUMNS = ["resource", "name", "pattern", "principal", "host", "operation", "permission"]
 
+OPTION_OF = {"user": "user-principal"}
+"""Kinds of resources whose option has another name."""
 NO_RESOURCE = "name a resource: --topic, --group, --transactional-id, --cluster, --delegation-token or --user-principal"
 
 
@@ -120,6 +122,9 @@ def add(
         raise UsageError("name a principal: --allow-principal or --deny-principal")
     _check_principals("--allow-principal", allow_principal)
     _check_principals("--deny-principal", deny_principal)
+    for option, hosts, principals in (("allow", allow_host, allow_principal), ("deny", deny_host, deny_principal)):
+        if hosts and not principals:
+            raise UsageError(f"--{option}-host needs --{option}-principal: entries of others would be for all hosts")
     rights = _rights(
         _named(topic, group, transactional_id, delegation_token, user_principal, cluster=cluster),
         operation,
@@ -244,6 +249,8 @@ def _rights(
     idempotent: bool,
 ) -> list[Acl]:
     """Returns entries without their principals."""
+    if idempotent and not producer:
+        raise UsageError("--idempotent goes with --producer")
     if not producer and not consumer:
         if not resources:
             raise UsageError(NO_RESOURCE)
@@ -254,6 +261,10 @@ def _rights(
     kinds = {kind for kind, _ in resources}
     if "topic" not in kinds or (consumer and "group" not in kinds):
         raise UsageError("--producer needs --topic, --consumer needs --topic and --group")
+    used = ["topic", *["transactional-id"] * producer, *["group"] * consumer]
+    unused = [kind for kind, _ in resources if kind not in used]
+    if unused:
+        raise UsageError(f"--producer and --consumer give no right to --{OPTION_OF.get(unused[0], unused[0])} here")
     rights: list[Acl] = []
     for kind, name in resources:
         if producer and kind == "topic":

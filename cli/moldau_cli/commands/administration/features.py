@@ -9,6 +9,7 @@ import typer
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
 from moldau_cli.errors import UsageError
+from moldau_cli.words import is_number
 
 if TYPE_CHECKING:
     from moldau import Admin
@@ -28,7 +29,7 @@ def parse_levels(words: list[str]) -> dict[str, int]:
     levels = {}
     for word in words:
         name, _, level = word.partition("=")
-        if not name or not level.isdecimal():
+        if not name or not is_number(level):
             raise UsageError(f"expected NAME=LEVEL such as metadata.version=1, not {word!r}")
         levels[name] = int(level)
     return levels

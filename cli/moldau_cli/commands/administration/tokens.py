@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.commands.administration.typed import typed_line
 
 if TYPE_CHECKING:
     from moldau import Admin
@@ -117,4 +117,4 @@ def describe(
 
 
 def _secret(hmac: str) -> str:
-    return sys.stdin.readline().strip() if hmac == "-" else hmac
+    return typed_line("the HMAC").strip() if hmac == "-" else hmac

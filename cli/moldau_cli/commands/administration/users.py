@@ -10,6 +10,7 @@ import typer
 
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.commands.administration.typed import typed_line
 from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def _read_password() -> str:
     if sys.stdin.isatty():
         found: str = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     else:
-        found = sys.stdin.readline().rstrip("\r\n")
+        found = typed_line("the password")
     if not found:
         raise UsageError("the password is empty: give it as one line on standard input")
     return found

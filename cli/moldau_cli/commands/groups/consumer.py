@@ -351,9 +351,9 @@ def delete_offsets(
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Delete the committed offsets that a group has of topics."""
-    from moldau_cli.plans.offsets import parse_topic
+    from moldau_cli.plans import offsets as plans
 
-    wanted = [parse_topic(topic) for topic in topics]
+    wanted = [plans.parse_topic(topic) for topic in topics]
 
     def answer(deleted: Sequence[TopicPartition]) -> None:
         output.answer_rows(
@@ -363,13 +363,14 @@ def delete_offsets(
     async def work(admin: Admin) -> None:
         await _existing(admin, group)
         committed = await admin.list_group_offsets(group)
+        missing = plans.missing_in(committed, wanted)
+        if missing:
+            raise UsageError(f"group {group} has no committed offsets of {', '.join(missing)}; nothing was deleted")
         found = [
             one
             for one in sorted(committed)
             if any(one.topic == name and (numbers is None or one.partition in numbers) for name, numbers in wanted)
         ]
-        if not found:
-            raise UsageError(f"group {group} has no committed offsets of {', '.join(topics)}")
         with answering_done(found, answer, "not deleted"):
             await admin.delete_group_offsets(group, found)
 

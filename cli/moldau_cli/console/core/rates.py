@@ -11,9 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 POINTS_MAX: Final = 150
+GAP_MS_MAX: Final = 180_000
+"""Between two samples with a rate: the mean of a longer time says nothing of its end."""
+FRESH_MS: Final = 60_000
+"""A rate that is older is not the present one. Samples of a large cluster may be most of this apart."""
 TOPICS_MAX: Final = 200
 """Topics with a history of their own; the busiest are kept. Sums cover all."""
 
@@ -50,7 +54,7 @@ class RateHistory:
     def observe(self, sample: Sample) -> None:
         """Adds a sample; samples of the same time are ignored."""
         last, self._last = self._last, sample
-        if last is None or sample.now_ms <= last.now_ms:
+        if last is None or not 0 < sample.now_ms - last.now_ms <= GAP_MS_MAX:
             return
         seconds = (sample.now_ms - last.now_ms) / 1000
         records = _growth(last.ends, sample.ends)
@@ -83,10 +87,15 @@ class RateHistory:
         """Returns the points of a topic, oldest first; empty if it has none."""
         return list(self._topics.get(name, ()))
 
-    def latest(self, name: str) -> Point | None:
-        """Returns a topic's latest point, if it has one."""
+    def latest(self, name: str, now_ms: float) -> Point | None:
+        """Returns a topic's latest point, if it has one that is fresh."""
         points = self._topics.get(name)
-        return points[-1] if points else None
+        return points[-1] if points and is_fresh(points, now_ms) else None
+
+
+def is_fresh(points: Sequence[Point], now_ms: float) -> bool:
+    """Returns whether the last point tells the present rate."""
+    return bool(points) and now_ms - points[-1].now_ms <= FRESH_MS
 
 
 def _growth(before: Mapping[tuple[str, int], int], after: Mapping[tuple[str, int], int]) -> dict[str, int]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import trio
+
 from moldau.admin import ConfigResource, ResourceType
+from moldau_cli.console.core.rates import is_fresh
 from moldau_cli.console.data.asking import ROWS_MAX, Notes, ask_log_dirs
 from moldau_cli.health import is_nearly_full
 from moldau_cli.inspection import inspect_cluster
@@ -43,21 +46,23 @@ async def overview(admin: Admin, rates: RateHistory) -> dict[str, Json]:
         "replicas": sum(len(part.replicas) for part in parts),
         "in_sync": sum(len(part.isr) for part in parts),
         "refused_logins": seen.refusals.total if seen.refusals.is_known else None,
-        "rates": points(rates.total),
+        "rates": points(rates.total, trio.current_time() * 1000),
         "busiest": _busiest(rates, list(seen.topics)),
     }
 
 
-def points(found: Sequence[Point]) -> list[Json]:
-    """Returns points as ``[milliseconds before the last, records a second, bytes a second]``."""
-    if not found:
+def points(found: Sequence[Point], now_ms: float) -> list[Json]:
+    """Returns points as ``[milliseconds ago, records a second, bytes a second]``; none if the last is not fresh."""
+    if not is_fresh(found, now_ms):
         return []
-    last = found[-1].now_ms
-    return [[round(last - point.now_ms), point.records, point.bytes] for point in found]
+    return [[round(now_ms - point.now_ms), point.records, point.bytes] for point in found]
 
 
 def _busiest(rates: RateHistory, names: Sequence[str]) -> list[Json]:
-    latest = [(name, point) for name in names if (point := rates.latest(name)) is not None and point.records > 0]
+    now_ms = trio.current_time() * 1000
+    latest = [
+        (name, point) for name in names if (point := rates.latest(name, now_ms)) is not None and point.records > 0
+    ]
     latest.sort(key=lambda each: (-each[1].records, each[0]))
     return [{"topic": name, "records": point.records, "bytes": point.bytes} for name, point in latest[:5]]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import trio
+
 from moldau.admin import ConfigResource, ResourceType
 from moldau_cli.console.data.asking import ROWS_MAX, Notes, ask_each, ask_ends, ask_log_dirs, leader_sizes
 from moldau_cli.console.data.cluster import points
@@ -42,7 +44,7 @@ def _row(
 ) -> dict[str, Json]:
     places = [(topic.name, part.partition) for part in topic.partitions]
     known = all(place in begins and place in ends for place in places)
-    latest = rates.latest(topic.name)
+    latest = rates.latest(topic.name, trio.current_time() * 1000)
     return {
         "topic": topic.name,
         "internal": topic.is_internal,
@@ -91,7 +93,7 @@ async def topic(admin: Admin, requester: Requester, rates: RateHistory, name: st
         "total": len(found.partitions),
         "configs": None if configs is None else _own(configs),
         "min_isr": int(configs["min.insync.replicas"].value or 1) if "min.insync.replicas" in (configs or {}) else None,
-        "rates": points(rates.topic(name)),
+        "rates": points(rates.topic(name), trio.current_time() * 1000),
         "notes": list(notes.texts),
     }
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from moldau_cli.errors import UsageError
-from moldau_cli.plans.offsets import OFFSET_MAX, parse_duration_ms, parse_time_ms
+from moldau_cli.plans.offsets import parse_duration_ms, parse_time_ms
+from moldau_cli.words import is_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -115,9 +116,9 @@ def _parse_word(word: str, now_ms: int) -> tuple[Span | None, Span | None]:
     """Returns the beginning and the end that a word names."""
     if word in _WORDS:
         return Span(origin=Origin(_WORDS[word])), None
-    if word.isdecimal() and int(word) <= OFFSET_MAX:
+    if is_number(word):
         return Span(origin=Origin.OFFSET, number=int(word)), None
-    if word[:1] in ("-", "+") and word[1:].isdecimal() and int(word[1:]) <= OFFSET_MAX:
+    if word[:1] in ("-", "+") and is_number(word[1:]):
         return Span(origin=Origin.LAST if word[0] == "-" else Origin.SKIP, number=int(word[1:])), None
     if word.startswith("s@"):
         return Span(origin=Origin.TIME, number=parse_when_ms(word[2:], now_ms, "--offset s@")), None
@@ -131,8 +132,10 @@ def _parse_word(word: str, now_ms: int) -> tuple[Span | None, Span | None]:
 
 def _parse_range(begin: str, end: str, word: str) -> tuple[Span, Span | None]:
     """Returns the beginning and the end of ``begin:end``; one of them may be missing."""
+    if not all(is_number(text) for text in (begin, end) if text not in ("", "end")):
+        raise _unknown(word)
     start = Span(origin=Origin.OFFSET, number=int(begin)) if begin else Span(origin=Origin.EARLIEST)
-    if start.number > OFFSET_MAX or (end.isdecimal() and not start.number <= int(end) <= OFFSET_MAX):
+    if end.isdecimal() and int(end) < start.number:
         raise _unknown(word)
     if not end:
         return start, None

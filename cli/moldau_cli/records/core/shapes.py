@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import base64
 import enum
-import json
 from typing import TYPE_CHECKING, Final
 
-from moldau_cli.records.core.values import plain, text_of
+from moldau_cli.records.core.values import json_text, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,7 +70,7 @@ def document_of(row: Row) -> dict[str, Json]:
 
 
 def _json(row: Row, indent: int | None) -> bytes:
-    return json.dumps(document_of(row), indent=indent, default=plain).encode()
+    return json_text(document_of(row), indent=indent).encode()
 
 
 def _field(name: str, value: object) -> dict[str, Json]:
@@ -80,7 +79,7 @@ def _field(name: str, value: object) -> dict[str, Json]:
             return {name: value.decode("utf-8")}
         except UnicodeDecodeError:
             return {f"{name}_base64": base64.b64encode(value).decode("ascii")}
-    return {name: value}  # type: ignore[dict-item]  # what JSON lacks goes through ``plain``
+    return {name: value}  # type: ignore[dict-item]  # what JSON lacks goes through ``json_text``
 
 
 def _dump(row: Row) -> Iterator[str]:

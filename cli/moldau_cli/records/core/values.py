@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import NamedTuple
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -49,8 +50,50 @@ def text_of(content: object, null: bytes = b"") -> bytes:
     if isinstance(content, bytes):
         return content
     if isinstance(content, str):
-        return content.encode("utf-8", "surrogateescape")
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":"), default=plain).encode()
+        return content.encode("utf-8", "backslashreplace")  # JSON can hold half of a surrogate pair, UTF-8 cannot
+    if isinstance(content, float):
+        return json.dumps(content).encode()
+    return json_text(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+
+
+def json_text(
+    content: object,
+    *,
+    indent: int | None = None,
+    ensure_ascii: bool = True,
+    separators: tuple[str, str] | None = None,
+) -> str:
+    """Returns a value as JSON; what JSON lacks is text in it, also numbers that are none, and keys of objects."""
+
+    def written(value: object) -> str:
+        return json.dumps(
+            value,
+            indent=indent,
+            ensure_ascii=ensure_ascii,
+            separators=separators,
+            default=plain,
+            allow_nan=False,
+        )
+
+    try:
+        return written(content)
+    except (TypeError, ValueError):  # rare, so other values are not searched for it
+        return written(_with_texts(content))
+
+
+def _with_texts(value: object) -> object:
+    """Returns a value with texts in place of the numbers and the keys of objects that JSON lacks."""
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else _key(key): _with_texts(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_texts(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return json.dumps(value)
+    return value
+
+
+def _key(key: object) -> str:
+    return json.dumps(key) if key is None or isinstance(key, bool | int | float) else str(plain(key))
 
 
 def plain(value: object) -> object:

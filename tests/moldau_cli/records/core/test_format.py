@@ -1,6 +1,7 @@
 """Goal: formats, shapes and escapes write records as kcat does. Method: pure functions on rows made by hand."""
 
 import json
+import math
 
 import pytest
 from hypothesis import given
@@ -89,3 +90,24 @@ def test_json_lines_come_back_as_they_were(key, value, headers):
     assert (back.key, back.value, back.headers) == (key, value, tuple(headers))
     assert (back.partition, back.timestamp) == (3, 1_700_000_000_000)
     assert json.loads(writer_of(Shape.JSON)(row(key, value, headers))) == json.loads(line)
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "written"),
+    [
+        (math.nan, b"NaN", "NaN"),
+        ({"a": [math.inf, -math.inf]}, b'{"a":["Infinity","-Infinity"]}', {"a": ["Infinity", "-Infinity"]}),
+        ({b"\xff": 1, 7: 2, None: 3}, '{"\u00ff":1,"7":2,"null":3}'.encode(), {"\u00ff": 1, "7": 2, "null": 3}),
+        ("\ud800", rb"\ud800", "\ud800"),
+        ({"a": "\ud800"}, rb'{"a":"\ud800"}', {"a": "\ud800"}),
+    ],
+)
+def test_values_that_json_or_utf8_lack_are_written(value, text, written):
+    """Any producer can write such keys, texts and numbers: they ended the command, or gave what is no JSON."""
+
+    def refuse(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    assert writer_of(Shape.TEXT)(row(value=b"x", value_view=value)) == text + b"\n"
+    line = writer_of(Shape.JSONL)(row(value=b"x", value_view=value))
+    assert json.loads(line, parse_constant=refuse)["value"] == written
