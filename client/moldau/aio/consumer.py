@@ -89,10 +89,14 @@ class Consumer(ConsumerCalls, AioClient, Generic[KeyOut, ValueOut]):
         self._end_iteration(gives_up=kind is not None)
         await super().__aexit__(kind, error, traceback)
 
-    async def close(self) -> None:
-        """Closes the client as leaving the block without an exception does; idempotent."""
+    async def close(self, timeout_ms: float = 30_000) -> None:
+        """Closes the client as leaving the block without an exception does; idempotent.
+
+        Takes at most ``timeout_ms``. An error of a rebalance callback is raised once the consumer is closed.
+        """
+        limit_ms = max(0.0, arguments.milliseconds("close", timeout_ms))
         self._end_iteration(gives_up=False)
-        await super().close()
+        await self._portal.shut(gives_up=False, closing=lambda opened: opened.close(limit_ms))
 
     async def unsubscribe(self) -> None:
         """Gives up all partitions and leaves the group."""

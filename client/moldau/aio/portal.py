@@ -159,12 +159,13 @@ class AioPortal(Portal[C], Generic[C]):
             call.give_up()
             has_answered.set()
 
-    async def shut(self, *, gives_up: bool) -> None:
+    async def shut(self, *, gives_up: bool, closing: Callable[[C], Awaitable[None]] | None = None) -> None:
         """Closes the client and ends the thread; passes on the exceptions of closing.
 
-        A cancellation makes the client give up pending work, and waits for that at most ``INTERRUPTED_WAIT_S``.
+        ``closing`` is that of ``stop``. A cancellation makes the client give up pending work, and waits for that at
+        most ``INTERRUPTED_WAIT_S``.
         """
-        if self._ask_stop(gives_up=gives_up):
+        if self._ask_stop(gives_up=gives_up, closing=closing):
             assert self._has_ended is not None
             assert self.open_token is not None
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, Self, cast
 
@@ -110,6 +111,14 @@ class Producer(AioClient, Generic[KeyIn, ValueIn]):
         """Starts the thread. Does not wait for a broker."""
         self._handover = await self._portal.open()
         return self
+
+    async def close(self, timeout_ms: float = math.inf) -> None:
+        """Delivers pending records for at most ``timeout_ms``, fails the rest, and ends the thread; idempotent.
+
+        It aborts an open transaction, and waits for a commit under way. A second call waits for the first.
+        """
+        arguments.milliseconds("close", timeout_ms)
+        await self._portal.shut(gives_up=False, closing=lambda opened: opened.close(timeout_ms))
 
     def _opened(self) -> Handover:
         if self._handover is None:

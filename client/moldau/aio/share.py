@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Generic, Self
 
 from moldau.aio.portal import AioClient, AioPortal
 from moldau.blocking.share_calls import ShareCalls
+from moldau.cluster import arguments
 from moldau.serialization.core.values import KeyOut, ValueOut
 from moldau.share import ShareConsumer as TrioShareConsumer
 
@@ -61,10 +62,14 @@ class ShareConsumer(ShareCalls, AioClient, Generic[KeyOut, ValueOut]):
         await self._portal.open()
         return self
 
-    async def close(self) -> None:
-        """Closes the client as leaving the block without an exception does; idempotent."""
+    async def close(self, timeout_ms: float = 30_000) -> None:
+        """Sends the acknowledgements, releases all other records and leaves the group; idempotent.
+
+        Takes at most ``timeout_ms``. An error of the callback is raised once the consumer is closed.
+        """
+        limit_ms = max(0.0, arguments.milliseconds("close", timeout_ms))
         self._is_closed = True
-        await super().close()
+        await self._portal.shut(gives_up=False, closing=lambda opened: opened.close(limit_ms))
 
     async def unsubscribe(self) -> None:
         """Sends the acknowledgements, releases all other records and leaves the group."""

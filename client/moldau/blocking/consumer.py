@@ -86,10 +86,14 @@ class Consumer(ConsumerCalls, PortalClient, Generic[KeyOut, ValueOut]):
         self._end_iteration(gives_up=kind is not None)
         super().__exit__(kind, error, traceback)
 
-    def close(self) -> None:
-        """Closes the client as leaving the block without an exception does; idempotent."""
+    def close(self, timeout_ms: float = 30_000) -> None:
+        """Closes the client as leaving the block without an exception does; idempotent.
+
+        Takes at most ``timeout_ms``. An error of a rebalance callback is raised once the consumer is closed.
+        """
+        limit_ms = max(0.0, arguments.milliseconds("close", timeout_ms))
         self._end_iteration(gives_up=False)
-        super().close()
+        self._portal.stop(gives_up=False, closing=lambda opened: opened.close(limit_ms))
 
     def unsubscribe(self) -> None:
         """Gives up all partitions and leaves the group."""

@@ -191,7 +191,10 @@ class Handover:
                 record = self.queue.popleft()
             except IndexError:
                 return count
-            self._fail(record[6], _closed() if error is None else error)
+            if error is None:
+                self._refuse(record[6], _closed())
+            else:
+                self._fail(record[6], error)
             count += 1
 
     def _fail(self, delivery: PendingDelivery[Any], error: Exception) -> None:
@@ -202,8 +205,12 @@ class Handover:
     # --- the trio thread
 
     def end(self) -> None:
-        """Refuses further records and fails the queued ones."""
+        """Refuses further records and fails the queued ones, and with them a commit that waits for them."""
         self.is_ended = True
+        if self._in_hand is not None:
+            if self._producer.intake.is_in_transaction:
+                self._refused = _closed()
+            self._in_hand.cancel()
         with self._room:
             self._room.notify_all()
         self._call_on_room()
@@ -297,7 +304,7 @@ class Handover:
         finally:
             self._in_hand = None
         if scope.cancelled_caught:
-            self._fail(delivery, _closed() if trio.current_time() >= until else _aborted())
+            self._fail(delivery, _closed() if self.is_ended or trio.current_time() >= until else _aborted())
         else:
             self._take(delivery, taken)
 
@@ -319,6 +326,14 @@ class Handover:
         """
         self._metadata_until = trio.current_time() + self._producer.intake.max_block_ms / 1000
         await self.wait_empty()
+
+    async def close(self, timeout_ms: float) -> None:
+        """Closes the producer as its own ``close`` does; the queued records count as pending."""
+        until = trio.current_time() + timeout_ms / 1000
+        with trio.CancelScope(deadline=until):
+            await self.drain()
+        self.end()
+        await self._producer.close(max(0.0, 1000 * (until - trio.current_time())))
 
     async def _wait_taken(self, timeout_ms: float | None) -> float | None:
         """Waits until the records before are taken; returns the time that is left of ``timeout_ms``.

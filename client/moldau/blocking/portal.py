@@ -122,6 +122,7 @@ class Portal(Generic[C]):
         """
         self._stop: trio.Event | None = None
         self._gives_up = False
+        self._closing: Callable[[C], Awaitable[None]] | None = None
         self._failure: BaseException | None = None
         self._client: C | None = None
 
@@ -177,6 +178,8 @@ class Portal(Generic[C]):
                 if self._gives_up:
                     scope.cancel()
                     await trio.lowlevel.checkpoint()
+                elif self._closing is not None:
+                    await self._closing(client)
 
     def _check_caller(self) -> None:
         """Refuses calls that would block a trio event loop.
@@ -220,6 +223,10 @@ class Portal(Generic[C]):
         """Runs a coroutine function in the thread and returns its result.
 
         An interrupt cancels the coroutine and waits for its end for at most ``INTERRUPTED_WAIT_S``.
+
+        Raises:
+            TimeoutError: the call took longer than its time limit.
+            RuntimeError: the client is not open, or was closed during the call.
         """
         return self.call_or_undo(lambda _: None, function, *args, **kwargs)
 
@@ -239,6 +246,8 @@ class Portal(Generic[C]):
             return call.answers[0]
         except (trio.RunFinishedError, trio.Cancelled) as error:
             raise RuntimeError("the client was closed during the call") from error
+        except trio.TooSlowError as error:
+            raise TimeoutError(str(error)) from error
         except BaseException as error:
             if error is not call.error:
                 with contextlib.suppress(trio.RunFinishedError):
@@ -258,9 +267,12 @@ class Portal(Generic[C]):
         """Forgets the thread, which a forked process does not have."""
         self.open_token = None
 
-    def stop(self, *, gives_up: bool) -> None:
-        """Closes the client and ends the thread; passes on the exceptions of closing."""
-        if self._ask_stop(gives_up=gives_up):
+    def stop(self, *, gives_up: bool, closing: Callable[[C], Awaitable[None]] | None = None) -> None:
+        """Closes the client and ends the thread; passes on the exceptions of closing.
+
+        ``closing`` runs in the thread before the client is left, unless it is given up or another call closes it.
+        """
+        if self._ask_stop(gives_up=gives_up, closing=closing):
             self._thread.join()
         self._raise_failure()
 
@@ -269,10 +281,12 @@ class Portal(Generic[C]):
         if self._pid == os.getpid() and self._ask_stop(gives_up=True):
             self._thread.join(INTERRUPTED_WAIT_S)
 
-    def _ask_stop(self, *, gives_up: bool) -> bool:
+    def _ask_stop(self, *, gives_up: bool, closing: Callable[[C], Awaitable[None]] | None = None) -> bool:
         """Asks the thread to close the client; returns whether it runs."""
         if not self._thread.is_alive() or self.open_token is None or self._stop is None:
             return False
+        if not self._stop.is_set():
+            self._closing = closing
         self._gives_up = gives_up
         # The thread may have ended on its own; its failure then says why.
         with contextlib.suppress(trio.RunFinishedError):

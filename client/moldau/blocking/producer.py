@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Self, cast
 
@@ -102,6 +103,14 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
         """Starts the thread. Does not wait for a broker."""
         self._handover = self._portal.start()
         return self
+
+    def close(self, timeout_ms: float = math.inf) -> None:
+        """Delivers pending records for at most ``timeout_ms``, fails the rest, and ends the thread; idempotent.
+
+        It aborts an open transaction, and waits for a commit under way. A second call waits for the first.
+        """
+        arguments.milliseconds("close", timeout_ms)
+        self._portal.stop(gives_up=False, closing=lambda opened: opened.close(timeout_ms))
 
     def _opened(self) -> Handover:
         """Returns the hand-over to the trio thread.
@@ -260,10 +269,7 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
             TimeoutError: records are pending after ``timeout_ms``.
         """
         arguments.milliseconds("flush", timeout_ms)
-        try:
-            self._portal.call(self._opened().flush, timeout_ms)
-        except trio.TooSlowError as error:
-            raise TimeoutError(str(error)) from error
+        self._portal.call(self._opened().flush, timeout_ms)
 
     def partitions_for(self, topic: str) -> tuple[PartitionInfo, ...]:
         """Returns the partitions of a topic.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Generic, Self
 
 from moldau.blocking.portal import Portal, PortalClient
 from moldau.blocking.share_calls import ShareCalls
+from moldau.cluster import arguments
 from moldau.serialization.core.values import KeyOut, ValueOut
 from moldau.share import ShareConsumer as TrioShareConsumer
 
@@ -55,10 +56,14 @@ class ShareConsumer(ShareCalls, PortalClient, Generic[KeyOut, ValueOut]):
         self._portal.start()
         return self
 
-    def close(self) -> None:
-        """Closes the client as leaving the block without an exception does; idempotent."""
+    def close(self, timeout_ms: float = 30_000) -> None:
+        """Sends the acknowledgements, releases all other records and leaves the group; idempotent.
+
+        Takes at most ``timeout_ms``. An error of the callback is raised once the consumer is closed.
+        """
+        limit_ms = max(0.0, arguments.milliseconds("close", timeout_ms))
         self._is_closed = True
-        super().close()
+        self._portal.stop(gives_up=False, closing=lambda opened: opened.close(limit_ms))
 
     def unsubscribe(self) -> None:
         """Sends the acknowledgements, releases all other records and leaves the group."""
@@ -99,6 +104,6 @@ class ShareConsumer(ShareCalls, PortalClient, Generic[KeyOut, ValueOut]):
         """Sends the acknowledgements and waits until the brokers have stored them; returns the outcome by partition.
 
         Raises:
-            trio.TooSlowError: the brokers did not answer within ``timeout_ms``.
+            TimeoutError: the brokers did not answer within ``timeout_ms``.
         """
         return self._portal.call(self._consumer.commit, timeout_ms)

@@ -560,3 +560,76 @@ def test_waits_for_the_queue_end_with_the_producer():
         return trio.current_time()
 
     assert trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)) == 1
+
+
+def test_an_end_fails_the_commit_of_what_it_drops():
+    """Otherwise the transaction would be committed without these records, while another thread closes the producer."""
+    producer = MissingTopics()
+    committed = []
+
+    async def commit(timeout_ms):
+        await trio.lowlevel.checkpoint()
+        committed.append(timeout_ms)
+
+    producer.commit_transaction = commit
+
+    async def script(handover):
+        async def refused():
+            with pytest.raises(AbortableTransactionError, match="closed before it took the record"):
+                await handover.commit_transaction(None)
+
+        for topics in (("no",), ("no", "t")):
+            handover.is_ended, handover._refused = False, None
+            deliveries = queued(handover, *topics)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(refused)
+                await trio.sleep(1)
+                handover.end()
+            await trio.testing.wait_all_tasks_blocked()
+            for delivery in deliveries:
+                with pytest.raises(KafkaError, match="closed before it took the record"):
+                    delivery.outcome()
+        assert committed == []
+
+    waiting_script(producer, script)
+
+
+@pytest.mark.parametrize("timeout_ms", [5_000, 0])
+def test_closing_takes_no_longer_than_asked(timeout_ms):
+    """The queued records count as pending; the producer has the rest of the time."""
+    producer = MissingTopics()
+    given = []
+
+    async def close(left_ms):
+        await trio.sleep(1)
+        given.append(left_ms)
+
+    producer.close = close
+
+    async def script(handover):
+        deliveries = queued(handover, "no", "t")
+        await handover.close(timeout_ms)
+        assert (given, trio.current_time()) == ([0], timeout_ms / 1000 + 1)
+        for delivery in deliveries:
+            with pytest.raises(KafkaError, match="closed before it took the record"):
+                delivery.outcome()
+
+    waiting_script(producer, script)
+
+
+def test_closing_passes_the_rest_of_its_time_on():
+    producer = MissingTopics()
+    given = []
+
+    async def close(left_ms):
+        await trio.lowlevel.checkpoint()
+        given.append(left_ms)
+
+    producer.close = close
+
+    async def script(handover):
+        (delivery,) = queued(handover, "t")
+        await handover.close(5_000)
+        assert (given, delivery.taken) == ([5_000], "delivery of t")
+
+    waiting_script(producer, script)

@@ -227,3 +227,14 @@ def test_the_wait_for_a_call_that_does_not_end_is_bounded(monkeypatch):
         with pytest.raises(Interrupt):
             opened.call(poll, released)
         opened.call_sync(released.set)
+
+
+def test_a_call_that_takes_too_long_raises_timeout_error():
+    """The error of trio would be no ``TimeoutError``, which the callers of threads expect."""
+
+    async def wait() -> None:
+        with trio.fail_after(0):
+            await trio.sleep_forever()
+
+    with portal() as opened, pytest.raises(TimeoutError):
+        opened.call(wait)
