@@ -142,7 +142,12 @@ class Consumer(ConsumerCalls, AioClient, Generic[KeyOut, ValueOut]):
             record = self._unread.take()
             if record is not None:
                 return record
-            batches = await self._portal.call_async_or_undo(self._put_back, self._consumer.poll, 1000)
+            try:
+                batches = await self._portal.call_async_or_undo(self._put_back, self._consumer.poll, 1000)
+            except RuntimeError:
+                if not self._is_closed:  # by another task, during the poll
+                    raise
+                break
             self._unread.fill(batches)
             if not batches:
                 await asyncio.sleep(0)
@@ -153,10 +158,17 @@ class Consumer(ConsumerCalls, AioClient, Generic[KeyOut, ValueOut]):
         return Iteration(self._next_batch)
 
     async def _next_batch(self) -> ConsumedBatch[KeyOut, ValueOut]:
-        self._return_unread()
-        return await self._portal.call_async_or_undo(
-            lambda batch: self._put_back([batch]), lambda: self._consumer.batches().__anext__()
-        )
+        if self._is_closed:
+            raise StopAsyncIteration
+        try:
+            self._return_unread()
+            return await self._portal.call_async_or_undo(
+                lambda batch: self._put_back([batch]), lambda: self._consumer.batches().__anext__()
+            )
+        except RuntimeError:
+            if not self._is_closed:  # by another task, during the poll
+                raise
+            raise StopAsyncIteration from None
 
     async def position(self, partition: tuple[str, int], timeout_ms: float | None = None) -> int:
         """Returns the offset of the next record; waits until it is known."""

@@ -159,12 +159,25 @@ class AioPortal(Portal[C], Generic[C]):
             call.give_up()
             has_answered.set()
 
+    def check_closer(self) -> None:
+        """Refuses to close the client where the end of its thread cannot be awaited.
+
+        Raises:
+            RuntimeError: the client was opened in another event loop, which alone learns of the end.
+        """
+        if self._thread.is_alive():
+            self._check_caller()
+
     async def shut(self, *, gives_up: bool, closing: Callable[[C], Awaitable[None]] | None = None) -> None:
         """Closes the client and ends the thread; passes on the exceptions of closing.
 
         ``closing`` is that of ``stop``. A cancellation makes the client give up pending work, and waits for that at
         most ``INTERRUPTED_WAIT_S``.
+
+        Raises:
+            RuntimeError: see ``check_closer``.
         """
+        self.check_closer()
         if self._ask_stop(gives_up=gives_up, closing=closing):
             assert self._has_ended is not None
             assert self.open_token is not None

@@ -154,7 +154,7 @@ class Producer(AioClient, Generic[KeyIn, ValueIn]):
         record = on_send(self._trio_producer.interceptors, record)
         try:
             return await self._send_intercepted(record)
-        except Exception as error:
+        except BaseException as error:  # a cancellation, too: no outcome follows it
             on_acknowledgement(self._trio_producer.interceptors, record, None, error)
             raise
 
@@ -193,6 +193,10 @@ class Producer(AioClient, Generic[KeyIn, ValueIn]):
         delivery.intercepted = intercepted
         given, partition, timestamp = arguments.record("send", topic, value, key, headers, partition, timestamp)
         record = (topic, value, key, tuple(given), partition, timestamp, delivery)
+        self._since_step += 1
+        if self._since_step >= _SENDS_PER_STEP:  # before the record is queued: a cancelled call sends nothing
+            self._since_step = 0
+            await asyncio.sleep(0)
         while not handover.put_nowait(record, token, self._note_room):
             room = self._room
             if room is None:
@@ -201,10 +205,6 @@ class Producer(AioClient, Generic[KeyIn, ValueIn]):
             await room.wait()
             if self._room is room:
                 self._room = None
-        self._since_step += 1
-        if self._since_step >= _SENDS_PER_STEP:
-            self._since_step = 0
-            await asyncio.sleep(0)
         return delivery
 
     async def _encoded(

@@ -68,6 +68,7 @@ class ShareConsumer(ShareCalls, AioClient, Generic[KeyOut, ValueOut]):
         Takes at most ``timeout_ms``. An error of the callback is raised once the consumer is closed.
         """
         limit_ms = max(0.0, arguments.milliseconds("close", timeout_ms))
+        self._portal.check_closer()
         self._is_closed = True
         await self._portal.shut(gives_up=False, closing=lambda opened: opened.close(limit_ms))
 
@@ -102,7 +103,12 @@ class ShareConsumer(ShareCalls, AioClient, Generic[KeyOut, ValueOut]):
 
     async def __anext__(self) -> ShareRecord[KeyOut, ValueOut]:
         while not self._is_closed:
-            records = await self.poll(1000, 1)
+            try:
+                records = await self.poll(1000, 1)
+            except RuntimeError:
+                if not self._is_closed:  # by another task, during the poll
+                    raise
+                break
             if records:
                 return records[0]
             await asyncio.sleep(0)

@@ -130,17 +130,26 @@ class Consumer(ConsumerCalls, PortalClient, Generic[KeyOut, ValueOut]):
             record = self._unread.take()
             if record is not None:
                 yield record
-            else:
+                continue
+            try:
                 self._unread.fill(self._portal.call_or_undo(self._put_back, self._consumer.poll, 1000))
+            except RuntimeError:
+                if not self._is_closed:  # by another thread, during the poll
+                    raise
 
     def batches(self) -> Iterator[ConsumedBatch[KeyOut, ValueOut]]:
         """Iterates over the records of one partition at a time, without end until the consumer is closed."""
         while not self._is_closed:
-            self._return_unread()
             try:
-                yield self._portal.call_or_undo(lambda batch: self._put_back([batch]), self._next_batch)
+                self._return_unread()
+                batch = self._portal.call_or_undo(lambda batch: self._put_back([batch]), self._next_batch)
             except StopAsyncIteration:
                 return
+            except RuntimeError:
+                if not self._is_closed:  # by another thread, during the poll
+                    raise
+            else:
+                yield batch
 
     async def _next_batch(self) -> ConsumedBatch[KeyOut, ValueOut]:
         return await self._consumer.batches().__anext__()

@@ -98,6 +98,7 @@ class ConsumerCalls:
                 self._consumer.seek((each.topic, each.partition), first, cluster=each.cluster)
 
     def _end_iteration(self, *, gives_up: bool) -> None:
+        self._portal.check_closer()
         self._is_closed = True
         if gives_up:
             self._unread.clear()

@@ -267,11 +267,24 @@ class Portal(Generic[C]):
         """Forgets the thread, which a forked process does not have."""
         self.open_token = None
 
+    def check_closer(self) -> None:
+        """Refuses to close the client where the end of its thread cannot be awaited.
+
+        Raises:
+            RuntimeError: a callback of the client calls, in that thread.
+        """
+        if threading.current_thread() is self._thread:
+            self._check_caller()
+
     def stop(self, *, gives_up: bool, closing: Callable[[C], Awaitable[None]] | None = None) -> None:
         """Closes the client and ends the thread; passes on the exceptions of closing.
 
         ``closing`` runs in the thread before the client is left, unless it is given up or another call closes it.
+
+        Raises:
+            RuntimeError: see ``check_closer``.
         """
+        self.check_closer()
         if self._ask_stop(gives_up=gives_up, closing=closing):
             self._thread.join()
         self._raise_failure()

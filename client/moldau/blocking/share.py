@@ -62,6 +62,7 @@ class ShareConsumer(ShareCalls, PortalClient, Generic[KeyOut, ValueOut]):
         Takes at most ``timeout_ms``. An error of the callback is raised once the consumer is closed.
         """
         limit_ms = max(0.0, arguments.milliseconds("close", timeout_ms))
+        self._portal.check_closer()
         self._is_closed = True
         self._portal.stop(gives_up=False, closing=lambda opened: opened.close(limit_ms))
 
@@ -89,7 +90,13 @@ class ShareConsumer(ShareCalls, PortalClient, Generic[KeyOut, ValueOut]):
         In the mode ``implicit`` asking for the next record accepts the one before.
         """
         while not self._is_closed:
-            yield from self._portal.call_or_undo(self._consumer.put_back, self._consumer.poll, 1000, 1)
+            try:
+                records = self.poll(1000, 1)
+            except RuntimeError:
+                if not self._is_closed:  # by another thread, during the poll
+                    raise
+            else:
+                yield from records
 
     def client_instance_id(self, timeout_ms: float | None = None) -> UUID:
         """Returns the id under which brokers keep this client's metrics (KIP-714).

@@ -14,6 +14,7 @@ import trio.testing
 from moldau.aio.consumer import Consumer
 from moldau.aio.portal import AioPortal
 from moldau.aio.producer import AioDelivery, Producer
+from moldau.cluster.interceptors import ProducerInterceptor
 from moldau.runtime.tasks.sync import Signal
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
@@ -126,3 +127,39 @@ def test_deliveries_are_not_awaited_beyond_the_trio_thread():
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     assert all(settled.is_set for _, settled in awaited)
+
+
+def test_a_cancelled_send_has_queued_nothing():
+    """Each 256th call lets other tasks run; a task that was cancelled there had sent its record nevertheless."""
+
+    async def main():
+        async with Producer(NOWHERE) as producer:
+            producer._since_step = 255
+            sending = asyncio.create_task(producer.send("t", b""))
+            await asyncio.sleep(0)
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+            assert (producer._handover._passed, producer._handover._in_hand, producer._since_step) == (0, None, 0)
+            assert not producer._handover.queue
+
+    asyncio.run(main())
+
+
+def test_an_interceptor_learns_of_a_cancelled_send():
+    outcomes = []
+
+    class Noting(ProducerInterceptor):
+        def on_acknowledgement(self, record, metadata, error):
+            outcomes.append((record.value, metadata, type(error)))
+
+    async def main():
+        async with Producer(NOWHERE, interceptors=[Noting()]) as producer:
+            producer._since_step = 255
+            sending = asyncio.create_task(producer.send("t", b"x"))
+            await asyncio.sleep(0)
+            sending.cancel()
+            await asyncio.wait([sending])
+
+    asyncio.run(main())
+    assert outcomes == [(b"x", None, asyncio.CancelledError)]
