@@ -87,25 +87,32 @@ class Tracing:
 class _ProducerTracing(ProducerInterceptor):
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
-        self._open: dict[int, tuple[OutputRecord[Any, Any], Span]] = {}
-        """The spans of records without an outcome, at most as many as the producer's buffer holds."""
+        self._open: dict[int, tuple[object, Span]] = {}
+        """The spans of records without an outcome, at most as many as the producer's buffer holds.
+
+        The key is the id of the header that carries the span, which stays where an interceptor behind this one replaces
+        the record; without such a header, that of the record.
+        """
 
     def on_send(self, record: OutputRecord[Any, Any]) -> OutputRecord[Any, Any]:
         span = self._tracer.start_span(
             f"send {record.topic}", kind=SpanKind.PRODUCER, attributes=_attributes(record.topic, "send")
         )
         headers: Headers = list(record.headers)
+        given = [id(each) for each in headers]
         propagate.inject(headers, trace.set_span_in_context(span), _SETTER)
         sent = record._replace(headers=tuple(headers))
-        self._open[id(sent)] = sent, span
+        carrier: object = headers[-1] if headers and id(headers[-1]) not in given else sent
+        self._open[id(carrier)] = carrier, span
         return sent
 
     def on_acknowledgement(
         self, record: OutputRecord[Any, Any], metadata: RecordMetadata | None, error: BaseException | None
     ) -> None:
-        _, span = self._open.pop(id(record), (None, None))
-        if span is None:
-            return  # an interceptor behind this one has replaced the record
+        found = [self._open.pop(id(each)) for each in (*record.headers, record) if id(each) in self._open]
+        if not found:
+            return  # an interceptor behind this one has replaced the headers
+        _, span = found[0]
         if metadata is not None:
             span.set_attribute("messaging.destination.partition.id", str(metadata.partition))
             span.set_attribute("messaging.kafka.offset", metadata.offset)

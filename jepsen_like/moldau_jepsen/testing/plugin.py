@@ -30,7 +30,7 @@ import pytest
 from moldau_jepsen.testing.wanted import Wanted, hint_of_outsiders, read_marker
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
     from moldau_jepsen.testing.local import TestCluster
     from moldau_jepsen.testing.pipeline import PipelineHistory
@@ -85,6 +85,8 @@ SHARED: pytest.StashKey[TestCluster] = pytest.StashKey()
 """The session's cluster; set once it has started."""
 USED: pytest.StashKey[list[TestCluster]] = pytest.StashKey()
 """The process clusters that a test uses."""
+TEST: pytest.StashKey[Callable[..., object]] = pytest.StashKey()
+"""The coroutine function of a test, as it is before a plugin such as pytest-asyncio puts another function around it."""
 TIMELINE: pytest.StashKey[str] = pytest.StashKey()
 """The last events of a simulated test that failed."""
 
@@ -109,7 +111,7 @@ def wanted_by(request: pytest.FixtureRequest) -> Wanted:
     try:
         return read_marker(
             request.node.get_closest_marker(MARKER),
-            is_coroutine=inspect.iscoroutinefunction(request.function),
+            is_coroutine=TEST in request.node.stash,
             simulate=request.config.getoption(OPTION),
         )
     except ValueError as error:
@@ -166,11 +168,24 @@ def moldau_cluster(request: pytest.FixtureRequest) -> Iterator[TestCluster | Sim
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    """Replaces a shared cluster that could not be restored after an earlier test."""
+    """Replaces a shared cluster that could not be restored after an earlier test; keeps the test's coroutine."""
+    test = getattr(item, "obj", None)
+    if inspect.iscoroutinefunction(test) and not _is_of_asyncio(item):
+        item.stash[TEST] = test
     shared = item.config.stash.get(SHARED, None)
     if shared is not None and "moldau_shared_cluster" in getattr(item, "fixturenames", ()):
         shared.make_whole()
     yield
+
+
+def _is_of_asyncio(item: pytest.Item) -> bool:
+    """Returns whether the test, its class or its module has the marker of pytest-asyncio.
+
+    In its mode ``auto`` that plugin marks all coroutine tests itself, which does not count.
+    """
+    own = getattr(getattr(item, "obj", None), "pytestmark", ())
+    above = item.parent is not None and item.parent.get_closest_marker("asyncio") is not None
+    return above or any(mark.name == "asyncio" for mark in own)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -217,13 +232,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     A test may use the cluster without an argument: by ``usefixtures``, or through another fixture.
     """
     held = cast("TestCluster | SimulatedTest | None", pyfuncitem.funcargs.get("moldau_cluster"))
-    if held is None or not inspect.iscoroutinefunction(pyfuncitem.obj):
+    test = pyfuncitem.stash.get(TEST, None)
+    if held is None or test is None:
         return None
     from moldau_jepsen.testing import scenario
 
     names = pyfuncitem._fixtureinfo.argnames
     given = {name: pyfuncitem.funcargs[name] for name in names}
-    test = pyfuncitem.obj
 
     def run(cluster: scenario.Cluster) -> object:
         return test(**(given | {"moldau_cluster": cluster} if "moldau_cluster" in names else given))

@@ -51,6 +51,10 @@ async def test_loads_no_campaign_and_no_planted_bug(moldau_cluster):
     assert not {"moldau_jepsen.simulation.campaign", "moldau_jepsen.simulation.mutants"} & set(sys.modules)
 
 
+async def test_passes_beside_asyncio_in_mode_auto(moldau_cluster):
+    assert trio.current_time() > 0
+
+
 async def test_is_too_early(early): ...
 
 
@@ -71,6 +75,18 @@ async def test_fails_in_a_group(moldau_cluster):
 @pytest.mark.moldau(simulated=True, seed=3)
 async def test_has_a_wrong_marker(moldau_cluster): ...
 """
+
+
+AUTO = """
+import pytest
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item):
+    if "in_mode_auto" in item.name:
+        item.obj = lambda **given: pytest.fail("under asyncio")
+"""
+"""A plugin that puts a function of its own around tests, as pytest-asyncio does with ``asyncio_mode = auto``."""
 
 
 INTERRUPTED = """
@@ -102,6 +118,7 @@ def section(text: str, heading: str) -> str:
 def simulated(tmp_path_factory: pytest.TempPathFactory, interruptible: None) -> Finished:
     """The session of all files for the simulation; the last one interrupts it."""
     directory = tmp_path_factory.mktemp("simulated")
+    (directory / "conftest.py").write_text(AUTO)
     (directory / "test_1_payments.py").write_text(examples()[0])
     (directory / "test_2_some.py").write_text(SIMULATED)
     (directory / "test_3_interrupted.py").write_text(INTERRUPTED)
@@ -118,7 +135,7 @@ def test_the_documented_consumer_is_tested_in_the_simulation(simulated: Finished
 def test_fixtures_and_failures_in_the_simulation(simulated: Finished) -> None:
     said = simulated.stdout
     outcomes = re.findall(r"^(\w+) test_2_some.py::", said, re.MULTILINE)
-    assert (outcomes.count("FAILED"), outcomes.count("PASSED"), outcomes.count("ERROR")) == (2, 4, 2), said
+    assert (outcomes.count("FAILED"), outcomes.count("PASSED"), outcomes.count("ERROR")) == (2, 5, 2), said
     early = section(said, "ERROR at setup of test_is_too_early")
     assert "no 'bootstrap': the cluster of a simulated test exists only while the test's coroutine runs" in early
     for name in ("test_fails_by_outcome", "test_fails_in_a_group"):
