@@ -29,6 +29,7 @@ from moldau_cli.commands.administration.replicas import _answer_elected
 from moldau_cli.commands.groups.consumer import _describe, _describe_all, _document
 from moldau_cli.commands.topics import _answer_starts, _delete_below
 from moldau_cli.commands.watching.offsets import _merged
+from moldau_cli.console.data.groups import group as group_page
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.inspection import inspect_cluster
 from moldau_cli.operations.partial import Listed, summary
@@ -199,7 +200,7 @@ def test_all_groups_are_shown_but_those_that_fail():
     admin.refused.add("b")
     found, failures = trio.run(_describe_all, admin)
     assert [each.description.group_id for each in found] == ["c"]
-    assert list(failures) == ["broker 3 (h:3)", "group b"]
+    assert list(failures) == ["broker 3 (h:3)", "group b", "t-1"]
     assert failures["group b"].code is ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
@@ -274,10 +275,36 @@ class DeletesOne(OneWithoutLeader):
         raise AdminError({str(one): LATE for one in wanted}, {})
 
 
-def test_deleted_records_are_reported_although_ranges_are_not_known(capsys):
+def test_deletions_are_reported_although_ranges_are_not_known(capsys):
     """The failure to ask for the range of offsets hid what had been deleted."""
     deletion = _delete_below(DeletesOne(), {("t", 0): 7, ("t", 1): 99})
     with pytest.raises(UsageError, match=r"not deleted: t-1: .*OFFSET_OUT_OF_RANGE"):
         trio.run(answer_results, deletion, _answer_starts, "not deleted")
     answer = json.loads(capsys.readouterr().out)
     assert answer == {"partitions": [{"topic": "t", "partition": 0, "log_start_offset": 7}]}
+
+
+class OneShareGroup:
+    """A cluster with one share group, which the requests about consumer groups do not find."""
+
+    async def describe_groups(self, groups):
+        return {group: replace(DEAD, group_id=group) for group in groups}
+
+    async def list_group_offsets(self, group):
+        await trio.lowlevel.checkpoint()
+        return {}
+
+    async def groups_of_each(self, *, within_s):
+        await trio.lowlevel.checkpoint()
+        return Listed([GroupListing(group_id="s", protocol_type="share", state="Stable", type="share")], {})
+
+
+DEAD = GroupDescription(group_id="", state="Dead", protocol_type="", protocol="", coordinator=1, members=())
+
+
+def test_the_page_of_a_share_group_says_what_it_is():
+    """The list of groups has a link to it, and the page said that there is no such group."""
+    with pytest.raises(LookupError, match=r"s is a share group, .* moldau share-groups describe"):
+        trio.run(group_page, OneShareGroup(), "s")
+    with pytest.raises(LookupError, match="there is no group g"):
+        trio.run(group_page, OneShareGroup(), "g")

@@ -198,6 +198,7 @@ def _bracketed(host: str) -> str:
 
 
 def _setting(key: str, value: str, optional: bool) -> str:
+    value = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")  # a file of properties has escapes
     declared = key.removeprefix(CONTROLLER_PREFIX)
     if declared not in BROKER_CONFIG.keys:  # with the prefix of another listener, or unknown: the parser refuses it
         return f"{key}={value}\n"

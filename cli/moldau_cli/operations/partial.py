@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from moldau import TopicPartition
-    from moldau.admin import GroupListing, TopicDescription, TransactionListing
+    from moldau.admin import GroupListing, LogDirDescription, TopicDescription, TransactionListing
     from moldau.protocol.schema import Request, Response
     from moldau.runtime.net.served_versions import NeededVersion
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 OFFSETS_S: Final = 10.0
-"""How long the leaders of partitions may take to tell offsets."""
+"""How long leaders may take to tell offsets, and brokers to describe their log directories."""
 LISTING_S: Final = 15.0
 """How long a broker may take to list what it coordinates. A coordinator that has just started loads its logs first."""
 NAMED_MAX: Final = 5
@@ -56,6 +56,21 @@ async def ask_offsets(
         return Offsets(await bounded.list_offsets(wanted, isolation_level=isolation_level), {})
     except AdminError as error:
         return Offsets(error.results if isinstance(error.results, dict) else {}, error.failures)
+
+
+async def ask_log_dirs(
+    admin: Admin, brokers: Sequence[int], *, partitions: Iterable[tuple[str, int]] | None = None
+) -> tuple[dict[int, list[LogDirDescription]], Mapping[str, KafkaError]]:
+    """Returns the log directories of the brokers that answer in time, and the errors of the others."""
+    bounded = admin.within(round(OFFSETS_S * 1000))
+    try:
+        return await bounded.describe_log_dirs(brokers, partitions=partitions), {}
+    except AdminError as error:
+        return error.results if isinstance(error.results, dict) else {}, error.failures
+    except KafkaError as error:
+        if len(brokers) != 1:
+            raise
+        return {}, {f"broker {brokers[0]}": error}
 
 
 async def describe_present(admin: Admin, names: Iterable[str]) -> dict[str, TopicDescription]:

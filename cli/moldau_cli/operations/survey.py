@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import KafkaError
 from moldau_cli.errors import UsageError
+from moldau_cli.operations.partial import ask_log_dirs, describe_present
 from moldau_cli.plans.balance.execution import RunningMove
 from moldau_cli.plans.balance.state import BrokerState, PlacedPartition
 
@@ -32,6 +33,10 @@ class Survey:
     sizes: Mapping[tuple[str, int, int], int]
     """Bytes of each replica (topic, partition, broker) on a live broker."""
     moving: Mapping[Partition, RunningMove]
+    described: frozenset[int]
+    """The brokers whose log directories are known."""
+    failures: Mapping[str, KafkaError]
+    """Why those of other live brokers are not; a survey with moves fails instead."""
 
     @property
     def placed(self) -> dict[Partition, PlacedPartition]:
@@ -61,7 +66,11 @@ async def survey(admin: Admin, *, with_moves: bool = True) -> Survey:
     cluster = await admin.describe_cluster(include_fenced=True)
     live = [one.node_id for one in cluster.brokers if one.node_id not in cluster.fenced]
     names = [topic.name for topic in await admin.list_topics(include_internal=True)]
-    directories = await admin.describe_log_dirs(live)
+    failures: Mapping[str, KafkaError] = {}
+    if with_moves:  # a plan needs the sizes of all replicas
+        directories = await admin.describe_log_dirs(live)
+    else:
+        directories, failures = await ask_log_dirs(admin, live)
     return Survey(
         brokers={
             one.node_id: BrokerState(
@@ -73,8 +82,10 @@ async def survey(admin: Admin, *, with_moves: bool = True) -> Survey:
             for one in cluster.brokers
         },
         nodes={one.node_id: one for one in cluster.brokers},
-        topics=await admin.describe_topics(names) if names else {},
+        topics=await describe_present(admin, names),
         sizes=sizes_of(directories),
+        described=frozenset(directories),
+        failures=failures,
         moving=await running_moves(admin) if with_moves else {},
     )
 

@@ -13,7 +13,15 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli.commands.groups.consumer import _describe
 from moldau_cli.console.data import groups as pages
 from moldau_cli.console.identities import open_identity
-from moldau_cli.operations.partial import LISTING_S, OFFSETS_S, ListingAdmin, ask_offsets, describe_present
+from moldau_cli.operations.partial import (
+    LISTING_S,
+    OFFSETS_S,
+    ListingAdmin,
+    ask_log_dirs,
+    ask_offsets,
+    describe_present,
+)
+from moldau_cli.operations.survey import survey
 from support.cluster.broker_cluster import run_cluster
 
 GROUPS = [f"g{number}" for number in range(6)]
@@ -59,6 +67,8 @@ async def scenario(cluster):
         seen["groups"] = await timed(admin.groups_of_each)
         seen["transactions"] = await timed(admin.transactions_of_each)
         seen["offsets"] = await timed(lambda: ask_offsets(admin, wanted))
+        seen["brokers"] = await timed(lambda: survey(admin, with_moves=False))
+        seen["directories"] = await timed(lambda: ask_log_dirs(admin, [SILENT]))
         near = next(group for group, broker in seen["coordinators"].items() if broker != SILENT)
         seen["group"] = await timed(lambda: _describe(admin, near))
         async with open_identity(SERVERS, environment) as identity:
@@ -114,6 +124,17 @@ def test_offsets_of_other_leaders_are_shown(seen):
     assert took_s < OFFSETS_S + 2
     described, took_s = seen["group"]
     assert [row["log_end_offset"] for row in described.rows] == [0, None, 0]
+    assert took_s < OFFSETS_S + 2
+
+
+def test_brokers_are_listed_without_the_bytes_of_one(seen):
+    found, took_s = seen["brokers"]
+    assert sorted(found.brokers) == [1, 2]
+    assert found.described == {1}
+    assert list(found.failures) == ["broker 2"]
+    assert took_s < OFFSETS_S + 3
+    (directories, failures), took_s = seen["directories"]
+    assert (directories, list(failures)) == ({}, ["broker 2"])
     assert took_s < OFFSETS_S + 2
 
 

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.client import BootstrapServer, refuse_failures, with_admin
 from moldau_cli.completion import names
 from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from moldau import Admin
     from moldau.admin import LogDirDescription
+    from moldau.protocol.errors import KafkaError
 
 commands = typer.Typer(
     help="Inspect and cordon log directories, and move replicas between those of a broker.", rich_markup_mode=None
@@ -39,17 +42,18 @@ def describe(
 ) -> None:
     """Show the log directories of brokers, with sizes."""
 
-    async def work(admin: Admin) -> dict[int, list[LogDirDescription]]:
+    async def work(admin: Admin) -> tuple[dict[int, list[LogDirDescription]], Mapping[str, KafkaError]]:
+        from moldau_cli.operations.partial import ask_log_dirs
+
         chosen: list[tuple[str, int]] | None = None
         if topic:
             described = await admin.describe_topics(topic)  # fails for a name that is misspelt
             chosen = [(name, part.partition) for name, one in described.items() for part in one.partitions]
         known = [one.node_id for one in (await admin.describe_cluster()).brokers]
-        return await admin.describe_log_dirs(broker or known, partitions=chosen)
+        return await ask_log_dirs(admin, broker or known, partitions=chosen)
 
-    found = [
-        (node, one) for node, directories in sorted(with_admin(bootstrap_server, work).items()) for one in directories
-    ]
+    described, failures = with_admin(bootstrap_server, work)
+    found = [(node, one) for node, directories in sorted(described.items()) for one in directories]
     if partitions:
         output.answer_rows(
             "partitions",
@@ -68,6 +72,7 @@ def describe(
                 for part in sorted(one.partitions, key=lambda each: each.topic_partition)
             ],
         )
+        refuse_failures("log directories are missing", failures)
         return
     output.answer_rows(
         "log_dirs",
@@ -85,6 +90,7 @@ def describe(
             for node, one in found
         ],
     )
+    refuse_failures("log directories are missing", failures)
 
 
 @commands.command()

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from moldau import Admin, TopicPartition
     from moldau.admin import GroupDescription
+    from moldau.consumer import CommittedOffset
     from moldau.protocol.errors import KafkaError
     from moldau_cli.operations.partial import Listed, ListingAdmin
     from moldau_cli.plans.offsets import Held
@@ -127,10 +128,11 @@ def describe(
         _watch(group, every_s, times, bootstrap_server)
         return
 
-    async def work(admin: ListingAdmin) -> tuple[list[Described], dict[str, KafkaError]]:
-        if group is not None:
-            return [await _describe(admin, group)], {}
-        return await _describe_all(admin)
+    async def work(admin: ListingAdmin) -> tuple[list[Described], Mapping[str, KafkaError]]:
+        if group is None:
+            return await _describe_all(admin)
+        found = await _describe(admin, group)
+        return [found], found.failures
 
     found, failures = with_admin(bootstrap_server, work)
     if output.wants_json():
@@ -139,25 +141,28 @@ def describe(
     else:
         for each in found:
             _write(each.description, each.rows)
-    refuse_failures("groups are missing", failures)
-    refuse_failures("offsets are missing", {name: error for each in found for name, error in each.failures.items()})
+    refuse_failures("groups or offsets are missing" if group is None else "offsets are missing", failures)
 
 
 async def _describe_all(admin: ListingAdmin) -> tuple[list[Described], dict[str, KafkaError]]:
-    """Returns all groups that can be described, and the errors of the others and of brokers that list none."""
+    """Returns all groups that can be described, and the errors of other groups, brokers and partitions.
+
+    The leaders are asked once for the partitions of all groups, so that a silent one is waited for once.
+    """
     from moldau.protocol.errors import KafkaError
 
     listed = await admin.groups_of_each(types=[GroupType.CLASSIC, GroupType.CONSUMER])
-    found: list[Described] = []
+    known: list[_Known] = []
     failures = dict(listed.failures)
     for each in listed.groups:
         try:
-            found.append(await _describe(admin, each.group_id))
+            known.append(await _known(admin, each.group_id))
         except UsageError:
             continue  # it was deleted since it was listed
         except KafkaError as error:
             failures[f"group {each.group_id}"] = getattr(error, "failures", {}).get(each.group_id, error)
-    return found, failures
+    ends, unknown = await log_ends(admin, sorted({one for each in known for one in each.partitions}))
+    return [Described(each.description, each.rows(ends), {}) for each in known], failures | dict(unknown)
 
 
 def _document(description: GroupDescription, rows: list[dict[str, output.Json]]) -> dict[str, output.Json]:
@@ -201,26 +206,45 @@ def _write(description: GroupDescription, rows: list[dict[str, output.Json]]) ->
 
 
 async def _describe(admin: Admin, group: str) -> Described:
+    known = await _known(admin, group)
+    ends, failures = await log_ends(admin, known.partitions)
+    return Described(known.description, known.rows(ends), failures)
+
+
+class _Known(NamedTuple):
+    """What the coordinator knows of a group."""
+
+    description: GroupDescription
+    committed: Mapping[TopicPartition, CommittedOffset]
+    owners: Mapping[TopicPartition, str]
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        return sorted(self.committed.keys() | self.owners.keys())
+
+    def rows(self, ends: Mapping[TopicPartition, int]) -> list[dict[str, output.Json]]:
+        found: list[dict[str, output.Json]] = []
+        for partition in self.partitions:
+            offset = self.committed[partition].offset if partition in self.committed else None
+            end = ends.get(partition)
+            found.append(
+                {
+                    "topic": partition.topic,
+                    "partition": partition.partition,
+                    "offset": offset,
+                    "log_end_offset": end,
+                    "lag": None if offset is None or end is None else max(0, end - offset),
+                    "member": self.owners.get(partition),
+                }
+            )
+        return found
+
+
+async def _known(admin: Admin, group: str) -> _Known:
     description = await _existing(admin, group)
     committed = await admin.list_group_offsets(group)
     owners = {partition: member.member_id for member in description.members for partition in member.assignment}
-    partitions = sorted(committed.keys() | owners.keys())
-    ends, failures = await log_ends(admin, partitions)
-    rows: list[dict[str, output.Json]] = []
-    for partition in partitions:
-        offset = committed[partition].offset if partition in committed else None
-        end = ends.get(partition)
-        rows.append(
-            {
-                "topic": partition.topic,
-                "partition": partition.partition,
-                "offset": offset,
-                "log_end_offset": end,
-                "lag": None if offset is None or end is None else max(0, end - offset),
-                "member": owners.get(partition),
-            }
-        )
-    return Described(description, rows, failures)
+    return _Known(description, committed, owners)
 
 
 def _headline(description: GroupDescription, rows: list[dict[str, output.Json]]) -> str:

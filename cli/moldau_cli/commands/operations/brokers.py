@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.client import BootstrapServer, refuse_failures, with_admin
 from moldau_cli.commands.operations.balance import BATCH, STALL_S, Batch, Stall, Throttle
 from moldau_cli.errors import CommandError
 
@@ -51,12 +51,13 @@ def list_brokers(bootstrap_server: BootstrapServer = None) -> None:
             "out_of_sync": lagging[node],
             "leaders": led[node],
             "preferred": preferred[node],
-            "bytes": stored[node] if one.is_live else None,
+            "bytes": stored[node] if node in seen.described else None,
         }
         for node, one in sorted(seen.brokers.items())
     ]
     columns = ["broker", "address", "rack", "state", "replicas", "out_of_sync", "leaders", "preferred", "bytes"]
     output.answer_rows("brokers", columns, rows)
+    refuse_failures("log directories are missing", seen.failures)
 
 
 @commands.command("api-versions")

@@ -77,7 +77,16 @@ async def groups(admin: ListingAdmin, wanted: str = "") -> dict[str, Json]:
     return {"rows": rows, "total": len(listed), "notes": list(notes.texts)}
 
 
-async def group(admin: Admin, group_id: str) -> dict[str, Json]:
+async def _absence(admin: ListingAdmin, group_id: str) -> str:
+    """Returns why a group has no page: there is none, or it is of a type that has other members and offsets."""
+    listed, _ = await admin.groups_of_each(within_s=PART_TIMEOUT_S)
+    kind = next((each.type for each in listed if each.group_id == group_id), None)
+    if kind not in ("share", "streams"):
+        return f"there is no group {group_id}"
+    return f"{group_id} is a {kind} group, which has no page here: moldau {kind}-groups describe shows it"
+
+
+async def group(admin: ListingAdmin, group_id: str) -> dict[str, Json]:
     """Returns one group: members, and each partition with committed offset, lag and owner.
 
     Raises:
@@ -88,7 +97,7 @@ async def group(admin: Admin, group_id: str) -> dict[str, Json]:
     found = (await admin.describe_groups([group_id]))[group_id]
     committed = await _committed(admin, group_id)
     if found.state == "Dead" and not committed:
-        raise LookupError(f"there is no group {group_id}")
+        raise LookupError(await _absence(admin, group_id))
     owners = {(each.topic, each.partition): member for member in found.members for each in member.assignment}
     ends = await _ends(admin, committed.keys() | owners.keys(), notes)
     rows: list[Json] = []
