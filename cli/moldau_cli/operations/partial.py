@@ -51,9 +51,10 @@ async def ask_offsets(
     """
     if not wanted:
         return Offsets({}, {})
+    asked: dict[tuple[str, int], int] = dict(wanted.items())
     try:
         bounded = admin.within(round(within_s * 1000))
-        return Offsets(await bounded.list_offsets(wanted, isolation_level=isolation_level), {})
+        return Offsets(await bounded.list_offsets(asked, isolation_level=isolation_level), {})
     except AdminError as error:
         return Offsets(error.results if isinstance(error.results, dict) else {}, error.failures)
 

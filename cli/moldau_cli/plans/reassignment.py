@@ -122,14 +122,14 @@ def parse_plan(text: str, origin: str) -> Replicas:
     moves: Replicas = {}
     for entry in partition_entries(text, origin):
         match entry:
-            case {"topic": str(topic), "partition": int(partition), "replicas": list(replicas)} if (
+            case {"topic": str(topic), "partition": int(partition), "replicas": list(replicas), **more} if (
                 type(partition) is int
                 and partition >= 0
                 and replicas
                 and all(type(broker) is int and broker >= 0 for broker in replicas)
                 and len(set(replicas)) == len(replicas)
             ):
-                _refuse_directories(entry, f"{origin}: {topic}-{partition}")
+                _refuse_directories(more.get("log_dirs"), f"{origin}: {topic}-{partition}")
                 if (topic, partition) in moves:
                     raise UsageError(f"{origin}: {topic}-{partition} is there twice")
                 moves[topic, partition] = replicas
@@ -138,13 +138,12 @@ def parse_plan(text: str, origin: str) -> Replicas:
     return moves
 
 
-def _refuse_directories(entry: dict[str, object], place: str) -> None:
+def _refuse_directories(directories: object, place: str) -> None:
     """Refuses what Kafka's tool reads from the same file, and these commands would leave out.
 
     Raises:
         UsageError: the entry names log directories.
     """
-    directories = entry.get("log_dirs")
     if directories is not None and (not isinstance(directories, list) or any(each != "any" for each in directories)):
         raise UsageError(f"{place} names log_dirs, which are not moved by this command: moldau logdirs move does that")
 

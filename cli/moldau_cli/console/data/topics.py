@@ -92,10 +92,15 @@ async def topic(admin: Admin, requester: Requester, rates: RateHistory, name: st
         "rows": list(shown),
         "total": len(found.partitions),
         "configs": None if configs is None else _own(configs),
-        "min_isr": int(configs["min.insync.replicas"].value or 1) if "min.insync.replicas" in (configs or {}) else None,
+        "min_isr": None if configs is None else _min_isr(configs),
         "rates": points(rates.topic(name), trio.current_time() * 1000),
         "notes": list(notes.texts),
     }
+
+
+def _min_isr(configs: Mapping[str, ConfigEntry]) -> int | None:
+    entry = configs.get("min.insync.replicas")
+    return None if entry is None else int(entry.value or 1)
 
 
 def _own(configs: Mapping[str, ConfigEntry]) -> list[Json]:
