@@ -137,7 +137,9 @@ class Producer(AioClient, Generic[KeyIn, ValueIn]):
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> AioDelivery:
-        """Queues a record and returns its delivery; waits only while ``HANDOVER_RECORDS_MAX`` records wait.
+        """Queues a record and returns its delivery; waits only while too many records or bytes wait.
+
+        ``HANDOVER_RECORDS_MAX`` bounds the records, ``HANDOVER_BYTES_MAX`` the bytes of large ones.
 
         Buffers must not change until the trio thread has taken the record. ``send`` itself raises only ``TypeError``
         and ``ValueError``, for

@@ -34,6 +34,10 @@ OwnerT = TypeVar("OwnerT")
 
 HANDOVER_RECORDS_MAX = 10_000
 """Records that wait for the trio thread of a producer; ``send`` blocks above it."""
+HANDOVER_BYTES_MAX = 32 * 1024 * 1024
+"""Bytes of large records that wait for the trio thread; ``send`` blocks above it. They lie beside ``buffer.memory``."""
+LARGE_BYTES = 4096
+"""Values from this size on are large; all others of a full queue have about ``HANDOVER_BYTES_MAX``."""
 _ROOM_RECORDS = HANDOVER_RECORDS_MAX // 2
 """Blocked callers go on when the queue is as short, because each change between threads costs time."""
 _RECORDS_PER_STEP = 256
@@ -90,7 +94,8 @@ class Handover:
     Callers append to a deque, which is atomic, so that a record takes no lock. A caller wakes the task only while
     ``is_called`` is not set. The task clears the flag before its last look at the queue: either this look sees a
     record, or the caller of that record sees the cleared flag. ``end`` and late callers agree in the same way.
-    Invariant: the queue holds at most ``HANDOVER_RECORDS_MAX`` records, and one more for each calling thread.
+    Invariant: the queue holds at most ``HANDOVER_RECORDS_MAX`` records, and large ones of ``HANDOVER_BYTES_MAX``, and
+    one more for each calling thread.
 
     Records are passed on in order, so one that waits for metadata or memory holds up all behind it. If it waits in
     vain, those that were queued all that time do not wait for the same any more.
@@ -101,7 +106,9 @@ class Handover:
         self.queue: deque[Handed] = deque()
         """Hot paths append to it while it has room, and call ``appended`` if they must, as ``put`` does."""
         self._room = threading.Condition()
-        self._waiting = 0  # threads that wait for room; changed under the lock
+        self._waiting = 0  # threads that wait for room; changed under the lock, as are the large records
+        self._large: deque[tuple[PendingDelivery[Any], int]] = deque()  # with their sizes; some are resolved
+        self._large_bytes = 0
         self.is_ended = False
         self.is_called = False
         """Whether the trio thread is going to look at the queue."""
@@ -122,10 +129,15 @@ class Handover:
         Raises:
             RuntimeError: the producer is closed.
         """
-        if len(self.queue) >= HANDOVER_RECORDS_MAX:
-            self._wait_room()
+        size = _size(record[1])
+        if self._is_full(size):
+            self._wait_room(size)
         self._check_open()
         self.queue.append(record)
+        if size >= LARGE_BYTES:
+            with self._room:
+                self._large.append((record[6], size))
+                self._large_bytes += size
         if not self.is_called or self.is_ended:
             self.appended(token)
 
@@ -148,9 +160,10 @@ class Handover:
         Raises:
             RuntimeError: the producer is closed.
         """
-        if self._is_full():
+        size = _size(record[1])
+        if self._is_full(size):
             self._on_room = on_room
-            if self._is_full():  # the trio thread makes room first and looks for ``on_room`` afterwards
+            if self._is_full(size):  # the trio thread makes room first and looks for ``on_room`` afterwards
                 return False
         self.put(record, token)
         return True
@@ -159,14 +172,22 @@ class Handover:
         if self.is_ended:
             raise RuntimeError("the producer is closed")
 
-    def _is_full(self) -> bool:
-        return len(self.queue) >= HANDOVER_RECORDS_MAX and not self.is_ended
+    def _is_full(self, size: int) -> bool:
+        """Returns whether a record of this size must wait."""
+        if self.is_ended or len(self.queue) >= HANDOVER_RECORDS_MAX:
+            return not self.is_ended
+        if size < LARGE_BYTES:
+            return False
+        with self._room:
+            while self._large and self._large[0][0].is_resolved:
+                self._large_bytes -= self._large.popleft()[1]
+            return self._large_bytes >= HANDOVER_BYTES_MAX
 
-    def _wait_room(self) -> None:
+    def _wait_room(self, size: int) -> None:
         with self._room:
             self._waiting += 1  # before the look at the queue; the trio thread makes room before it looks here
             try:
-                while self._is_full():
+                while self._is_full(size):
                     self._room.wait()
             finally:
                 self._waiting -= 1
@@ -396,6 +417,12 @@ class Handover:
             self.taken.notify()
         self._refused = None
         await self._producer.abort_transaction(timeout_ms)
+
+
+def _size(value: object) -> int:
+    if isinstance(value, memoryview):
+        return value.nbytes
+    return len(value) if isinstance(value, bytes | bytearray) else 0
 
 
 def _closed() -> KafkaError:

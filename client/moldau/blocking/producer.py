@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, cast
 import trio
 from sniffio import thread_local as running
 
-from moldau.blocking.handover import HANDOVER_RECORDS_MAX, Handover, PendingDelivery, handed_over
+from moldau.blocking.handover import HANDOVER_RECORDS_MAX, LARGE_BYTES, Handover, PendingDelivery, handed_over
 from moldau.blocking.portal import Portal, PortalClient
 from moldau.cluster import arguments
 from moldau.cluster.background import FAREWELL_MS
@@ -132,7 +132,9 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> BlockingDelivery:
-        """Queues a record and returns its delivery; blocks only while ``HANDOVER_RECORDS_MAX`` records wait.
+        """Queues a record and returns its delivery; blocks only while too many records or bytes wait.
+
+        ``HANDOVER_RECORDS_MAX`` bounds the records, ``HANDOVER_BYTES_MAX`` the bytes of large ones.
 
         Buffers must not change until the trio thread has taken the record. ``send`` itself raises only ``TypeError``
         and ``ValueError``, for
@@ -148,7 +150,7 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
             and not handover.is_ended
             and topic.__class__ is str
             and topic
-            and (value.__class__ is bytes or value is None)
+            and (value is None or (value.__class__ is bytes and len(value) < LARGE_BYTES))
             and (key is None or key.__class__ is bytes)
             and headers == ()
             and (partition is None or partition.__class__ is int)

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from moldau.blocking import Producer
-from moldau.blocking.handover import HANDOVER_RECORDS_MAX, Handover, PendingDelivery
+from moldau.blocking.handover import HANDOVER_BYTES_MAX, HANDOVER_RECORDS_MAX, Handover, PendingDelivery
 from moldau.producer import AbortableTransactionError, BufferExhaustedError, TransactionAbortedError
 from moldau.protocol.errors import ErrorCode, KafkaError
 
@@ -633,3 +633,53 @@ def test_closing_passes_the_rest_of_its_time_on():
         assert (given, delivery.taken) == ([5_000], "delivery of t")
 
     waiting_script(producer, script)
+
+
+def test_large_records_wait_for_room():
+    """Ten thousand records of a megabyte each would fill the memory of most machines."""
+    handover = Handover(TrioProducer())
+    token, called = Token(), []
+    value = bytes(1024 * 1024)
+
+    def put(value):
+        return handover.put_nowait(record(value), token, lambda: called.append(True))
+
+    assert [put(value) for _ in range(33)] == [True] * 32 + [False]
+    assert put(memoryview(value).cast("q")) is False
+    assert put(b"small")
+    assert put(bytes(4095))
+    handover.queue.popleft()[6].resolve("delivery", None)
+    assert put(value)
+    assert not put(bytearray(4096))
+    while handover.queue:
+        handover.queue.popleft()[6].resolve(None, ValueError("refused"))
+    handover._announce_room()
+    assert called == [True]
+    assert [put(value) for _ in range(33)] == [True] * 32 + [False]
+    handover.end()
+    with pytest.raises(RuntimeError, match="the producer is closed"):
+        put(value)
+
+
+def test_threads_with_large_records_go_on():
+    handover = Handover(producer := TrioProducer())
+    values = [bytes(HANDOVER_BYTES_MAX // 4)] * 20
+
+    async def main():
+        token = trio.lowlevel.current_trio_token()
+
+        def send_all():
+            for value in values:
+                handover.put(record(value), token)
+
+        async def script():
+            with trio.fail_after(WAIT_S):
+                async with trio.open_nursery() as nursery:
+                    for _ in range(2):
+                        nursery.start_soon(trio.to_thread.run_sync, send_all)
+                await handover.wait_empty()
+
+        await passed_on(handover, script)
+
+    trio.run(main)
+    assert len(producer.taken) == 40
