@@ -16,6 +16,7 @@ from moldau.values import LeaderEpoch
 from moldau_broker.log.config import LogConfig
 from moldau_broker.log.directories.directory import log_starts_of
 from moldau_broker.log.directories.housekeeping import _perhaps_unsynced
+from moldau_broker.log.errors import DescriptorsShortError
 from moldau_broker.log.files.checkpoint import read_offsets
 from moldau_broker.log.values import TopicPartition
 from support.log.lab import create, open_manager, put, tick
@@ -242,6 +243,22 @@ def test_retention_looks_when_the_oldest_segment_expires() -> None:
     assert starts()[0] == 1
     tick(manager, now + 1_006_000)
     assert starts()[0] == 2
+
+
+def test_retention_that_failed_is_tried_at_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log does not change any more, so nothing else would have it looked at again."""
+    manager, logs, now = resting(3)
+    manager.update_topic_config("t", LogConfig(retention_ms=5_000))
+
+    def short(*arguments: object) -> None:
+        raise DescriptorsShortError(logs[1].directory, "no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(logs[1].storage, "maybe_roll", short)
+        tick(manager, now)
+    assert [log.log_start_offset for log in logs] == [1, 0, 1]
+    tick(manager, now + 1_000)
+    assert [log.log_start_offset for log in logs] == [1, 1, 1]
 
 
 def test_a_segment_rolls_by_time_without_appends() -> None:

@@ -10,6 +10,7 @@ import uuid
 
 import pytest
 
+from moldau_broker.log.config import LogConfig
 from moldau_broker.log.files.checkpoint import encode_partition_metadata, write_atomically
 from moldau_broker.log.files.names import parse_directory
 from moldau_broker.log.values import TopicPartition
@@ -169,3 +170,22 @@ def test_a_claim_while_others_are_set_aside_keeps_the_log() -> None:
     claimed.append(left)
     assert list(steps) == []
     assert list(manager.logs) == [left]
+
+
+def test_records_found_at_start_are_not_settled_by_a_default() -> None:
+    """A topic's ``flush.messages`` comes after its logs were loaded, while their tail may be in the page cache only."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    put(log)
+    log.flush()
+    put(log)
+    machine.boot(power_lost=False)
+    manager = open_manager(machine)
+    claimed = manager.claim(A, TOPIC_ID)
+    assert claimed is not None
+    assert (claimed.log_end_offset, claimed.settled_end_offset) == (2, claimed.recovery_point)
+    manager.update_topic_config("a", LogConfig(flush_messages=1))
+    assert not claimed.is_settled
+    claimed.flush()
+    assert claimed.settled_end_offset == 2

@@ -71,6 +71,17 @@ def test_work_that_no_client_waits_for_has_ten_times_as_long() -> None:
     assert looked(patience, 20 * HALF_MS) == ([], ["/d1"])
 
 
+def test_older_background_work_lends_no_patience_to_a_client() -> None:
+    """Of several works that are late, the shortest time counts, whichever began first and is looked at last."""
+    patience = DiskPatience(LIMIT_MS)
+    awaited = patience.began("/d1", is_awaited=True)
+    began(patience, "/d1", 0.0, is_awaited=False)
+    awaited.begun_ms = 10 * HALF_MS
+    assert looked(patience, 11 * HALF_MS) == (["/d1"], [])
+    patience.probe_began("/d1").begun_ms = 11 * HALF_MS
+    assert looked(patience, 12 * HALF_MS) == ([], ["/d1"])
+
+
 def test_without_a_limit_no_directory_hangs() -> None:
     patience = DiskPatience(0)
     began(patience, "/d1", 0.0)
