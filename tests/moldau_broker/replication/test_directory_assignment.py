@@ -102,6 +102,18 @@ def test_a_newer_directory_replaces_the_one_in_flight() -> None:
     assert len(queue) == 0
 
 
+def test_a_move_that_was_cancelled_is_not_sent() -> None:
+    """The directory in flight is right again, so the one that waited behind it is wrong."""
+    queue = AssignmentQueue(backoff_ms=100)
+    key = (TOPIC, 0)
+    for directory in (MINE, AWAY, MINE):
+        queue.submit(key, directory)
+        queue.next_request(0)
+    queue.answered({key: ErrorCode.NONE}, 0)
+    assert queue.next_request(100) == {}
+    assert len(queue) == 0
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_controller_knows_in_the_end_whatever_goes_wrong(seed: int) -> None:
     draw = random.Random(seed)

@@ -235,6 +235,17 @@ def test_a_lost_request_starts_a_new_session_after_a_back_off() -> None:
     assert request_of(core, 51).session_epoch == 0
 
 
+def test_an_answer_ends_the_growth_of_the_back_off() -> None:
+    """Connections that are lost months apart each cost the shortest back-off."""
+    core = fetcher(followed(0))
+    now = 0.0
+    for _ in range(3):
+        core.answered(ErrorCode.NONE, 9, [], request_of(core, now), now)
+        core.request_failed(now)
+        assert core.next_deadline_ms() == now + 50
+        now += 50
+
+
 def test_a_refused_session_is_opened_again() -> None:
     core = fetcher(followed(0))
     core.answered(ErrorCode.NONE, 9, [], request_of(core), 0)
