@@ -9,6 +9,8 @@ from __future__ import annotations
 import copy
 import logging
 from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
@@ -21,12 +23,18 @@ from moldau_broker.log.files.names import APPLIED_METADATA
 from moldau_broker.server import BrokerStartError, run_broker
 from moldau_broker.server.cluster_metadata.applied_position import (
     PERIOD_MS,
+    AppliedPosition,
     decode_position,
     encode_position,
 )
 from moldau_jepsen.world.disk.disk import NodeDisk
+from moldau_jepsen.world.world import run_world
 from moldau_quorum.broker_side.metadata_position import MetadataPosition
 from support.cluster.broker_cluster import batch, run_cluster, values_of
+from support.log.model import VirtualMachine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CHECKPOINT = f"/data/{APPLIED_METADATA}"
 
@@ -207,6 +215,30 @@ def test_a_running_broker_refuses_a_restored_log(elections: int, caplog: pytest.
 
     with caplog.at_level(logging.WARNING):
         run_cluster(scenario)
+
+
+def test_an_overtaken_write_leaves_the_newer_position() -> None:
+    """A deletion makes position 120 durable while a thread still writes the file with position 100."""
+    disk = VirtualMachine(1).disk
+    disk.make_directories("/d1")
+    images = [SimpleNamespace(offset=offset, epoch=3, cluster_id="c") for offset in (100, 120)]
+    logs: Any = SimpleNamespace(online_directories=["/d1"])
+
+    async def run_in(directory: str, work: Callable[[], None]) -> None:
+        await trio.lowlevel.checkpoint()
+        work()
+        if len(images) == 2:
+            images.pop(0)
+            kept.write()
+
+    async def main(world: object) -> None:
+        with trio.move_on_after(1.5 * PERIOD_MS / 1000):
+            await kept.run()
+
+    kept = AppliedPosition(disk, logs, lambda: images[0], run_in)  # type: ignore[arg-type, return-value]
+    run_world(main, 1)
+    path = f"/d1/{APPLIED_METADATA}"
+    assert decode_position(path, read_file(disk, path)) == ("c", MetadataPosition(offset=120, epoch=3))
 
 
 def test_the_position_is_durable_before_logs_are_deleted() -> None:

@@ -6,6 +6,7 @@ answer; virtual time.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -93,6 +94,34 @@ def test_a_partition_without_an_answer_is_proposed_again() -> None:
     assert answered == [PROPOSAL]
     assert len(asked) == 3
     assert all(later - earlier >= BACKOFF_MS / 1_000 for earlier, later in pairwise(asked))
+
+
+def test_proposals_that_all_came_too_late_hold_up_no_others() -> None:
+    """Newer metadata resolve a proposal before its turn; the next one is sent all the same."""
+    clock: Any = SimpleNamespace(monotonic_ms=lambda: 1_000 * trio.current_time())
+
+    async def main(world: World) -> list[float]:
+        controller: Any = Controller(silent=0)
+        replica = SimpleNamespace(alter_answered=lambda *_: NO_EFFECTS, proposal=None)
+        replicas: Any = SimpleNamespace(
+            partitions={KEY: SimpleNamespace(topic_id=TOPIC_ID, replica=replica)},
+            alterations=AlterPartitionQueue(partitions_max=10, backoff_ms=BACKOFF_MS),
+            eligible={},
+            perform=lambda *_: None,
+        )
+        replicas.alterations.submit(KEY, replace(PROPOSAL, partition_epoch=8))
+        alterations = IsrAlterations(clock, BrokerId(1), controller, lambda: 5)
+        with trio.move_on_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(alterations.run, replicas)
+                await trio.sleep(1)
+                assert controller.asked == []
+                replica.proposal = PROPOSAL
+                replicas.alterations.submit(KEY, PROPOSAL)
+                alterations.notify()
+        return controller.asked
+
+    assert len(run_world(main, 1)) == 1
 
 
 @pytest.mark.parametrize(
