@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
@@ -17,9 +19,19 @@ from moldau.protocol.messages.produce import PartitionProduceData, ProduceReques
 from moldau.records import BATCH_HEADER_BYTES, Compression, compress, encode_batch, renew_crc
 from moldau_broker.log.partition import validator
 from moldau_broker.log.partition.validator import PIECE_BYTES
-from moldau_broker.server.data_path.record_checks import CHECKS_MAX, INLINE_COST, SLICE_COST
+from moldau_broker.server.data_path.record_checks import (
+    CHECKS_MAX,
+    INLINE_COST,
+    SLICE_COST,
+    CheckLanes,
+    InlineBudget,
+    RequestChecks,
+)
 from support.cluster.broker_cluster import batch, run_cluster, values_of
 from support.proof import proof_beyond
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MIB = 1024 * 1024
 CODECS = [codec for codec in Compression if codec is not Compression.NONE]
@@ -315,3 +327,20 @@ def test_a_search_by_time_lets_others_have_their_turn(codec, monkeypatch) -> Non
         assert not cluster.running[1].context.checks.whole.locked()
 
     run_cluster(scenario)
+
+
+def test_batches_checked_in_slices_share_one_bound() -> None:
+    """Each batch may decompress what those before it have left of ``request.max.uncompressed.bytes``."""
+    bounds: list[int] = []
+
+    def batch_of(size: int) -> Any:
+        def steps(*, bytes_left: int, whole_bytes_max: int) -> Iterator[None]:
+            bounds.append(bytes_left)
+            yield
+
+        return SimpleNamespace(size=size, cost=size, unpacked_bytes=size, steps=steps)
+
+    checks = RequestChecks({number: batch_of(size) for number, size in enumerate((300, 500, 1))}, 1_000)
+    assert checks.run_now(InlineBudget())
+    trio.run(checks.run, CheckLanes(), trio.to_thread.run_sync)
+    assert bounds == [1_000, 700, 200] * 2

@@ -16,6 +16,12 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from moldau.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.sasl.core.identity import Identity, Peer
 from moldau_broker.server.data_path.connection import BrokerConnection, listener_services
@@ -83,11 +89,17 @@ class Reader:
         }
 
 
-async def permit(cluster: Any, topic: str, permission: int = ALLOW, operation: int = AclOperation.READ) -> None:
-    """Permits or forbids alice to use a topic, and waits until the broker knows it."""
+async def permit(
+    cluster: Any,
+    name: str,
+    permission: int = ALLOW,
+    operation: int = AclOperation.READ,
+    resource: int = AclResource.TOPIC,
+) -> None:
+    """Permits or forbids alice to use a topic or another resource, and waits until the broker knows it."""
     entry = AclCreation(
-        resource_type=AclResource.TOPIC,
-        resource_name=topic,
+        resource_type=resource,
+        resource_name=name,
         resource_pattern_type=3,
         principal="User:alice",
         host="*",
@@ -162,5 +174,41 @@ def test_a_request_is_judged_when_it_is_carried_out() -> None:
         assert await outcome(answers[0]) == ErrorCode.NONE
         await permit(cluster, "mine", DENY, ALL_OPERATIONS)
         assert await outcome(answers[1]) == DENIED
+
+    run_cluster(scenario, brokers=1, controllers=1, **SETTINGS)
+
+
+def test_a_topic_forbidden_meanwhile_is_named_in_the_answer() -> None:
+    """Without its error the client would wait for its answer, or take it for a success."""
+
+    async def scenario(cluster: Any) -> None:
+        reader = await reader_of(cluster, BY_ID)
+        await permit(cluster, "secret")
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in ("mine", "secret")])
+        waiting: Any = reader.handler.handle(memoryview(bytearray(frame(request, 12)[4:])))
+        await permit(cluster, "secret", DENY, ALL_OPERATIONS)
+        data = b"".join(map(bytes, await waiting.wait()))
+        _, response = decode_response(MetadataResponse, 12, memoryview(data)[4:])
+        assert {topic.name: topic.error_code for topic in response.topics} == {"mine": 0, "secret": DENIED}
+
+    run_cluster(scenario, brokers=1, controllers=1, **SETTINGS)
+
+
+def test_records_of_a_transaction_need_the_rights_of_their_turn() -> None:
+    """They wait for the coordinator's answer about their transaction, and behind earlier requests."""
+
+    async def scenario(cluster: Any) -> None:
+        reader = await reader_of(cluster, BY_ID)
+        await permit(cluster, "mine", operation=AclOperation.WRITE)
+        await permit(cluster, "x", operation=AclOperation.WRITE, resource=AclResource.TRANSACTIONAL_ID)
+        records = batch(b"v", producer_id=900, producer_epoch=0, base_sequence=0, is_transactional=True)
+        part = PartitionProduceData(index=0, records=records)
+        topics = [TopicProduceData(name="mine", partition_data=[part])]
+        request = ProduceRequest(transactional_id="x", acks=-1, timeout_ms=1_000, topic_data=topics)
+        waiting: Any = reader.handler.handle(memoryview(bytearray(frame(request, 11)[4:])))
+        await permit(cluster, "mine", DENY, AclOperation.WRITE)
+        data = b"".join(map(bytes, await waiting.wait()))
+        _, response = decode_response(ProduceResponse, 11, memoryview(data)[4:])
+        assert response.responses[0].partition_responses[0].error_code == DENIED
 
     run_cluster(scenario, brokers=1, controllers=1, **SETTINGS)

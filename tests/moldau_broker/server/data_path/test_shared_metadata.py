@@ -6,6 +6,7 @@ calls of Python functions; it measures no time.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,11 +15,17 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from moldau.values import ZERO_UUID
 from moldau_broker.server.cluster_metadata import shared_answers
+from moldau_broker.server.data_path.connection import BrokerConnection, listener_services
+from moldau_broker.server.handlers.apis import BASE_APIS, api_table
 from support.cluster.broker_cluster import decode_response, frame, run_cluster
 from support.cluster.work import Work, handler_of
 
 CALLS_MAX = 110
 """Calls of one more request for the same topics."""
+TWO_LISTENERS: dict[str, Any] = {
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,OUTSIDE:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "inter.broker.listener.name": "PLAINTEXT",
+}
 MEMBERS = 20
 
 
@@ -112,6 +119,24 @@ def test_a_client_that_pauses_gets_its_own_answer() -> None:
             assert answer.topics[0].name == "a"
 
     run_cluster(scenario, brokers=1)
+
+
+def test_clients_of_another_listener_get_its_addresses() -> None:
+    """They ask the same a moment later, over a listener whose addresses are others."""
+
+    async def scenario(cluster: Any) -> None:
+        await cluster.client(1).create_topic("a")
+        await cluster.leader("a")
+        ports: list[list[int]] = []
+        for listener_name in ("PLAINTEXT", "OUTSIDE"):
+            services = listener_services(cluster.running[1].context, listener_name, api_table(BASE_APIS))
+            connection: Any = SimpleNamespace(peer_address=("client", 1))
+            peer: Any = SimpleNamespace(identity=None)
+            _, answer = await answer_of(BrokerConnection(services, connection, peer), question("a"))
+            ports.append([broker.port for broker in answer.brokers])
+        assert ports == [[9092], [9093]]
+
+    run_cluster(scenario, brokers=1, own_listeners={1: "PLAINTEXT://b1:9092,OUTSIDE://b1:9093"}, **TWO_LISTENERS)
 
 
 @pytest.mark.parametrize("described", [1, shared_answers.DESCRIBED_MAX + 1])

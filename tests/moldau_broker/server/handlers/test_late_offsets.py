@@ -1,4 +1,5 @@
-"""Goal: offsets of a transaction are written only while it is open, and only ordinary markers need no question.
+"""Goal: offsets of a transaction are written only while it is open, and are read only as stable as they are asked for;
+only ordinary markers need no question.
 
 Method: the handler and the checks alone, with a coordinator of the test.
 """
@@ -12,10 +13,15 @@ import pytest
 import trio
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from moldau.values import BrokerId
 from moldau_broker.coordinator.runtime.effects import Marker, TransactionalProducer
 from moldau_broker.coordinator.transaction.core.state import EPOCH_MAX
 from moldau_broker.server.coordination.marker_checks import MarkerChecks
+from moldau_broker.server.coordination.transactions import TransactionMarkers
+from moldau_broker.server.handlers.context import LongAnswer
+from moldau_broker.server.handlers.groups.membership import GROUPS_PER_TURN, handle_offset_fetch
 from moldau_broker.server.handlers.transactions import _offsets_refusal
 
 NONE, GONE = ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -82,3 +88,41 @@ def test_a_marker_of_any_end_needs_no_question(known: int) -> None:
         marker = Marker(producer=producer, coordinator_epoch=9, commit=True)
         is_usual = 0 <= raised <= 2 and known + raised <= EPOCH_MAX
         assert checks.judge(marker, KEY, "b") is (NONE if is_usual else None), raised
+
+
+def test_a_marker_counts_before_offsets_can_follow_it() -> None:
+    """Offsets whose coordinator answers while the marker is written must find that it has passed them."""
+    producers = SimpleNamespace(has_ongoing_transaction=lambda *_: False)
+    partition = SimpleNamespace(marker_count=4, log=SimpleNamespace(producer_state=producers))
+    unused: Any = None
+    replicas: Any = SimpleNamespace(partitions={KEY: partition})
+    markers = TransactionMarkers(BrokerId(1), unused, replicas, unused)
+    counts: list[int] = []
+    groups: Any = SimpleNamespace(complete_transaction=lambda *_: counts.append(partition.marker_count))
+    markers.connect(groups)
+    producer = TransactionalProducer(producer_id=1, producer_epoch=0)
+    markers.begin(Marker(producer=producer, coordinator_epoch=9, commit=False), KEY)
+    assert counts == [5]
+
+
+def test_offsets_of_many_groups_are_as_stable_as_asked() -> None:
+    """More groups than one turn reads are asked for in parts, each of which wants what the request wants."""
+    asked: list[tuple[int, bool]] = []
+
+    def submit(request: OffsetFetchRequest, **_: object) -> Any:
+        asked.append((len(request.groups), request.require_stable))
+
+        async def wait() -> OffsetFetchResponse:
+            await trio.lowlevel.checkpoint()
+            return OffsetFetchResponse()
+
+        return SimpleNamespace(wait=wait)
+
+    context: Any = SimpleNamespace(authorizer=None, groups=SimpleNamespace(submit=submit))
+    call: Any = SimpleNamespace(version=8, client_id="c", client_host="h")
+    groups = [OffsetFetchRequestGroup(group_id=f"g{number}", topics=None) for number in range(GROUPS_PER_TURN + 1)]
+    for is_stable in (True, False):
+        answer = handle_offset_fetch(context, OffsetFetchRequest(groups=groups, require_stable=is_stable), call)
+        assert isinstance(answer, LongAnswer)
+        trio.run(answer.finish)
+    assert asked == [(GROUPS_PER_TURN, True), (1, True), (GROUPS_PER_TURN, False), (1, False)]

@@ -20,7 +20,7 @@ from moldau.protocol.messages.share_acknowledge import (
     ShareAcknowledgeRequest,
 )
 from moldau.runtime.telemetry.log import EventLogger
-from moldau_broker.server.handlers.groups.share_delivery import handle_share_acknowledge
+from moldau_broker.server.handlers.groups.share_delivery import _Work, handle_share_acknowledge
 from moldau_broker.server.share.core.sessions import ShareSessions
 from moldau_broker.server.share.core.values import ShareLimits
 from moldau_broker.server.share.settings import ShareGroupSettings
@@ -176,3 +176,24 @@ def test_an_unknown_topic_hides_no_other_acknowledgement() -> None:
     codes = {topic.topic_id: topic.partitions[0].error_code for topic in response.responses}
     assert codes == {gone: ErrorCode.UNKNOWN_TOPIC_ID, known: ErrorCode.NONE}
     assert taken == [known]
+
+
+def test_a_right_taken_away_ends_a_delivery_that_waits() -> None:
+    """A fetch may wait for minutes, and looks its partitions up again at each record."""
+    rights = {"t": True}
+    authorizer = SimpleNamespace(decide=lambda *question: SimpleNamespace(is_allowed=rights[question[-1]]))
+    topic = SimpleNamespace(name="t", partitions={0: None})
+    image = SimpleNamespace(topics_by_id={TOPIC: topic}, acls=object())
+    partition = partition_of()
+    context: Any = SimpleNamespace(
+        authorizer=authorizer,
+        metadata=SimpleNamespace(image=image),
+        replicas=SimpleNamespace(by_raw_id={(TOPIC.bytes, 0): partition}),
+    )
+    call: Any = SimpleNamespace(identity=None)
+    work = _Work(context, call, ShareAcknowledgeRequest(group_id="g", member_id="m"))
+    assert work.lookup((TOPIC, 0)) is partition
+    rights["t"], image.acls = False, object()
+    assert work.lookup((TOPIC, 0)) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    rights["t"], image.acls = True, object()
+    assert work.lookup((TOPIC, 0)) is partition
