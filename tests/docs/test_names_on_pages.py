@@ -89,6 +89,16 @@ def test_commands_that_ssh_runs_keep_their_words():
     assert [words for words in remote if shlex.split(" ".join(words)) != words] == []
 
 
+def test_the_example_of_a_mirror_gets_all_its_variables():
+    """A variable that is missing ends the command."""
+    example = (ROOT / "deploy" / "mirror" / "hub.toml").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "guides" / "mirror.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^[# ]*((?:[A-Z]+=\S+ )+)moldau mirror \S*hub\.toml$", example + guide, re.MULTILINE)
+    assert len(commands) == 2
+    needed = set(re.findall(r"\$\{env:(\w+)\}", example))
+    assert [set(re.findall(r"([A-Z]+)=", command)) for command in commands] == [needed, needed]
+
+
 def test_names_with_hyphens_stand_in_the_code():
     """A log event that is renamed would stay on the pages: nothing else looks at names in their text."""
     code = "\n".join(path.read_text(encoding="utf-8") for folder in PACKAGES for path in (ROOT / folder).rglob("*.py"))
