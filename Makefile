@@ -136,6 +136,7 @@ docs: install
 	$(BIN)/python -m moldau.runtime.config.docs > docs/config.md
 	$(BIN)/python -m moldau_cli.reference > docs/cli.md
 	$(BIN)/python -m moldau_broker.server.compat > docs/compat.md
+	$(BIN)/python -m moldau_broker.server.admin_calls > docs/admin-calls.md
 	$(BIN)/zensical build --clean
 
 # The pictures of docs/guides/console.md; needs chromium and chromedriver.

@@ -1,5 +1,6 @@
 """Goal: generated pages are what the code says now. Method: they are generated again, and compared."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from moldau.runtime.config import docs as config_docs
 from moldau_broker.server import admin_calls, compat
 from moldau_broker.server.handlers.apis import ABSENT_APIS, OLDER_VERSIONS
 from moldau_cli import reference
+from moldau_cli.application import application
+from moldau_cli.nodes.server import USAGE
 from support import rooms
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -28,6 +31,12 @@ def test_a_generated_page_is_up_to_date(name):
 
 def test_the_rooms_of_the_architecture_are_up_to_date():
     assert rooms.PAGE.read_text(encoding="utf-8") == rooms.page(), "run: PYTHONPATH=tests python -m support.rooms"
+
+
+def test_the_page_has_the_options_of_a_node():
+    """A node reads its words itself, without the library that the page is made from."""
+    described = {name for parameter in application.commands["server"].params for name in parameter.opts}
+    assert described - {"config"} == set(re.findall(r"--[a-z-]+", USAGE))
 
 
 def test_every_key_stands_once_with_its_default():
