@@ -20,11 +20,12 @@ from pyspark.sql.types import StructType
 from moldau_cli.main import main
 from pyspark_moldau.jobs import tables, views
 from pyspark_moldau.jobs.aggregate import aggregate_job, run_aggregate
+from pyspark_moldau.jobs.config.job_config import PayloadConfig
 from pyspark_moldau.jobs.errors import JobError
 from pyspark_moldau.jobs.export import export_job, run_export
 from pyspark_moldau.jobs.join import join_job, run_join
 from pyspark_moldau.jobs.load import load_job, loaded_rows, run_load
-from pyspark_moldau.jobs.queries import writing
+from pyspark_moldau.jobs.queries import reading, writing
 from pyspark_moldau.jobs.sessions import run_sessions, sessions_job
 from pyspark_moldau.session.java import find_java
 from support.interop.clients import ConfluentClient, create_topic
@@ -179,6 +180,28 @@ def test_a_load_has_each_record_once(spark, brokers, tmp_path, monkeypatch):
         assert (key, headers_of_error["topic"]) == (b"bad", "load")
         assert places[int(headers_of_error["partition"]), int(headers_of_error["offset"])] == value
         assert headers_of_error["exception.message"]
+
+
+def test_a_dead_letter_that_is_too_long_is_cut(spark):
+    """Two more headers say how long key and value are; that of a whole record has neither."""
+    payload = PayloadConfig(format="json", schema=json.dumps(SCHEMA).encode())
+    names = "'t' as topic, 0 as partition, timestamp_millis(1) as timestamp"
+    frame = spark.sql(
+        f"select cast(k as binary) as key, cast(v as binary) as value, {names}, o as offset "
+        "from values ('k', repeat('x', 100), 0L), (repeat('k', 101), 'short', 1L), ('k', 'whole', 2L) as t(k, v, o)"
+    ).select(*reading.COLUMNS)
+    rows = reading._letter_rows(reading._decoded(frame, payload, letter_bytes_max=100)).collect()
+    found = {}
+    for row in rows:
+        headers = {header["key"].rpartition("errors.")[2]: bytes(header["value"]) for header in row["headers"]}
+        assert headers.pop("exception.message").startswith(b"not JSON")
+        found[int(headers.pop("offset"))] = row["key"], bytes(row["value"]), headers
+    place = {"topic": b"t", "partition": b"0"}
+    assert found == {
+        0: (b"k", b"x" * 99, place | {"value.bytes": b"100"}),
+        1: (None, b"short", place | {"key.bytes": b"101"}),
+        2: (b"k", b"whole", place),
+    }
 
 
 def plain(value):

@@ -2,6 +2,7 @@
 
 A record whose value cannot be decoded never reaches a job. A query of its own, with a checkpoint of its own, copies it
 to the dead-letter topic exactly once, with the reason and the record's place in the headers that Kafka Connect uses.
+A value that leaves no room for these headers in ``max.request.size`` is cut, and two headers more say what is missing.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pyspark_moldau.jobs.errors import JobConfigError
 from pyspark_moldau.jobs.files import write_atomically
 from pyspark_moldau.jobs.payloads.decoding import decode_values, decoder_of
 from pyspark_moldau.jobs.queries.running import DEAD_LETTERS
+from pyspark_moldau.sink.core.sink_options import EXACTLY_ONCE, int_of, parse_sink_options
 from pyspark_moldau.source.core.offsets import to_checkpoint
 from pyspark_moldau.source.core.options import EARLIEST, LATEST, parse_options
 from pyspark_moldau.source.planning import connect_cluster
@@ -33,6 +35,12 @@ if TYPE_CHECKING:
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp")
 ERROR: Final = "_error"
 RAW: Final = "_raw"
+VALUE_BYTES: Final = "_value_bytes"
+"""The length of a value of which a dead letter has the beginning only; null where it has all of it."""
+KEY_BYTES: Final = "_key_bytes"
+"""The length of a key that a dead letter does not have; null where it has it."""
+LETTER_ROOM: Final = 4096
+"""What a dead letter needs in a batch of its own besides key and value: most of it is the text of the error."""
 
 
 def read_stream(session: SparkSession, config: JobConfig, source: SourceConfig) -> DataFrame:
@@ -55,6 +63,14 @@ def read_dead_letters(session: SparkSession, config: JobConfig, source: SourceCo
     """Returns the rows for the dead-letter topic as a stream; None for values that are not decoded."""
     if source.payload.format == "raw":
         return None
+    decoded = _decoded(
+        _raw(session, config, source, streaming=True), source.payload, letter_bytes_max=_letter_bytes_max(config)
+    )
+    return _letter_rows(decoded)
+
+
+def _letter_rows(decoded: DataFrame) -> DataFrame:
+    """Returns the rows for the dead-letter topic; headers of the lengths only where key or value are not whole."""
     from pyspark.sql import functions
 
     def header(name: str, expression: str) -> str:
@@ -68,11 +84,14 @@ def read_dead_letters(session: SparkSession, config: JobConfig, source: SourceCo
             header("exception.message", ERROR),
         )
     )
-    decoded = _decoded(_raw(session, config, source, streaming=True), source.payload)
+    cuts = ", ".join(
+        f"if({column} is null, null, named_struct('key', '__moldau.errors.{name}', 'value', cast({column} as binary)))"
+        for column, name in ((VALUE_BYTES, "value.bytes"), (KEY_BYTES, "key.bytes"))
+    )
     letters = decoded.where(functions.col(ERROR).isNotNull()).selectExpr(
         "key",
         f"{RAW} as value",
-        f"array({headers}) as headers",
+        f"filter(array({headers}, {cuts}), header -> header is not null) as headers",
         "if(unix_millis(timestamp) < 0, null, timestamp) as timestamp",  # the sink refuses times before 1970
     )
     return letters.observe(DEAD_LETTERS, functions.expr("count(*)").alias("records"))
@@ -143,7 +162,15 @@ def _start(config: JobConfig, source: SourceConfig, options: Mapping[str, str]) 
     return json.dumps(given)
 
 
-def _decoded(frame: DataFrame, payload: PayloadConfig) -> DataFrame:
+def _letter_bytes_max(config: JobConfig) -> int:
+    """Returns how long key and value of a dead letter may be together."""
+    options = config.cluster.sink_options() | {"deliveryGuarantee": EXACTLY_ONCE}
+    producer = parse_sink_options(options, streaming=True).producer
+    return max(min(int_of(producer, "max.request.size"), int_of(producer, "buffer.memory")) - LETTER_ROOM, 0)
+
+
+def _decoded(frame: DataFrame, payload: PayloadConfig, *, letter_bytes_max: int | None = None) -> DataFrame:
+    """Returns the records with decoded values; with ``letter_bytes_max``, those that failed as dead letters."""
     if payload.format == "raw":
         return frame
     from pyspark.sql.types import BinaryType, StringType, StructField, StructType
@@ -154,20 +181,49 @@ def _decoded(frame: DataFrame, payload: PayloadConfig) -> DataFrame:
             for field in frame.schema.fields
         ]
         + [StructField(ERROR, StringType()), StructField(RAW, BinaryType())]
+        + [StructField(name, StringType()) for name in (VALUE_BYTES, KEY_BYTES) if letter_bytes_max is not None]
     )
-    return frame.mapInArrow(partial(_decode_batches, payload), schema)
+    return frame.mapInArrow(partial(_decode_batches, payload, letter_bytes_max), schema)
 
 
-def _decode_batches(payload: PayloadConfig, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _decode_batches(
+    payload: PayloadConfig, letter_bytes_max: int | None, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Runs in tasks."""
     decoder = decoder_of(payload)
     for batch in batches:
-        raw = batch.column("value")
-        values, errors = decode_values(decoder, raw.to_pylist())
-        failed = [None if error is None else value for value, error in zip(raw.to_pylist(), errors, strict=True)]
+        raw = batch.column("value").to_pylist()
+        values, errors = decode_values(decoder, raw)
+        failed = [None if error is None else value for value, error in zip(raw, errors, strict=True)]
         columns = {name: batch.column(name) for name in batch.schema.names}
         columns |= {"value": values, ERROR: pa.array(errors, pa.string()), RAW: pa.array(failed, pa.binary())}
+        if letter_bytes_max is not None:
+            columns |= _letters(batch.column("key").to_pylist(), failed, letter_bytes_max)
         yield pa.RecordBatch.from_pydict(columns)
+
+
+def _letters(keys: list[bytes | None], values: list[bytes | None], bytes_max: int) -> dict[str, pa.Array]:
+    """Returns keys and values that are not too long together, and the lengths of those that are not whole.
+
+    The end of a value is cut off. A key that is too long by itself is left out, because a part of it is another key.
+    """
+    value_bytes: list[str | None] = [None] * len(values)
+    key_bytes: list[str | None] = [None] * len(values)
+    for row, value in enumerate(values):
+        if value is None:
+            continue
+        key = keys[row] or b""
+        if len(key) > bytes_max:
+            keys[row], key_bytes[row] = None, str(len(key))
+            key = b""
+        if len(key) + len(value) > bytes_max:
+            values[row], value_bytes[row] = value[: bytes_max - len(key)], str(len(value))
+    return {
+        "key": pa.array(keys, pa.binary()),
+        RAW: pa.array(values, pa.binary()),
+        VALUE_BYTES: pa.array(value_bytes, pa.string()),
+        KEY_BYTES: pa.array(key_bytes, pa.string()),
+    }
 
 
 def _good(frame: DataFrame, payload: PayloadConfig) -> DataFrame:
