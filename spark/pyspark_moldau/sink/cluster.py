@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 import trio
 
 from moldau import Admin, KafkaError, Producer
+from moldau.admin import AdminError
 from moldau.consumer import CommittedOffset
 from moldau.producer import PreparedTransaction, TransactionError
 from moldau.protocol.errors import ErrorCode
@@ -33,6 +34,7 @@ from pyspark_moldau.sink.core.protocol import (
     Entry,
     Fence,
     FenceDriver,
+    FindEnded,
     HandOver,
     NoteBegun,
     NoteDone,
@@ -240,6 +242,23 @@ async def _end(admin: Admin, entry: Entry) -> Ended:
         logger.warning("decided-transaction-dead id=%s code=%s", entry.transactional_id, error.code.name)
         return Ended.DEAD
     return Ended.COMMITTED
+
+
+async def _find_ended(admin: Admin, decision: Decision) -> tuple[Entry, ...]:
+    entries = {entry.transactional_id: entry for entry in decision.entries if entry is not None}
+    try:
+        found = await admin.describe_transactions(entries)
+    except AdminError as error:
+        gone = [name for name, each in error.failures.items() if each.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND]
+        if not gone:
+            raise
+        return tuple(entries[name] for name in gone)
+    return tuple(
+        entry
+        for name, entry in entries.items()
+        if (found[name].state, found[name].producer_id, found[name].producer_epoch)
+        != (ONGOING, entry.producer_id, entry.producer_epoch)
+    )
 
 
 async def _note(admin: Admin, group: str, batch: int) -> None:
@@ -489,6 +508,8 @@ class _Driver:
                 self._producer = await self._stack.enter_async_context(Producer(given))
                 await self._producer.init_transactions()
                 return None
+            case FindEnded(decision):
+                return await _find_ended(self._admin, decision)
             case WriteDecision(decision):
                 self._producer.begin_transaction()
                 for number, part in enumerate(encode_decision(decision)):

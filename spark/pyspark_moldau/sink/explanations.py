@@ -17,6 +17,7 @@ MARKER_TOPIC: Final = "__consumer_offsets"
 """The topic whose partition the offsets of decisions and markers name."""
 
 MAX_BLOCK: Final = "max.block.ms"
+TRANSACTION_TIMEOUT: Final = "transaction.timeout.ms"
 
 _NOT_LOGGED_IN = (
     ErrorCode.SASL_AUTHENTICATION_FAILED,
@@ -86,6 +87,12 @@ def explained(error: KafkaError | ValueError, topic: str, options: SinkOptions) 
                 f"column value: a row for topic {topic!r} is too large: {error}; raise the option "
                 "kafka.max.request.size and the topic's max.message.bytes, or write smaller rows"
             )
+        if error.code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
+            return SinkError(
+                f"rows for topic {topic!r} were not written: their transaction was aborted ({error}). If a task takes "
+                f"longer than {PREFIX}{TRANSACTION_TIMEOUT}, raise it, and transaction.max.timeout.ms of the brokers, "
+                "or write fewer rows at a time"
+            )
         return SinkError(f"rows for topic {topic!r} were not written: {error}")
     if "partition" in str(error):
         return SinkError(f"column partition: topic {topic!r}: {error}; null leaves the choice to the partitioner")
@@ -93,11 +100,17 @@ def explained(error: KafkaError | ValueError, topic: str, options: SinkOptions) 
 
 
 def denied(error: KafkaError, options: SinkOptions) -> SinkError | None:
-    """Returns the error of a refused connection, login or right with option and remedy, None for other errors."""
+    """Returns the error of a refused connection, login, right or time with option and remedy, None for others."""
     if error.code is ErrorCode.INVALID_CONFIG:
         return SinkError(_unusable(str(error)))
     if error.code in _NOT_LOGGED_IN:
         return SinkError(refusal(error, options.producer.get("sasl.mechanism", ""), options.producer))
+    if error.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+        given = options.producer[TRANSACTION_TIMEOUT]
+        return SinkError(
+            f"{PREFIX}{TRANSACTION_TIMEOUT}: the brokers allow no {given} ms; set it to at most their "
+            "transaction.max.timeout.ms, or raise that"
+        )
     found = _MISSING_RIGHTS.get(error.code)
     if found is None:
         return None

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_moldau.errors import DamagedBatchError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -50,13 +52,31 @@ def to_record_batch(
         "topic": lambda: pa.repeat(pa.scalar(topic, pa.string()), length),
         "partition": lambda: pa.repeat(pa.scalar(partition, pa.int32()), length),
         "offset": lambda: _fixed(pa.int64(), length, columns.offsets),
-        "timestamp": lambda: _fixed(pa.timestamp("ms", tz="UTC"), length, columns.timestamps).cast(
-            pa.timestamp("us", tz="UTC")
-        ),
+        "timestamp": lambda: _moments(columns, f"{topic}-{partition}"),
         "timestampType": lambda: pa.repeat(pa.scalar(timestamp_type, pa.int32()), length),
         "headers": lambda: _headers(columns),
     }
     return pa.RecordBatch.from_arrays([makers[name]() for name in names], schema=schema_of(names))
+
+
+def _moments(columns: Columns, place: str) -> pa.Array:
+    """Returns timestamps in microseconds.
+
+    Raises:
+        DamagedBatchError: a record has a time that Spark has no timestamp for; the text names its offset.
+    """
+    found = _fixed(pa.timestamp("ms", tz="UTC"), columns.length, columns.timestamps)
+    try:
+        return found.cast(pa.timestamp("us", tz="UTC"))
+    except pa.ArrowInvalid as error:
+        whole = found.cast(pa.int64())
+        limit = (2**63 - 1) // 1000
+        row = pc.index(pc.or_(pc.less(whole, -limit), pc.greater(whole, limit)), value=True).as_py()
+        offset = _fixed(pa.int64(), columns.length, columns.offsets)[row]
+        raise DamagedBatchError(
+            f"{place}: the record at offset {offset} has the timestamp {whole[row]}, and no timestamp of Spark holds "
+            "so many milliseconds; was it sent with another unit? The option columns can leave out the column timestamp"
+        ) from error
 
 
 def _fixed(kind: pa.DataType, length: int, data: bytes) -> pa.Array:

@@ -10,7 +10,7 @@ from moldau import Producer
 from moldau.blocking import Admin
 from moldau.consumer import CommittedOffset
 from pyspark_moldau.sink import cluster as sink
-from pyspark_moldau.sink.core.protocol import Kind, ProtocolRefusedError
+from pyspark_moldau.sink.core.protocol import Kind, ProtocolRefusedError, TryAgainError
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
 from support.interop.clients import create_topic
 from support.spark.shared import shared_brokers
@@ -167,6 +167,20 @@ def test_lost_rows_are_written_again_or_reported(brokers):
     job.commit(0, [job.task(0, 0, run="same"), job.task(0, 1, run="same")], "same")
     assert job.found() == dict.fromkeys(range(4000, 4020), 1)
     assert job.open_ids() == []
+
+
+def test_a_batch_whose_transaction_has_timed_out_stays_invisible(brokers):
+    """A part of its rows would stay visible for good where nothing repeats the batch."""
+    job = Job(brokers, "late", 8000)
+    reports = [job.task(0, 0), job.task(0, 1)]
+    with Admin({"bootstrap.servers": brokers.bootstrap}) as admin:
+        admin.terminate_transaction(reports[1].entry.transactional_id)
+    with pytest.raises(TryAgainError, match="the transaction of partition 1 was aborted before"):
+        job.commit(0, reports)
+    sink.abort_batch(job.options, job.names, 0)
+    assert (job.found(), job.open_ids()) == ({}, [])
+    job.commit(0, [job.task(0, number, 3, run="again") for number in range(3)], "again")
+    assert job.found() == dict.fromkeys(range(8000, 8020), 1)
 
 
 def forget(job):

@@ -14,6 +14,9 @@ from pyspark_moldau.sink.core.decision_codec import encode_decision
 from pyspark_moldau.sink.core.protocol import Decision, EndDecided, Ended, Entry
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
 
+OPTIONS = parse_sink_options(
+    {"kafka.bootstrap.servers": "h:1", "topic": "out", "deliveryGuarantee": "exactly-once"}, streaming=True
+)
 NAMES = sink.Names(app_id="q")
 DECIDED, ORPHAN = NAMES.task("r", 0, 0), NAMES.task("r", 1, 0)
 ENTRY = Entry(transactional_id=DECIDED, producer_id=7, producer_epoch=0, rows=1, fingerprint=1)
@@ -67,8 +70,7 @@ def test_a_driver_ends_its_decision_before_it_reads_it(monkeypatch, batch, abort
     cluster = Cluster()
     monkeypatch.setattr(sink, "_admin", lambda options: cluster)
     monkeypatch.setattr(sink, "Producer", lambda given: cluster)
-    given = {"kafka.bootstrap.servers": "h:1", "topic": "out", "deliveryGuarantee": "exactly-once"}
-    sink.abort_batch(parse_sink_options(given, streaming=True), NAMES, batch)
+    sink.abort_batch(OPTIONS, NAMES, batch)
     assert cluster.aborted == aborted
 
 
@@ -96,7 +98,7 @@ def test_a_decided_transaction_that_has_ended_is_dead(code, ended):
                 raise KafkaError(code)
 
     if ended is not None:
-        assert trio.run(sink._shared, Coordinator(), NAMES, EndDecided(ENTRY)) is ended
+        assert trio.run(sink._shared, Coordinator(), OPTIONS, NAMES, EndDecided(ENTRY)) is ended
         return
     with pytest.raises(KafkaError):
-        trio.run(sink._shared, Coordinator(), NAMES, EndDecided(ENTRY))
+        trio.run(sink._shared, Coordinator(), OPTIONS, NAMES, EndDecided(ENTRY))

@@ -25,6 +25,7 @@ from pyspark_moldau.sink.core.protocol import (
     Entry,
     Fence,
     FenceDriver,
+    FindEnded,
     HandOver,
     Kind,
     NoteBegun,
@@ -325,6 +326,8 @@ class Model:
                 world = world._replace(notes=replace(world.notes, done=batch))
             case EndDecided(entry):
                 world = self.end(world, entry)
+            case FindEnded(decision):
+                self.result = tuple(entry for entry in decision.entries if entry and not is_open(world, entry))
             case AbortOrphans(kept):
                 for name, transaction in world.ids:
                     if transaction.state == "open" and name not in kept and name != DRIVER:
@@ -373,6 +376,11 @@ def task_key(task: Task) -> tuple[int, int, int, int]:
 
 def id_of(world: World, name: str) -> Transaction:
     return dict(world.ids).get(name, Transaction())
+
+
+def is_open(world: World, entry: Entry) -> bool:
+    transaction = id_of(world, entry.transactional_id)
+    return (transaction.state, transaction.epoch) == ("open", entry.producer_epoch)
 
 
 def with_id(world: World, name: str, transaction: Transaction) -> World:

@@ -7,7 +7,8 @@ transaction of its own, and then commits the transactions of the decision.
 
 Safety rests on five facts:
 
-- A transaction of a task is committed only if a decision names it.
+- A transaction of a task is committed only if a decision names it. A decision names only transactions that were open
+  just before, so that a batch that took too long stays invisible as a whole.
 - There is one decision for a batch: the driver takes over its transactional id before it reads the last decision, so of
   two drivers only the last can write. A replayed batch that is decided is not written again, only finished.
 - A decided transaction is committed, or it is dead for good (its epoch is over). The marker shows which.
@@ -194,6 +195,13 @@ class FenceDriver:
 
 
 @dataclass(frozen=True, slots=True)
+class FindEnded:
+    """Looks which transactions are not open any more. Result: their entries, a tuple."""
+
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
 class WriteDecision:
     """Writes the decision in a transaction of the driver's id, and commits it. Result: None.
 
@@ -223,6 +231,7 @@ Effect: TypeAlias = (
     | HandOver
     | SkipRows
     | FenceDriver
+    | FindEnded
     | WriteDecision
     | AbortOrphans
 )
@@ -363,6 +372,11 @@ class DriverCore:
         match self.effect:
             case FenceDriver():
                 return replace(self, effect=ReadDecision(is_final=True))
+            case FindEnded(decision):
+                assert isinstance(result, tuple)
+                if result:
+                    raise TryAgainError(ended_early(decision, result[0]))
+                return replace(self, effect=WriteDecision(decision))
             case ReadDecision():
                 assert result is None or isinstance(result, Decision)
                 return self._on_decision(result)
@@ -422,7 +436,7 @@ class DriverCore:
         decision = Decision(batch=self.batch, run=self.run, entries=entries, decided_ms=self.now_ms)
         if not any(decision.entries):
             return self._abort_others()
-        return replace(self, effect=WriteDecision(decision))
+        return replace(self, effect=FindEnded(decision))
 
     def _finish(self, decision: Decision) -> DriverCore:
         """Commits the transactions of a decision that is written, from the first."""
@@ -502,6 +516,16 @@ def expired(batch: int, notes: Notes) -> ProtocolRefusedError:
         "how far it was (offsets.retention.minutes): some of its rows may be in the topic, and would come twice. "
         "Compare the topic with the batch, and start with a new checkpoint behind it (a job: with the next "
         f"txnVersion); or delete the consumer group {notes.begun_group} to have the whole batch written again"
+    )
+
+
+def ended_early(decision: Decision, entry: Entry) -> str:
+    """Returns why a batch is not decided one of whose transactions is not open any more."""
+    return (
+        f"batch {decision.batch}: the transaction of partition {decision.entries.index(entry)} was aborted before all "
+        "tasks had written their rows, so none of the batch is visible. If writing takes longer than "
+        "kafka.transaction.timeout.ms, raise it, and transaction.max.timeout.ms of the brokers, or write fewer rows at "
+        "a time; or another run of the query has aborted it"
     )
 
 
