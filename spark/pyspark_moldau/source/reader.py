@@ -316,8 +316,7 @@ class ClusterReader:
     ) -> Iterator[tuple[Chunk | None, int]]:
         """Reads from ``position``; yields chunks with the reached position.
 
-        The next fetch is in flight while the caller handles a chunk. Returns early when the leader names a replica
-        that is nearer to the reader, and when the session of the login ends soon.
+        The next fetch is in flight meanwhile. Returns early for a nearer replica, and before the login's session ends.
 
         Raises:
             ReadTimeoutError: the broker answers, but has sent no record for as long as ``waits`` allows.
