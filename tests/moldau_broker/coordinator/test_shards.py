@@ -5,6 +5,7 @@ Method: the shell around a coordinator's core alone, with a core and a log of th
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -227,3 +228,46 @@ def test_a_leadership_that_ends_during_the_pause_ends_the_shard() -> None:
         assert (shard.resigned, shard.core) == (True, None)
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_a_write_of_a_failed_core_is_not_reported_to_the_next() -> None:
+    """It is committed after the log was loaded again; the next core has a write of its own, and would mix them up."""
+    faults, ids, committed = ["on_timer"], itertools.count(7), list[int]()
+
+    class WritingCore(RequestCore):
+        def start(self, moment: object) -> list[Any]:
+            return [Append(append_id=next(ids))]
+
+        def committed(self, append_id: int, moment: object) -> list[Any]:
+            committed.append(append_id)
+            return []
+
+    class SlowLog(Log):
+        async def wait_committed(self, partition: int, epoch: int, end_offset: Offset) -> None:
+            if end_offset:
+                await self.failed.wait()
+
+    async def main() -> None:
+        log = SlowLog()
+        new_core: Any = lambda: WritingCore(faults)  # noqa: E731
+        clock: Any = SimpleNamespace(monotonic_ms=lambda: trio.current_time() * 1_000, wall_ms=lambda: 0)
+        shard = Shard(
+            partition=0,
+            leader_epoch=LeaderEpoch(1),
+            clock=clock,
+            log=log,  # type: ignore[arg-type]
+            new_core=new_core,
+            load_bytes_max=1,
+            logger=EventLogger("test"),
+        )
+        shard.may_end = trio.Event()
+        shard.may_end.set()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(shard.run)
+            await trio.sleep(7)
+            log.failed.set()
+            await trio.testing.wait_all_tasks_blocked()
+            shard.resign(ErrorCode.NOT_COORDINATOR)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert committed == [8]

@@ -6,7 +6,10 @@ Method: members with different rights against the pure core; ACLs change, member
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
+from moldau_broker.server.coordination.internal_log import ImageCatalogue
 from support.coordinator.consumer_world import ConsumerClient, group_of, reloaded, settle
 from support.coordinator.group_world import CoreDriver
 
@@ -106,3 +109,16 @@ def test_without_an_authorizer_all_matching_topics_count() -> None:
     a = member(driver, "a")
     settle([a])
     assert topics_read(driver, a) == {"t", "u"}
+
+
+def test_the_topics_of_a_broker_change_with_its_acls() -> None:
+    """Groups look at their expressions again when the version moves, and at no other change of the metadata."""
+    image = SimpleNamespace(topics_by_name={"t": None}, acls=object(), offset=5)
+    metadata: Any = SimpleNamespace(image=image)
+    catalogue = ImageCatalogue(metadata)
+    versions = [catalogue.version()]
+    changes: list[dict[str, Any]] = [{}, {"acls": object()}, {"topics_by_name": {"t": None, "u": None}}]
+    for number, change in enumerate(changes):
+        metadata.image = SimpleNamespace(**{**vars(metadata.image), "offset": 6 + number, **change})
+        versions.append(catalogue.version())
+    assert versions == [5, 5, 7, 8]

@@ -166,6 +166,21 @@ def test_a_join_phase_ends_after_a_failed_upgrade_too() -> None:
     assert read([added, kept]) == list(range(6))
 
 
+def test_an_unused_id_delays_nothing_after_a_failed_upgrade() -> None:
+    """A client got a member id and went away; the timer that forgets the id has ended with the upgrade."""
+    driver = driver_of()
+    clients = classic_group(driver)
+    assert code_of(driver.ask(join_request(protocols=(COOPERATIVE,)), 9)) is ErrorCode.MEMBER_ID_REQUIRED
+    driver.auto_commit = False
+    ConsumerClient(driver, "c").send()
+    driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    driver.auto_commit = True
+    clients.append(ClassicClient(driver, COOPERATIVE))
+    rest(clients)
+    assert driver.core.rebalancer.groups[GROUP].state is GroupState.STABLE
+    assert read(clients) == list(range(6))
+
+
 def test_failed_downgrade_keeps_the_member() -> None:
     driver = driver_of()
     clients: list[Any] = classic_group(driver)

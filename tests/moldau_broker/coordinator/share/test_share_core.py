@@ -131,6 +131,15 @@ def test_a_repeated_beginning_with_the_first_record_too() -> None:
     assert driver.ask(Read(leader_epoch=0)).start_offset == 0
 
 
+def test_a_late_write_counts_what_is_stored_already() -> None:
+    """It was sent before the start offset moved: what it says about later records joins what is known of them."""
+    driver = begun()
+    driver.ask(write((12, 14, 2, 1), start=10, count=3))
+    assert driver.code(write((20, 21, 2, 1), start=5, count=7)) is ErrorCode.NONE
+    summary = driver.ask(Summarize())
+    assert (summary.start_offset, summary.delivery_complete_count) == (10, 5)
+
+
 def test_unknown_and_malformed_partitions_are_refused() -> None:
     driver = begun()
     for ask in (BEGIN, Read(leader_epoch=0), write(), Delete(), Summarize()):

@@ -452,6 +452,24 @@ def test_offsets_are_deleted_topic_by_topic() -> None:
     assert driver.ask(delete_offsets("t", group="x"), 0).error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
+def test_deleted_offsets_begin_by_the_configuration_again() -> None:
+    """Partitions that were added later began with their first record; that is over with their states."""
+    driver = CoreDriver()
+    driver.topics.counts["t"] = 2
+    client = ShareClient(driver, "m")
+    client.beat(0)
+    driver.topics.counts["t"] = 4
+    client.beat()
+    client.beat()
+    assert numbers(client) == {0, 1, 2, 3}
+    client.beat(-1)
+    assert driver.ask(delete_offsets("t"), 0).responses[0].error_code == ErrorCode.NONE
+    driver.auto_commit = False
+    driver.send(beat("m", 0, ("t",)), 1)
+    driver.commit()
+    assert asked_offsets(driver) == dict.fromkeys(range(4), -1)
+
+
 def test_a_failed_deletion_of_offsets_can_be_repeated() -> None:
     driver = CoreDriver(auto_commit=False)
     driver.send(alter(("t", 3, 5)), 0)
