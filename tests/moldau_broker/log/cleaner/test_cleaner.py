@@ -394,6 +394,24 @@ def test_a_damaged_log_is_left_alone_and_others_are_cleaned() -> None:
     assert len(all_rows(other)) == 1
 
 
+def test_a_log_in_place_of_a_damaged_one_is_cleaned() -> None:
+    """The replica was taken away and came back, as the line of the damaged log advises."""
+    lab = Lab()
+    for _ in range(3):
+        lab.put(b"k", b"v")
+    lab.fill()
+    lab.machine.virtual_disk.flip_bit(lab.log.segments[0].path(".log"), 70, 1)
+    lab.clean()
+    assert list(lab.manager.cleaner.uncleanable) == [PARTITION]
+    assert lab.manager.delete(PARTITION, lab.now)
+    log = lab.create(PARTITION)
+    for _ in range(3):
+        lab.put(b"k", b"v", log)
+    lab.fill(log)
+    lab.clean()
+    assert len(all_rows(log)) == 1
+
+
 def test_a_log_that_changes_meanwhile_is_not_harmed() -> None:
     """The cleaned group is thrown away if the log was truncated, or its segments were dropped, while it was made."""
     lab = Lab(delete=True)

@@ -57,6 +57,28 @@ def test_a_shortage_of_descriptors_fails_no_directory(monkeypatch: pytest.Monkey
     assert not manager.directories[0].online
 
 
+def test_a_checkpoint_without_a_descriptor_is_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory goes on, and so do its checkpoints, though no log changes any more."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine, ["/d1"])
+    put(create(manager))
+
+    def short(*arguments: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    path = "/d1/replication-offset-checkpoint"
+    before = read_offsets(machine.disk, path)
+    with monkeypatch.context() as patch:
+        patch.setattr("moldau_broker.log.directories.directory.write_temporary", short)
+        for work in manager.tick(START_MS + 10_000):
+            with pytest.raises(OSError, match="Too many open files") as caught:
+                work.run()
+            work.failed(caught.value)
+    assert (manager.directories[0].online, read_offsets(machine.disk, path)) == (True, before)
+    tick(manager, START_MS + 20_000)
+    assert read_offsets(machine.disk, path) == {A: 1}
+
+
 def test_a_topic_id_that_cannot_be_written_is_a_failed_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     manager = open_manager(VirtualMachine(1), ["/d1"])
     log = create(manager)
