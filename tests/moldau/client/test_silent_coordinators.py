@@ -8,11 +8,16 @@ import math
 
 import pytest
 import trio
+import trio.testing
 
 from moldau import Consumer, Producer, ShareConsumer, TopicPartition
 from moldau.cluster.client import GROUP_COORDINATOR, TRANSACTION_COORDINATOR
 from moldau.cluster.metadata import ClusterMetadata
 from moldau.cluster.silence import ASK_INTERVAL_MS, COORDINATOR_ASK_INTERVAL_MS_MAX, PATIENCE_MS, Silence
+from moldau.cluster.silence_watch import SilenceWatch
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.runtime.tasks.sync import Signal
+from moldau.runtime.telemetry.log import EventLogger
 from support.cluster.broker_cluster import run_cluster
 
 T0 = TopicPartition("t", 0)
@@ -47,6 +52,45 @@ def test_a_long_held_call_is_asked_about_less_and_less():
     assert asked[:3] == [PATIENCE_MS, PATIENCE_MS + ASK_INTERVAL_MS, PATIENCE_MS + 2 * ASK_INTERVAL_MS]
     assert len(asked) < 80
     assert silence.look(math.inf, ClusterMetadata()).next_ms == math.inf
+
+
+class AskingClient:
+    """The part of a client that a watch uses; its first question about a coordinator fails."""
+
+    knows_several_servers = True
+
+    def __init__(self):
+        self.changed, self.cluster_metadata = Signal(), ClusterMetadata()
+        self.logger = EventLogger("test")
+        self.asked_ms = []
+
+    @property
+    def now_ms(self):
+        return trio.current_time() * 1000
+
+    async def find_coordinator(self, key, key_type):
+        self.asked_ms.append(self.now_ms)
+        if len(self.asked_ms) == 1:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return 2
+
+
+def test_a_question_that_failed_is_asked_again():
+    """The successor of a silent coordinator may not be elected yet when it is first asked for."""
+
+    async def main():
+        client = AskingClient()
+        watch = SilenceWatch(client)
+        begun_ms = client.now_ms
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch.run)
+            with trio.fail_after(60), pytest.raises(ConnectionAbortedError), watch.coordinator(1, *GROUP):
+                await trio.sleep_forever()
+            nursery.cancel_scope.cancel()
+        assert len(client.asked_ms) == 2
+        assert client.now_ms - begun_ms < PATIENCE_MS + 2 * ASK_INTERVAL_MS
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 def run(scenario, seed=1):

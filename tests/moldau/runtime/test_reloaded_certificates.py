@@ -128,3 +128,27 @@ def test_a_listener_shows_its_new_certificate() -> None:
         assert ListenerTls(settings, disk)._context.current() is not None
 
     on_a_disk(scenario)
+
+
+def test_a_file_replaced_while_it_is_read_is_read_again() -> None:
+    """What was read may be the former content."""
+
+    def scenario(disk, clock) -> None:
+        write(disk, "/node.pem", pem(0))
+        settings = authority().settings(certificate_chain=None, key=None, keystore_location="/node.pem")
+        made = []
+
+        def make(given, on_disk):
+            made.append(server_context(given, on_disk))
+            if len(made) == 1:
+                write(disk, "/node.pem", pem(1) + "\n" * 99)
+            return made[-1]
+
+        context = ReloadingContext(make, settings, disk, clock)
+        assert context.current() is made[0]
+        clock.now_ms += CHECK_MS
+        assert context.current() is made[1]
+        clock.now_ms += CHECK_MS
+        assert context.current() is made[1]
+
+    on_a_disk(scenario)

@@ -322,6 +322,13 @@ def test_sends_that_land_out_of_order() -> None:
         assert (found(retried), retried.valid) == ({kind: 1}, True), "a figure: the retry came after what followed"
     crashed = Story().send(1, 0, 5).add(1, Kind.CRASH).send(1, 1, 4)
     assert crashed.check(final_phase=False).valid
+    for story in (
+        Story().send(1, 0, 5).add(1, Kind.ASSIGN, partitions=(P0,)),
+        Story().send(1, 0, 5).add(1, Kind.SUBSCRIBE, partitions=(P0,), generation=3),
+        Story().send(1, 0, 5).poll(1, rebalanced=True),
+    ):
+        verdict = story.send(1, 1, 4).check(final_phase=False)
+        assert found(verdict) == {K.NONMONOTONIC_SEND: 1}, "what a client reads does not change what it has sent"
 
 
 def test_cycles_of_transactions() -> None:

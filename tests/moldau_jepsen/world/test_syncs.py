@@ -198,3 +198,20 @@ def test_a_truncated_and_rewritten_file_may_have_any_former_size():
     assert {0, 30_000, 50_000} < sizes
     assert any(0 < size < 30_000 for size in sizes)
     assert any(30_000 < size < 50_000 for size in sizes)
+
+
+def test_the_smallest_former_size_counts_after_several_cuts():
+    """A file that is cut again, to a larger size, may still come back with the smallest one."""
+    sizes = set()
+    for seed in range(60):
+        inode = Inode()
+        inode.content += b"d" * 50_000
+        inode.touch(0, 50_000)
+        inode.sync()
+        inode.cut(0)
+        inode.content += b"n" * 30_000
+        inode.touch(0, 30_000)
+        inode.cut(20_000)
+        inode.lose_power(random.Random(seed))
+        sizes.add(len(inode.content))
+    assert {0, 20_000, 50_000} < sizes

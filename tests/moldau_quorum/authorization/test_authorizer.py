@@ -253,6 +253,14 @@ def test_remembered_rights_to_some_resource_are_bounded(monkeypatch):
     assert sizes == [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2]
 
 
+def test_a_right_to_some_topic_is_remembered_for_one_host():
+    """The same user has no right from elsewhere, whichever host asks first."""
+    hosts = ("10.0.0.2", "10.0.0.1", "10.0.0.2")
+    world = World(entry(1, "x", WRITE, host="10.0.0.2"))
+    found = [world.authorizer.allows_some(identity(host=host), WRITE, TOPIC) for host in hosts]
+    assert found == [True, False, True]
+
+
 def test_many_acls_of_others_cost_nothing():
     """Every principal may have a rule of the same resource: a decision looks at those of its principal."""
     others = [entry(n, "*", principal=f"User:u{n}") for n in range(2_000)]

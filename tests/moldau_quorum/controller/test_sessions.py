@@ -1,4 +1,7 @@
-"""Goal: the session of a broker's new incarnation knows nothing of the former one."""
+"""Goal: sessions know what the controller has heard of each broker, and nothing of its former incarnations.
+
+Method: the pure sessions alone.
+"""
 
 from moldau.values import BrokerId
 from moldau_quorum.controller.cluster.sessions import BrokerSessions
@@ -18,3 +21,13 @@ def test_new_incarnation_begins_without_shutdown_and_offset() -> None:
     assert sessions.lowest_offset(OTHER, 200) == -1
     sessions.end(BROKER, 3, 300)
     assert sessions.alive(BROKER, 300), "the death of the former process is no news about the present one"
+
+
+def test_a_stall_of_the_controller_is_no_silence_of_brokers() -> None:
+    """No heartbeat could be received meanwhile: neither the end of a session nor the silence before it comes nearer."""
+    sessions = BrokerSessions(timeout_ms=9_000, grace_ms=250)
+    sessions.touch(BROKER, 3, 100, connection=None)
+    sessions.extend(4_000)
+    assert sessions.next_deadline_ms() == 13_100
+    assert sessions.earliest_heard_ms() == 4_100
+    assert sessions.unheard(4_099) == []

@@ -43,3 +43,28 @@ def test_only_a_refusing_host_is_reported_and_once() -> None:
         assert reported == ["dead"]
 
     run_world(main, 1)
+
+
+def test_a_broker_heard_during_an_attempt_is_not_reported() -> None:
+    """Its listener may start again while the broker has a session on another connection already."""
+
+    async def main(world) -> None:
+        prober = world.node("prober").environment
+        assert world.node("restarting").environment is not None
+        asked: list[bool] = []
+        reported: list[str] = []
+
+        def is_silent() -> bool:
+            asked.append(not asked)
+            return asked[-1]
+
+        probes = BrokerProbes(prober)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(probes.run)
+            await trio.lowlevel.checkpoint()
+            probes.start("restarting", 9092, is_silent=is_silent, refused=lambda: reported.append("restarting"))
+            await trio.sleep(0.2)
+            nursery.cancel_scope.cancel()
+        assert (asked, reported) == ([True, False], [])
+
+    run_world(main, 1)

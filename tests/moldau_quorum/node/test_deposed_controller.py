@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
@@ -119,6 +120,45 @@ def test_an_answer_is_of_the_controller_epoch_that_holds() -> None:
     pending.decided.set()
     with pytest.raises(NotActiveError):
         trio.run(ActiveController.answer, controller, pending)
+
+
+def test_an_answer_waits_for_the_changes_that_it_rests_on() -> None:
+    """The quorum confirms the controller at once, while an earlier decision may still be lost: its disks are slow."""
+    response: Any = object()
+    answers: list[object] = []
+
+    async def read_barrier() -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def decide(*_: object) -> object:
+        return response
+
+    async def main() -> None:
+        committed = trio.Event()
+        earlier = SimpleNamespace(wait_committed=committed.wait)
+        controller: Any = SimpleNamespace(
+            _context=lambda: SimpleNamespace(now_ms=0.0),
+            _decide_and_propose=decide,
+            _decisions=0,
+            _environment=SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: 0.0)),
+            _live=SimpleNamespace(request_waited=lambda *_: None, request_decided=lambda *_: None),
+            _metadata_log=SimpleNamespace(read_barrier=read_barrier),
+            _projection=SimpleNamespace(epoch=3, image=None, last_proposal=earlier),
+        )
+        pending = PendingAnswer(request=delete(), connection=None, arrived_ms=0.0, deadline_ms=60_000.0)
+        await ActiveController._decide(controller, pending)
+
+        async def wait() -> None:
+            answers.append(await ActiveController.answer(controller, pending))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            assert answers == []
+            committed.set()
+        assert answers == [response]
+
+    trio.run(main)
 
 
 def test_heartbeats_do_not_wait_for_a_majority() -> None:

@@ -127,6 +127,22 @@ def test_a_short_cut_changes_nothing():
     watched(scenario)
 
 
+def test_a_broker_that_is_heard_in_the_last_round_is_not_lost():
+    """Its host still accepts nothing, but its heartbeat has found a way."""
+
+    async def scenario(watch):
+        watch.cut(1)
+        heard_ms = watch.sessions.get(1).heard_ms
+        await trio.sleep((heard_ms + UNREACHABLE_MS - ROUND_MS / 3 - watch.now_ms) / 1000)
+        watch.sessions.touch(1, 1, watch.now_ms, connection=None)
+        await trio.sleep(1)
+        assert watch.lost == []
+        await trio.sleep(3)
+        assert [broker for broker, _ in watch.lost][:1] == [1]
+
+    watched(scenario)
+
+
 def test_brokers_that_are_heard_cost_no_attempts():
     async def scenario(watch):
         await trio.sleep(30)

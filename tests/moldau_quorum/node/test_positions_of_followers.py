@@ -12,10 +12,13 @@ import trio
 
 from moldau.protocol.errors import ErrorCode
 from moldau_quorum.broker_side.metadata_fetch import MetadataFetchRequest
-from moldau_quorum.log.port import CommittedRange, Leadership
+from moldau_quorum.log.port import CommittedRange, Leadership, LogPosition
 from moldau_quorum.metadata.epoch_history import EpochHistory
 from moldau_quorum.metadata.image import MetadataImage
+from moldau_quorum.metadata.records import ClusterRecord
+from moldau_quorum.metadata.snapshot import snapshot_pieces
 from moldau_quorum.node.serving.metadata_service import MetadataService
+from moldau_quorum.node.state_machine import MetadataStateMachine
 
 REFUSED = ErrorCode.OFFSET_OUT_OF_RANGE
 TAKEN = ErrorCode.NONE
@@ -121,3 +124,21 @@ def test_a_leader_may_be_the_last_to_apply_its_entries(epoch: int, end: int, exp
 def test_a_position_is_compared_again_after_a_wait() -> None:
     """Entries that were committed during the long poll may belong to another history."""
     assert answer(Log(30, following()), offset=35, epoch=5, wait_ms=50) == REFUSED
+
+
+def test_a_follower_at_a_restored_snapshot_is_of_its_epoch() -> None:
+    """The controller knows no earlier commands of that epoch: the snapshot was taken elsewhere, or before a restart."""
+    machine = MetadataStateMachine(101)
+    image = MetadataImage(offset=0).apply([ClusterRecord(cluster_id="c")], offset=30, epoch=5).image
+    machine.restore_begin()
+    for piece in snapshot_pieces(image):
+        machine.restore_piece(piece)
+    machine.restore_end(LogPosition(index=30, epoch=5))
+    service = MetadataService(Log(30, leading()), machine)
+
+    async def answered(epoch: int) -> ErrorCode:
+        request = MetadataFetchRequest(node_id=1, next_offset=31, wait_ms=0, last_epoch=epoch)
+        return ErrorCode((await service.fetch(request)).error_code)
+
+    assert trio.run(answered, 5) == TAKEN
+    assert trio.run(answered, 4) == REFUSED

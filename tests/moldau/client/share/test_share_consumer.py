@@ -523,6 +523,27 @@ def test_refused_member(run):
     run(scenario)
 
 
+def test_the_heartbeat_after_a_lost_answer_says_everything(run, monkeypatch):
+    """Else the coordinator, which has answered, would not repeat the assignment that was in the answer."""
+    said = []
+
+    async def scenario(cluster):
+        async def request(message, timeout_ms):
+            said.append(message.subscribed_topic_names)
+            response = await cluster.group.request(message, timeout_ms)
+            if len(said) == 2:
+                raise ConnectionAbortedError("the answer is lost")
+            return response
+
+        monkeypatch.setattr(ShareGroupClient, "_request", staticmethod(request))
+        async with consumer(cluster) as member:
+            member.subscribe(["t"])
+            await member.poll(3_000)
+
+    run(scenario)
+    assert said[:4] == [["t"], None, ["t"], None]
+
+
 def test_a_poll_may_wait_longer_than_the_poll_interval(run):
     """One call that waits for records is no missing poll: the member stays, and gets what comes at last."""
 

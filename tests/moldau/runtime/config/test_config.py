@@ -29,6 +29,8 @@ from moldau.runtime.config import (
     parse_server_config,
     parse_toml,
     topic_config,
+    topic_defaults,
+    usable_topic_config,
     with_dynamic,
 )
 from moldau.runtime.config.file import read_server_config
@@ -103,6 +105,17 @@ def test_a_file_cordons_only_directories_that_it_has():
     config, left_out = with_dynamic(server(two), {"cordoned.log.dirs": "/c,/a"})
     assert (cordoned_log_dirs(config), left_out) == (("/a",), {})
     assert with_dynamic(config, {"cordoned.log.dirs": "*,/a"})[1] == {"cordoned.log.dirs": alone}
+
+
+def test_each_value_that_is_left_out_has_its_reason():
+    """One value of a topic cannot be read, and two do not fit together."""
+    broker = server()
+    overrides = {"retention.ms": "soon", "min.compaction.lag.ms": "100", "max.compaction.lag.ms": "99"}
+    config, left_out = usable_topic_config(broker, overrides, topic_defaults(broker))
+    assert config.get_int("min.compaction.lag.ms") == 100
+    assert sorted(left_out) == ["max.compaction.lag.ms", "retention.ms"]
+    assert "min.compaction.lag.ms = 100" in left_out["max.compaction.lag.ms"]
+    assert "soon" in left_out["retention.ms"]
 
 
 def test_secrets_are_never_shown():

@@ -1,6 +1,7 @@
 """Goal: an error of one connection's answers ends that connection, and not the turn that serves others too.
 
-Method: a queue with a tracer that fails, in a turn of its own.
+The writer sends what a turn leaves behind.
+Method: a queue in a turn of its own, with a tracer that fails, or with an answer that needs the writer.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
+import trio.testing
 
 from moldau.runtime.net.serving.answer_queue import AnswerQueue
 from moldau.runtime.net.serving.answers import WaitingAnswer
@@ -27,12 +29,23 @@ class Poll(WaitingAnswer):
         return (b"answer",)
 
 
+class Later:
+    """An answer that the writer waits for."""
+
+    async def wait(self) -> Sequence[bytes]:
+        await trio.lowlevel.checkpoint()
+        return (b"later",)
+
+
 class Transmission:
     sent = 0
 
     def send_now(self, parts: Sequence[bytes]) -> Sequence[bytes]:
         self.sent += len(parts)
         return ()
+
+    async def send(self, parts: Sequence[bytes]) -> None:
+        self.send_now(parts)
 
 
 class Times:
@@ -61,5 +74,30 @@ def test_a_failure_after_the_answers_left_stays_in_its_queue() -> None:
         assert transmission.sent == 1
         with pytest.raises(ValueError, match="the tracer failed"):
             await queue.write()
+
+    trio.run(main)
+
+
+def test_the_writer_goes_on_behind_an_answer_of_a_turn() -> None:
+    """Else the connection would answer nothing any more, for no turn sends an answer that needs a task."""
+
+    async def main() -> None:
+        ended, transmission = EndedWaits(), Transmission()
+        parts: Any = (transmission, HeldBytes(ByteBudget(1000), 1000), Clock(), None, ended)
+        queue, poll = AnswerQueue(*parts), Poll()
+        answers: Any = [poll, Later()]
+        for answer in answers:
+            queue._held.request_waits(1)
+            queue.leave([answer])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(queue.write)
+            await trio.testing.wait_all_tasks_blocked()
+            ended.begin()
+            poll.finish()
+            ended.end()
+            assert transmission.sent == 1
+            await trio.testing.wait_all_tasks_blocked()
+            assert (transmission.sent, list(queue.pending)) == (2, [])
+            nursery.cancel_scope.cancel()
 
     trio.run(main)

@@ -4,6 +4,7 @@ Method: the client's states against answers written by hand; then any bytes in e
 """
 
 import math
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from moldau.protocol.framing import encode_response
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from moldau.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
 from moldau.protocol.messages.sasl_handshake import SaslHandshakeResponse
+from moldau.runtime.net.renewal import Renewal
 from moldau.runtime.sasl.core.client import ROUNDS_MAX, ClientSession, ClientState, Done, Send, reauthentication_at_ms
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau.runtime.sasl.core.plain import PlainClient
@@ -67,6 +69,22 @@ def test_an_authentication_and_its_renewal():
     client.start_again(PlainClient("alice", "s3cret"), 7)
     client.receive(ACCEPTED, 8)
     assert client.receive(authenticated(), 9) == Done(lifetime_ms=0)
+
+
+def test_a_token_that_a_renewal_finds_refused_is_not_used_again():
+    """It was revoked: each new connection would offer it until it expires."""
+    refused = []
+    client, _ = session(None, SERVED, ACCEPTED, authenticated())
+    login = SimpleNamespace(
+        exchange_nowait=lambda: PlainClient("alice", "s3cret"), refused=lambda: refused.append("token")
+    )
+    renewal = Renewal(SimpleNamespace(session=client, login=login))
+    renewal.awaited = renewal.begin(7)
+    renewal.awaited = renewal.receive(ACCEPTED, 8)
+    assert renewal.is_under_way
+    with pytest.raises(SaslAuthenticationError):
+        renewal.receive(authenticated(code=ErrorCode.SASL_AUTHENTICATION_FAILED), 9)
+    assert (refused, renewal.is_under_way) == (["token"], False)
 
 
 def test_each_renewal_counts_its_own_messages():

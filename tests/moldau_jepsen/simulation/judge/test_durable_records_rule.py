@@ -105,6 +105,21 @@ def test_a_cut_that_may_come_back_is_not_durable(story):
     assert story.look() == f"the end of {FIRST}, which was cut to 10 of {len(bytes_before)} bytes"
 
 
+def test_what_is_claimed_during_a_move_is_looked_at_later(story):
+    """The log's directory has no name for a moment; what the broker claims then must hold when it has one again."""
+    story.put(1)
+    story.sync()
+    assert story.look() is None
+    story.put(1)
+    story.claim(2)
+    names = story.disk.directory(story.log.parent_directory).names
+    name = story.log.directory.rsplit("/", 1)[1]
+    directory = names.pop(name)
+    assert story.look() is None
+    names[name] = directory
+    assert story.look().endswith(f"of {FIRST}")
+
+
 def test_rotten_files_are_not_judged(story):
     story.put(1)
     story.sync()
