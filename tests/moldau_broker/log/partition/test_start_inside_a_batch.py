@@ -158,3 +158,11 @@ def test_only_an_empty_log_takes_a_batch_below_its_end() -> None:
     log.append_as_follower(memoryview(make_batch([(START_MS, b"k", b"v")] * 15)), now_ms=START_MS)
     with pytest.raises(LogError, match="overlaps the log, it ends at 15"):
         log.append_as_follower(held, now_ms=START_MS)
+
+
+def test_a_log_that_loses_its_first_batch_begins_at_its_end() -> None:
+    """A truncation removes the batch that holds the log start as a whole: no log ends below its start."""
+    log = ledger()
+    log.truncate_to(START + 2)
+    assert (log.log_start_offset, log.log_end_offset) == (10, 10)
+    assert log.high_watermark == 10
