@@ -145,7 +145,7 @@ class Consumer(ConsumerCalls, AioClient, Generic[KeyOut, ValueOut]):
             try:
                 batches = await self._portal.call_async_or_undo(self._put_back, self._consumer.poll, 1000)
             except RuntimeError:
-                if not self._is_closed:  # by another task, during the poll
+                if not self._closed_elsewhere():
                     raise
                 break
             self._unread.fill(batches)
@@ -166,7 +166,7 @@ class Consumer(ConsumerCalls, AioClient, Generic[KeyOut, ValueOut]):
                 lambda batch: self._put_back([batch]), lambda: self._consumer.batches().__anext__()
             )
         except RuntimeError:
-            if not self._is_closed:  # by another task, during the poll
+            if not self._closed_elsewhere():
                 raise
             raise StopAsyncIteration from None
 

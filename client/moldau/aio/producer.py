@@ -302,10 +302,7 @@ class Producer(AioClient, Generic[KeyIn, ValueIn]):
             TimeoutError: records are pending after ``timeout_ms``.
         """
         arguments.milliseconds("flush", timeout_ms)
-        await self._portal.call_async(self._flush, timeout_ms)
-
-    async def _flush(self, timeout_ms: float) -> None:
-        await self._opened().flush(timeout_ms)
+        await self._portal.call_async(lambda: self._opened().flush(timeout_ms))
 
     async def partitions_for(self, topic: str) -> tuple[PartitionInfo, ...]:
         """Returns the partitions of a topic.

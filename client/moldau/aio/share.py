@@ -106,7 +106,7 @@ class ShareConsumer(ShareCalls, AioClient, Generic[KeyOut, ValueOut]):
             try:
                 records = await self.poll(1000, 1)
             except RuntimeError:
-                if not self._is_closed:  # by another task, during the poll
+                if not self._closed_elsewhere():
                     raise
                 break
             if records:

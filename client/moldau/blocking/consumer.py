@@ -134,7 +134,7 @@ class Consumer(ConsumerCalls, PortalClient, Generic[KeyOut, ValueOut]):
             try:
                 self._unread.fill(self._portal.call_or_undo(self._put_back, self._consumer.poll, 1000))
             except RuntimeError:
-                if not self._is_closed:  # by another thread, during the poll
+                if not self._closed_elsewhere():
                     raise
 
     def batches(self) -> Iterator[ConsumedBatch[KeyOut, ValueOut]]:
@@ -146,7 +146,7 @@ class Consumer(ConsumerCalls, PortalClient, Generic[KeyOut, ValueOut]):
             except StopAsyncIteration:
                 return
             except RuntimeError:
-                if not self._is_closed:  # by another thread, during the poll
+                if not self._closed_elsewhere():
                     raise
             else:
                 yield batch

@@ -97,6 +97,10 @@ class ConsumerCalls:
             with contextlib.suppress(LookupError):
                 self._consumer.seek((each.topic, each.partition), first, cluster=each.cluster)
 
+    def _closed_elsewhere(self) -> bool:
+        """Returns whether another thread or task has closed the client, perhaps during the last call."""
+        return self._is_closed
+
     def _end_iteration(self, *, gives_up: bool) -> None:
         self._portal.check_closer()
         self._is_closed = True

@@ -150,7 +150,7 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
             and not handover.is_ended
             and topic.__class__ is str
             and topic
-            and (value is None or (value.__class__ is bytes and len(value) < LARGE_BYTES))
+            and (value is None or (value.__class__ is bytes and len(value) < LARGE_BYTES))  # type: ignore[arg-type]
             and (key is None or key.__class__ is bytes)
             and headers == ()
             and (partition is None or partition.__class__ is int)

@@ -93,7 +93,7 @@ class ShareConsumer(ShareCalls, PortalClient, Generic[KeyOut, ValueOut]):
             try:
                 records = self.poll(1000, 1)
             except RuntimeError:
-                if not self._is_closed:  # by another thread, during the poll
+                if not self._closed_elsewhere():
                     raise
             else:
                 yield from records

@@ -21,6 +21,11 @@ class ShareCalls:
 
     _consumer: ShareConsumer[Any, Any]
     _portal: Portal[Any]
+    _is_closed: bool
+
+    def _closed_elsewhere(self) -> bool:
+        """Returns whether another thread or task has closed the client, perhaps during the last call."""
+        return self._is_closed
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """Joins the group for these topics; replaces an earlier subscription.

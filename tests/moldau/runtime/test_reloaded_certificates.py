@@ -131,7 +131,7 @@ def test_a_listener_shows_its_new_certificate() -> None:
 
 
 def test_a_file_replaced_while_it_is_read_is_read_again() -> None:
-    """What was read may be the former content."""
+    """The bytes read may be the former content."""
 
     def scenario(disk, clock) -> None:
         write(disk, "/node.pem", pem(0))

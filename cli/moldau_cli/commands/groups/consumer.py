@@ -212,7 +212,7 @@ async def _describe(admin: Admin, group: str) -> Described:
 
 
 class _Known(NamedTuple):
-    """What the coordinator knows of a group."""
+    """The state of a group at its coordinator."""
 
     description: GroupDescription
     committed: Mapping[TopicPartition, CommittedOffset]

@@ -72,7 +72,7 @@ def _type_of(schema: Mapping[str, Any], place: str) -> tuple[pa.DataType, Callab
         raise JobConfigError(f"JSON Schema {place or '/'}: expected one type besides null, got {kinds!r}")
     kind = names[0]
     if kind in _SCALARS:
-        return _SCALARS[kind], _optional(_conversion(kind))
+        return _SCALARS[kind], _optional(_conversions().get(kind))
     if kind == "string":
         match schema.get("format"):
             case "date-time":
@@ -116,9 +116,9 @@ def _optional(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any] | No
     return lambda value: None if value is None else function(value)
 
 
-def _conversion(kind: str) -> Callable[[Any], Any] | None:
-    """Returns the function that turns a number of JSON into that of its column."""
-    return {"integer": int, "number": _double}.get(kind)
+def _conversions() -> dict[str, Callable[[Any], Any]]:
+    """Returns the functions that turn numbers of JSON into those of columns, by kind."""
+    return {"integer": int, "number": _double}
 
 
 def _double(number: float) -> float:

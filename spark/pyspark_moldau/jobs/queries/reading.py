@@ -40,7 +40,7 @@ VALUE_BYTES: Final = "_value_bytes"
 KEY_BYTES: Final = "_key_bytes"
 """The length of a key that a dead letter does not have; null where it has it."""
 LETTER_ROOM: Final = 4096
-"""What a dead letter needs in a batch of its own besides key and value: most of it is the text of the error."""
+"""The room that a dead letter needs in a batch of its own besides key and value: mostly the text of the error."""
 
 
 def read_stream(session: SparkSession, config: JobConfig, source: SourceConfig) -> DataFrame:
