@@ -10,7 +10,7 @@ import trio.testing
 
 from moldau.runtime.ports.real import real_environment
 from moldau.runtime.tasks.supervision import BackoffPolicy, run_with_restarts
-from moldau.runtime.tasks.sync import ByteBudget, Signal
+from moldau.runtime.tasks.sync import OLDEST_EVERY, ByteBudget, Signal
 from moldau.runtime.telemetry.log import EventLogger, LineFormatter, format_value
 from moldau.runtime.telemetry.metrics import CHILDREN_MAX, Histogram, Registry
 
@@ -156,6 +156,42 @@ def test_signal_wakes_all_and_remembers_nothing():
                 value[0] = moment
                 signal.notify()
         assert len(woken) == 2
+
+    run(main)
+
+
+def test_a_budget_goes_on_when_the_oldest_request_is_cancelled():
+    """It was its turn, and it asked for more than is free; a smaller request behind it waits for nothing else."""
+
+    async def main():
+        budget = ByteBudget(100)
+        granted = []
+
+        async def user(count, scope):
+            with scope:
+                await budget.acquire(count)
+                granted.append(count)
+
+        async def wait_for(nursery, count):
+            scope = trio.CancelScope()
+            nursery.start_soon(user, count, scope)
+            await trio.testing.wait_all_tasks_blocked()
+            return scope
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(OLDEST_EVERY - 1):
+                assert budget.acquire_nowait(100)
+                await wait_for(nursery, 1)
+                budget.release(100)
+                await trio.testing.wait_all_tasks_blocked()
+                budget.release(granted.pop())
+            assert budget.acquire_nowait(60)
+            oldest = await wait_for(nursery, 80)
+            await wait_for(nursery, 5)
+            assert granted == []
+            oldest.cancel()
+            await trio.testing.wait_all_tasks_blocked()
+            assert granted == [5]
 
     run(main)
 

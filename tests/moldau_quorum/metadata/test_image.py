@@ -23,7 +23,7 @@ from moldau.protocol.messages.incremental_alter_configs import (
 )
 from moldau_quorum.metadata import records as r
 from moldau_quorum.metadata.image import MetadataImage, delta_between
-from moldau_quorum.metadata.persistent_map import PersistentMap
+from moldau_quorum.metadata.persistent_map import MapEditor, PersistentMap
 from moldau_quorum.metadata.snapshot import SnapshotReader, snapshot_pieces
 from support.controller.model import ModelController, check_partition
 from support.proof import examples
@@ -186,6 +186,20 @@ def test_the_persistent_map_is_a_dictionary_whose_versions_stay(operations: list
     for version, expected in versions:
         assert dict(version) == expected
         assert len(version) == len(expected)
+
+
+@pytest.mark.parametrize("size", [3, 100])
+def test_a_version_stays_as_it_is_while_its_editor_goes_on(size: int) -> None:
+    """A lowered level of metadata changes topics after the editor has handed a version out."""
+    editor: MapEditor[int, str] = PersistentMap[int, str]().edit()
+    for number in range(size):
+        editor.set(number, "old")
+    version = editor.finish()
+    editor.set(0, "new")
+    editor.remove(1)
+    following = editor.finish()
+    assert dict(version) == dict.fromkeys(range(size), "old")
+    assert (following[0], len(following), 1 in following) == ("new", size - 1, False)
 
 
 STEPS = st.lists(

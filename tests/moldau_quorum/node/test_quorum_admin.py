@@ -25,7 +25,7 @@ from moldau_quorum.log.port import (
     VoterEndpoint,
 )
 from moldau_quorum.node.request_queue import NotActiveError
-from moldau_quorum.node.voters.quorum_admin import QuorumAdmin
+from moldau_quorum.node.voters.quorum_admin import NOT_COMMITTED, QuorumAdmin
 
 NO_DIRECTORY = UUID(int=0)
 ADD = AddRaftVoterRequest(voter_id=4, timeout_ms=1_000, listeners=[Listener(name="C", host="c4", port=9093)])
@@ -87,6 +87,20 @@ def test_a_learner_that_did_not_catch_up_is_forgotten():
         "node 4 did not catch up at c4:9093 within 0.8 s, and was not added: does it run, with that id and address?"
     )
     assert log.changes == [("add", 4), ("remove", 4)]
+
+
+def test_an_addition_that_may_take_effect_is_not_called_undone():
+    """The change is in the log when its time is over, and only its commit is missing: the node may vote soon."""
+    log = LostLog(OutcomeUnknownError("leadership was lost"))
+
+    async def add_voter(voter):
+        log.voters[voter.voter_id] = voter
+        await trio.sleep_forever()
+
+    log.add_voter = add_voter
+    response = trio.run(admin_of(log).add_voter, ADD, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert (response.error_code, response.error_message) == (ErrorCode.REQUEST_TIMED_OUT, NOT_COMMITTED)
+    assert log.changes == [], "nothing is taken back"
 
 
 def test_only_the_leader_says_who_votes():

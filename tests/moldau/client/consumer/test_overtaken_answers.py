@@ -13,6 +13,7 @@ from uuid import UUID
 import trio
 
 from moldau import TopicPartition
+from moldau.cluster.metadata import PartitionInfo, TopicInfo
 from moldau.consumer.core.epoch_membership import EpochMembership
 from moldau.consumer.core.membership import GroupIdentity, MemberState, Next
 from moldau.consumer.core.positions import PartitionPosition, Positions
@@ -384,3 +385,28 @@ def test_an_answer_from_before_a_loss_restores_nothing() -> None:
     refusal = ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
     assert membership.on_epoch_heartbeat(request, refusal, losses) is Next.GO_ON
     assert membership.losses == losses + 1, "one loss, which the application hears once"
+
+
+def test_a_topic_that_cannot_be_described_begins_no_rebalance() -> None:
+    """The group's leader compares numbers of partitions, and an error is no number."""
+    member = Member([T0])
+    topics: dict[str, TopicInfo] = {}
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            await member.rebalancer.keep(nursery, 1_000.0)
+            for partitions, state in ((0, MemberState.STABLE), (3, MemberState.STABLE), (4, MemberState.UNJOINED)):
+                topics["t"] = TopicInfo(
+                    name="t",
+                    topic_id=UUID(int=5),
+                    partitions=tuple(
+                        PartitionInfo(topic="t", partition=each, leader=1, leader_epoch=0) for each in range(partitions)
+                    ),
+                    error=ErrorCode.NONE if partitions else ErrorCode.LEADER_NOT_AVAILABLE,
+                )
+                member.rebalancer._notice_changes()
+                assert member.membership.state is state
+
+    member.coordinator.partition_counts = {"t": 3}
+    member.rebalancer._client.cluster_metadata = SimpleNamespace(topics=topics)
+    trio.run(main)

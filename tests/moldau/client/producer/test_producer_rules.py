@@ -7,6 +7,8 @@ on.
 from types import SimpleNamespace
 
 import pytest
+import trio
+import trio.testing
 
 from moldau.cluster.metadata import TopicPartition
 from moldau.producer.core.accumulator import Accumulator
@@ -16,6 +18,7 @@ from moldau.producer.core.partitioner import RoundRobin, Sticky
 from moldau.producer.core.transaction_core import CONCURRENT_BACKOFF_MS
 from moldau.producer.core.transaction_values import OffsetToCommit, State
 from moldau.producer.sender import Sender
+from moldau.producer.topics import ProducerTopics
 from moldau.producer.transactions import Transactions
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -23,6 +26,7 @@ from moldau.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnReq
 from moldau.protocol.messages.end_txn import EndTxnRequest
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from moldau.records import encode_batch
+from moldau.runtime.config import PRODUCER_CONFIG
 from moldau.runtime.tasks.sync import Signal
 from support.client.asked_coordinator import GROUP, P0, P1, answer_to, ready, serve
 
@@ -293,3 +297,27 @@ def test_a_producer_that_left_its_cluster_fails_at_once():
     sender = Sender(client, core, acks=-1, transactional_id="tx")
     Transactions(client, core, sender, manager, 1_000.0).leave_cluster()
     assert sender.fatal_error.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_a_topic_stays_known_while_its_last_batch_is_in_flight():
+    """The batch may have to be sent again, and without metadata its leader would not be found."""
+    core = accumulator()
+    config = PRODUCER_CONFIG.parse({"bootstrap.servers": "b:9092", "metadata.max.idle.ms": "5000"})
+    topics = ProducerTopics(config, core, batch_size=1000)
+    queue = core.queue(T0)
+    core.append_encoded(queue, encode_batch([(1, None, b"v", ())]), 1, 0)
+    (batch,) = core.drain([queue], 0)
+    topics.known["t"] = SimpleNamespace(sent=1, queues=[queue])
+    forgotten = []
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(topics.forget_idle, SimpleNamespace(forget_topic=forgotten.append))
+            await trio.sleep(21)
+            assert (forgotten, list(topics.known)) == ([], ["t"])
+            core.settle(batch, ErrorCode.NONE, 21_000, base_offset=0)
+            await trio.sleep(10)
+            assert (forgotten, list(topics.known)) == (["t"], [])
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))

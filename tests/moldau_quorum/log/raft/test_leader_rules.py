@@ -125,6 +125,32 @@ def test_heartbeats_beside_a_snapshot_agree_with_every_log():
     assert [(each.prev_index, each.prev_epoch, each.entries) for each in beats] == [(0, 0, ())]
 
 
+def test_a_member_with_a_former_snapshot_gets_the_present_one():
+    """The log went on meanwhile and was cut: what follows the snapshot that the member has is not in it any more."""
+    core = leader()
+    assert [piece.index for piece in far_behind(core, 3)] == [3]
+    assert core.applied_index == 6
+    core.snapshot_taken(SnapshotPoint(index=6, epoch=4, configuration=VOTERS), 6)
+    receive(core, 3, AppendResponse(epoch=4, accepted=True, match_index=3), core.now_ms)
+    pieces = [each for each in sent_to(core, 3) if isinstance(each, SnapshotRequest)]
+    assert [(each.index, each.piece) for each in pieces] == [(6, 0)]
+
+
+def test_a_hand_over_is_asked_for_again_with_each_heartbeat():
+    """The request may be lost, and the leader takes no proposals meanwhile."""
+    core = leader()
+    receive(core, 2, AppendResponse(epoch=4, accepted=True, match_index=core.log.last_index))
+    sent_to(core, 2)
+    core.leader.transfer(2)
+    asked = []
+    for _ in range(3):
+        asked.append(sent_to(core, 2).count(TimeoutNow(epoch=4)))
+        core.tick(core.now_ms + TIMING.heartbeat_interval_ms)
+        for member in (2, 3):
+            receive(core, member, AppendResponse(epoch=4, accepted=True, match_index=6), core.now_ms)
+    assert asked == [1, 1, 1]
+
+
 def test_no_directories_are_written_during_a_hand_over():
     """The target must hold the whole log to take over; what the leader appended meanwhile would delay it."""
     core = leader(knows_directories=True)
