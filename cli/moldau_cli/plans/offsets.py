@@ -86,15 +86,14 @@ def parse_topic(text: str) -> tuple[str, list[int] | None]:
 
 
 def missing_in(partitions: Collection[TopicPartition], wanted: Iterable[tuple[str, list[int] | None]]) -> list[str]:
-    """Returns the topics and partitions that are named, and not among ``partitions``."""
+    """Returns the topics and partitions that are named, and not among ``partitions``, as a user names them."""
     topics = {one.topic for one in partitions}
     missing: list[str] = []
     for name, numbers in wanted:
         if name not in topics:
             missing.append(name)
             continue
-        absent = [TopicPartition(name, number) for number in numbers or ()]
-        missing += [str(one) for one in absent if one not in partitions]
+        missing += [f"{name}:{number}" for number in numbers or () if TopicPartition(name, number) not in partitions]
     return missing
 
 
