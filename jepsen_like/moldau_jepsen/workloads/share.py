@@ -124,6 +124,8 @@ class ShareWorkload:
         self._stopping = trio.Event()
         self._next_value = 0
         self._next_member = 0
+        self._emptied_ms: dict[int, float] = {}
+        """When each member's buffer was surely empty: a poll returned fewer records than it asked for."""
         self.events: list[Event] = []
         self.stuck: str | None = None
         """Why the final read did not end."""
@@ -218,12 +220,15 @@ class ShareWorkload:
         # A fetch that began so long before the poll may have acquired a record.
         uncertain_ms = FETCH_WAIT_MS + self._options.request_timeout_ms + 100.0
         ended_ms = self.now_ms()
+        # One that has come before is returned after the end of its lock too, however long it was in the buffer.
+        emptied_ms = self._emptied_ms.get(number, begun_ms)
         for record in records:
             place = (_partition(record.topic_partition), record.offset)
             value = int(record.value or b"-1")
-            self.events.append(
-                Delivered(place, value, record.delivery_count, number, begun_ms - uncertain_ms, ended_ms)
-            )
+            since_ms = (begun_ms if record.delivery_count == 1 else emptied_ms) - uncertain_ms
+            self.events.append(Delivered(place, value, record.delivery_count, number, since_ms, ended_ms))
+        if number not in self._emptied_ms or len(records) < limit:
+            self._emptied_ms[number] = ended_ms if len(records) < limit else begun_ms
         return records
 
     async def _handle(
