@@ -51,7 +51,7 @@ def begins(*polls: tuple[int, list[tuple[int, int]]]) -> list[tuple[int, float]]
     return [(each.place[1], each.begun_ms + UNCERTAIN_MS) for each in workload.events if isinstance(each, Delivered)]
 
 
-def test_a_record_that_has_come_before_may_be_as_old_as_the_buffer() -> None:
+def test_a_record_that_came_before_is_as_old_as_the_buffer() -> None:
     """It is returned after the end of its lock too, and another member may have accepted it before this poll began.
 
     The workload took it for acquired shortly before the poll, and the checker for delivered again.
