@@ -9,7 +9,7 @@ import trio
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli.health import judge, verdict
-from moldau_cli.operations.partial import describe_present
+from moldau_cli.operations.partial import describe_present, results_of
 from moldau_cli.operations.refused_logins import ask_brokers
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ async def _min_isr(admin: Admin, short: Sequence[ConfigResource]) -> dict[str, i
     try:
         configs = await admin.describe_configs(short) if short else {}
     except AdminError as error:
-        configs = error.results if isinstance(error.results, dict) else {}
+        configs = results_of(error)
     return {one.name: int(entries["min.insync.replicas"].value or 1) for one, entries in configs.items()}
 
 

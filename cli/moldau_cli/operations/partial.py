@@ -6,7 +6,7 @@ One leader or coordinator that hangs would otherwise hide all that the other bro
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from moldau.admin import AdminError
 from moldau.admin.admin import Admin
@@ -41,6 +41,11 @@ class Offsets(NamedTuple):
     failures: Mapping[str, KafkaError]
 
 
+def results_of(error: AdminError) -> dict[Any, Any]:
+    """Returns what a call that failed for some of its elements has returned for the others."""
+    return error.results if isinstance(error.results, dict) else {}
+
+
 async def ask_offsets(
     admin: Admin, wanted: Mapping[TopicPartition, int], *, within_s: float = OFFSETS_S, isolation_level: int = 0
 ) -> Offsets:
@@ -56,7 +61,7 @@ async def ask_offsets(
         bounded = admin.within(round(within_s * 1000))
         return Offsets(await bounded.list_offsets(asked, isolation_level=isolation_level), {})
     except AdminError as error:
-        return Offsets(error.results if isinstance(error.results, dict) else {}, error.failures)
+        return Offsets(results_of(error), error.failures)
 
 
 async def ask_log_dirs(
@@ -67,7 +72,7 @@ async def ask_log_dirs(
     try:
         return await bounded.describe_log_dirs(brokers, partitions=partitions), {}
     except AdminError as error:
-        return error.results if isinstance(error.results, dict) else {}, error.failures
+        return results_of(error), error.failures
     except KafkaError as error:
         if len(brokers) != 1:
             raise

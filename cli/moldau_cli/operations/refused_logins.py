@@ -121,12 +121,13 @@ async def ask_brokers(admin: Admin, brokers: Sequence[BrokerNode]) -> Refusals:
 
 async def _addresses(admin: Admin, brokers: Sequence[BrokerNode]) -> dict[int, str]:
     from moldau.admin import AdminError, ConfigResource, ResourceType
+    from moldau_cli.operations.partial import results_of
 
     resources = {ConfigResource(type=ResourceType.BROKER, name=str(one.node_id)): one for one in brokers}
     try:
         found = await admin.describe_configs(resources) if resources else {}
     except AdminError as error:
-        found = error.results if isinstance(error.results, dict) else {}
+        found = results_of(error)
     except KafkaError:
         found = {}
     addresses: dict[int, str] = {}

@@ -182,17 +182,23 @@ def test_appends_before_a_failed_sync_may_become_durable_zeros():
     assert {run_world(main, seed) for seed in range(5)} == {bytes(PAGE_BYTES) + NEW}
 
 
+def rewritten():
+    """Returns a synced file of 50,000 bytes that was truncated, and got 30,000 others that are not synced."""
+    inode = Inode()
+    inode.content += b"d" * 50_000
+    inode.touch(0, 50_000)
+    inode.sync()
+    inode.cut(0)
+    inode.content += b"n" * 30_000
+    inode.touch(0, 30_000)
+    return inode
+
+
 def test_a_truncated_and_rewritten_file_may_have_any_former_size():
     """After a power loss a truncated and rewritten file has one of the sizes that it had."""
     sizes = set()
     for seed in range(60):
-        inode = Inode()
-        inode.content += b"d" * 50_000
-        inode.touch(0, 50_000)
-        inode.sync()
-        inode.cut(0)
-        inode.content += b"n" * 30_000
-        inode.touch(0, 30_000)
+        inode = rewritten()
         inode.lose_power(random.Random(seed))
         sizes.add(len(inode.content))
     assert {0, 30_000, 50_000} < sizes
@@ -204,13 +210,7 @@ def test_the_smallest_former_size_counts_after_several_cuts():
     """A file that is cut again, to a larger size, may still come back with the smallest one."""
     sizes = set()
     for seed in range(60):
-        inode = Inode()
-        inode.content += b"d" * 50_000
-        inode.touch(0, 50_000)
-        inode.sync()
-        inode.cut(0)
-        inode.content += b"n" * 30_000
-        inode.touch(0, 30_000)
+        inode = rewritten()
         inode.cut(20_000)
         inode.lose_power(random.Random(seed))
         sizes.add(len(inode.content))

@@ -72,7 +72,7 @@ def _type_of(schema: Mapping[str, Any], place: str) -> tuple[pa.DataType, Callab
         raise JobConfigError(f"JSON Schema {place or '/'}: expected one type besides null, got {kinds!r}")
     kind = names[0]
     if kind in _SCALARS:
-        return _SCALARS[kind], _optional(_conversions().get(kind))
+        return _SCALARS[kind], _optional(_CONVERSIONS.get(kind))
     if kind == "string":
         match schema.get("format"):
             case "date-time":
@@ -116,16 +116,14 @@ def _optional(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any] | No
     return lambda value: None if value is None else function(value)
 
 
-def _conversions() -> dict[str, Callable[[Any], Any]]:
-    """Returns the functions that turn numbers of JSON into those of columns, by kind."""
-    return {"integer": int, "number": _double}
-
-
 def _double(number: float) -> float:
     found = float(number)
     if math.isinf(found):  # the parser makes infinity of numbers such as 1e400
         raise ValueError("a number is too large for a double")
     return found
+
+
+_CONVERSIONS: dict[str, Callable[[Any], Any]] = {"integer": int, "number": _double}
 
 
 def _moment(text: str) -> datetime.datetime:
