@@ -29,6 +29,16 @@ class BadFrameError(Exception):
         self.received = received
 
 
+def reason_of_end(*, is_first: bool, serves_sasl: bool) -> str:
+    """Returns why the peer may have closed the connection; ``is_first``: it has answered no request but ApiVersions."""
+    if not is_first or not serves_sasl:
+        return "the peer closed the connection"
+    return (
+        "the peer closed the connection at the first request; if its listener uses SASL, set security.protocol="
+        "SASL_PLAINTEXT or SASL_SSL"
+    )
+
+
 def reason_of_bad_frame(error: BadFrameError) -> str:
     """Returns what the peer seems to be that sent such bytes, and what would be right."""
     if looks_like_tls(error.received):

@@ -31,7 +31,7 @@ from moldau.protocol.messages.api_versions import ApiVersionsRequest, ApiVersion
 from moldau.protocol.schema import Request, Response
 from moldau.runtime.net.buffers import byte_count, drop_sent
 from moldau.runtime.net.features import FinalizedFeatures
-from moldau.runtime.net.frames import BadFrameError, ResponseFrames, reason_of_bad_frame
+from moldau.runtime.net.frames import BadFrameError, ResponseFrames, reason_of_bad_frame, reason_of_end
 from moldau.runtime.net.layers import logs_in
 from moldau.runtime.net.pending import (
     REQUEST_TIMEOUT_MS,
@@ -105,6 +105,7 @@ class RpcConnection:
         self._outgoing: Sequence[Buffer] = ()
         self._sending = False
         self._receiving = False
+        self._receive_wait = trio.CancelScope()
         self._changed = Signal()  # an answer came, a role became free, the connection died
         self._error: str | None = None
         self._error_class: type[ConnectionError] = ConnectionAbortedError
@@ -501,6 +502,8 @@ class RpcConnection:
         finally:
             self._sending = False
             self._changed.notify()
+            if self._outgoing:  # this task is cancelled, and the one that receives may be the only one to go on sending
+                self._receive_wait.cancel()
 
     async def _receive_until(self, wanted: PendingResponse[T]) -> None:
         """Receives for all until ``wanted`` is answered, or until there are bytes to send and no sending task."""
@@ -513,11 +516,17 @@ class RpcConnection:
                 except BlockingIOError:
                     if self._outgoing and not self._sending:
                         return
-                    await self._connection.wait_readable()
+                    with trio.CancelScope() as self._receive_wait:
+                        await self._connection.wait_readable()
                     drained = 0
                     continue
                 if count == 0:
-                    self.fail(self._reason_of_end())
+                    self.fail(
+                        reason_of_end(
+                            is_first=not self._answers and self._renewal is None,
+                            serves_sasl=self.serves(ApiKey.SASL_HANDSHAKE),
+                        )
+                    )
                     return
                 self._received(count)
                 drained += count
@@ -537,14 +546,6 @@ class RpcConnection:
             self.fail(str(error))
         else:
             self.fail(f"connection lost: {error.strerror or error}")
-
-    def _reason_of_end(self) -> str:
-        if self._answers or self._renewal is not None or not self.serves(ApiKey.SASL_HANDSHAKE):
-            return "the peer closed the connection"
-        return (
-            "the peer closed the connection at the first request; if its listener uses SASL, set security.protocol="
-            "SASL_PLAINTEXT or SASL_SSL"
-        )
 
     def _received(self, count: int) -> None:
         try:

@@ -5,6 +5,9 @@ Method: one connection over the virtual network, which drops its packets while r
 
 from __future__ import annotations
 
+import dataclasses
+import struct
+
 import pytest
 import trio
 
@@ -117,3 +120,36 @@ def test_a_silent_peer_of_a_cancelled_request_is_noticed(story, is_open):
         connection.close()
 
     run_world(run, 1, CALM)
+
+
+def test_another_waiting_task_goes_on_sending():
+    """It receives, and heard nothing of the cancelled task: its own request stayed here until its time was over."""
+    slow = dataclasses.replace(CALM, window_bytes=1000)
+
+    async def run(world):
+        listener = await world.node("b").environment.network.listen("b", 1000)
+        connection = RpcConnection(await world.node("a").environment.network.connect("b", 1000), "a")
+        far = await listener.accept()
+        sending = trio.CancelScope()
+
+        async def ask(body, scope):
+            with scope:
+                await connection.submit_raw(API, 0, body).wait(30_000)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, bytes(2000), sending)
+            await trio.sleep(0.1)
+            nursery.start_soon(ask, b"second", trio.CancelScope())
+            await trio.sleep(0.1)
+            sending.cancel()
+            await trio.sleep(0.1)
+            buffer, got = bytearray(4096), bytearray()
+            with trio.fail_after(5):
+                while not got.endswith(b"second"):
+                    await far.wait_readable()
+                    got += buffer[: far.receive_into_nowait(memoryview(buffer))]
+            for correlation_id in range(2):
+                far.send_nowait([struct.pack(">ii", 4, correlation_id)])
+        connection.close()
+
+    run_world(run, 1, slow)
