@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import trio
@@ -78,6 +79,8 @@ class SilenceWatch:
         self._silence: Silence[Watched] = Silence()
         self._lookups: dict[CoordinatorKey, None] = {}
         self._begun = trio.Event()
+        self._pause = trio.CancelScope()
+        self._look_ms = math.inf
 
     def sent(
         self,
@@ -92,7 +95,7 @@ class SilenceWatch:
         ``leaders`` has the leader epochs known now, and ``wait_ms`` is how long the broker may hold the request.
         """
         awaited = self._silence.sent(connection, node_id, leaders, self._client.now_ms, wait_ms)
-        self._begun.set()
+        self._began(awaited)
         return awaited
 
     def coordinator(self, node_id: int, key: str, key_type: int) -> CoordinatorCall:
@@ -106,8 +109,14 @@ class SilenceWatch:
     def asked(self, call: CoordinatorCall, node_id: int, coordinator: CoordinatorKey) -> Awaited[Watched]:
         """Notes a call to a coordinator; pass what this returns to ``ended``."""
         awaited = self._silence.asked(call, node_id, coordinator, self._client.now_ms)
-        self._begun.set()
+        self._began(awaited)
         return awaited
+
+    def _began(self, awaited: Awaited[Watched]) -> None:
+        self._begun.set()
+        if awaited.ask_ms < self._look_ms:  # the watch sleeps for a request that may take longer
+            self._look_ms = awaited.ask_ms
+            self._pause.deadline = trio.current_time() + (awaited.ask_ms - self._client.now_ms) / 1000
 
     def ended(self, awaited: Awaited[Watched]) -> None:
         """Notes that a request was answered or has failed."""
@@ -137,8 +146,9 @@ class SilenceWatch:
                 if coordinator not in self._lookups:
                     self._lookups[coordinator] = None
                     nursery.start_soon(self._look_up, coordinator)
+            self._look_ms = look.next_ms
             delay_ms = max(look.next_ms - client.now_ms, 1.0)
-            with trio.move_on_after(min(delay_ms, 60_000.0) / 1000):
+            with trio.move_on_after(min(delay_ms, 60_000.0) / 1000) as self._pause:
                 await client.changed.wait()
 
     async def _look_up(self, coordinator: CoordinatorKey) -> None:

@@ -8,13 +8,18 @@ import math
 
 import pytest
 import trio
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau import Consumer, Producer, TopicPartition
+from moldau.cluster.client import GROUP_COORDINATOR
 from moldau.cluster.metadata import BrokerNode, ClusterMetadata, PartitionInfo, TopicInfo
 from moldau.cluster.silence import ASK_INTERVAL_MS, PATIENCE_MS, Silence
+from moldau.cluster.silence_watch import SilenceWatch
 from moldau.runtime.config import BROKER_CONFIG
+from moldau.runtime.tasks.sync import Signal
+from moldau.runtime.telemetry.log import EventLogger
 from moldau.values import ZERO_UUID
 from support.cluster.broker_cluster import run_cluster
 
@@ -297,3 +302,33 @@ def test_a_slow_leader_keeps_its_connection():
             assert producer.statistics().record_retry_total == 0
 
     run(scenario)
+
+
+@pytest.mark.parametrize("wait_ms", [500, 30_000])
+def test_a_call_behind_a_long_request_is_given_up_soon(wait_ms):
+    """The watch slept until the long request was due: with ``fetch.max.wait.ms`` 30000, a commit waited as long."""
+
+    class Client:
+        knows_several_servers = True
+        changed, cluster_metadata, logger = Signal(), ClusterMetadata(), EventLogger("test")
+
+        @property
+        def now_ms(self):
+            return trio.current_time() * 1000
+
+        async def find_coordinator(self, key, key_type):
+            return 2
+
+    async def main():
+        watch = SilenceWatch(Client())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch.run)
+            watch.sent(object(), 1, [], wait_ms=wait_ms)
+            await trio.sleep(0.2)
+            begun = trio.current_time()
+            with pytest.raises(ConnectionAbortedError), watch.coordinator(1, "g", GROUP_COORDINATOR):
+                await trio.sleep_forever()
+            assert (trio.current_time() - begun) * 1000 == pytest.approx(PATIENCE_MS, abs=10)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
