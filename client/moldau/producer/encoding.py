@@ -43,7 +43,7 @@ class Encoding:
         record = on_send(self._interceptors, record._replace(headers=headers))
         try:
             delivery = await self._send_encoded(record, send_bytes)
-        except Exception as error:
+        except BaseException as error:  # a cancellation too: the record is not sent then
             on_acknowledgement(self._interceptors, record, None, error)
             raise
         self.watch(delivery, record)

@@ -289,13 +289,12 @@ class RecordIntake:
         """Appends a record that the appender has left; waits for metadata and memory if needed."""
         if headers.__class__ is not tuple:
             headers = arguments.headers("send", headers)  # an iterator would be empty at the second attempt
+        if self.appender.take_turn():  # not after the record: a task that is cancelled here has sent nothing
+            await trio.lowlevel.checkpoint()
         try:
-            delivery = self.append(topic, value, key, headers, partition, timestamp)
+            return self.append(topic, value, key, headers, partition, timestamp)
         except (LookupError, BufferExhaustedError):
             return await self.append_waiting(topic, value, key, headers, partition, timestamp)
-        if self.appender.take_turn():
-            await trio.lowlevel.checkpoint()
-        return delivery
 
     async def append_waiting(
         self,
@@ -332,6 +331,7 @@ class RecordIntake:
             raise ValueError("send_columns: a producer with a partitioner function takes no columns")
         if self.is_closed:
             raise RuntimeError("the producer is closed")
+        await trio.lowlevel.checkpoint()  # not after the rows: a task that is cancelled there has sent them
         deadline_ms = client.now_ms + self._max_block_ms
         await self.topics.wait_for(client, topic, None, deadline_ms)
         state = self.topics.look_up(client, topic)
@@ -356,13 +356,13 @@ class RecordIntake:
             await self._wait_memory(topic, client.now_ms + self._max_block_ms)
         state.sent += columns.length
         self.topics.refresh_load(topic, state, sender)
-        await trio.lowlevel.checkpoint()
         return tuple(ColumnsDelivery(batch, batch.builder.record_count - 1, -1) for batch in appender.batches)
 
     async def append_encoded(self, topic: str, partition: int, data: Buffer) -> Delivery:
         """Appends a whole record batch; ``Producer.send_encoded`` documents the arguments and the errors."""
         client, sender = self.opened()
         header = checked_batch(data, self._limits.buffer_memory)
+        await trio.lowlevel.checkpoint()  # not after the batch: a task that is cancelled there has sent it
         deadline_ms = client.now_ms + self._max_block_ms
         await self.topics.wait_for(client, topic, partition, deadline_ms)
         while True:
@@ -379,7 +379,6 @@ class RecordIntake:
             if batch is not None:
                 state.sent += header.record_count
                 sender.wake()
-                await trio.lowlevel.checkpoint()
                 return Delivery(batch, 0, header.base_timestamp)
             await self._wait_memory(topic, deadline_ms)
 
