@@ -117,10 +117,14 @@ class ShareGroups:
                 await self._armed.wait()
 
     def _sweep(self, now_ms: float) -> None:
-        """Forgets idle share-partitions."""
+        """Forgets idle share-partitions; of those that are not stored it repeats the write first."""
         for led in self._all():
             core = led.core
-            if core is not None and led.touched_ms + IDLE_MS <= now_ms and led.deadline_ms is None and not led.pending:
+            if core is not None and core.is_behind:
+                self._perform(led, core.write_again())
+            elif (
+                core is not None and led.touched_ms + IDLE_MS <= now_ms and led.deadline_ms is None and not led.pending
+            ):
                 self._perform(led, core.close())
 
     def _all(self) -> list[LedPartition]:

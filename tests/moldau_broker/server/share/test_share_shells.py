@@ -5,6 +5,7 @@ Method: the shells of share groups and of their requests alone, with stand-ins f
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -22,9 +23,10 @@ from moldau.protocol.messages.share_acknowledge import (
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.server.handlers.groups.share_delivery import _Work, handle_share_acknowledge
 from moldau_broker.server.share.core.sessions import ShareSessions
-from moldau_broker.server.share.core.values import ShareLimits
+from moldau_broker.server.share.core.values import AcquireMode, ShareLimits
+from moldau_broker.server.share.persister import ShareKey
 from moldau_broker.server.share.settings import ShareGroupSettings
-from moldau_broker.server.share.share_groups import ShareGroups
+from moldau_broker.server.share.share_groups import SWEEP_MS, ShareGroups
 from moldau_jepsen.world.world import run_world
 from support.share.memory_persister import MemoryPersister
 
@@ -53,12 +55,14 @@ def partition_of(topic: UUID = TOPIC) -> Any:
     )
 
 
-def groups_of(world: World, replicas: Any, memory: MemoryPersister) -> ShareGroups:
+def groups_of(
+    world: World, replicas: Any, memory: MemoryPersister, settings: ShareGroupSettings = SETTINGS
+) -> ShareGroups:
     return ShareGroups(
         world.node("n").environment,
         replicas,
         memory,
-        lambda _: SETTINGS,
+        lambda _: settings,
         is_enabled=lambda: True,
         sessions_max=10,
         logger=EventLogger("test"),
@@ -197,3 +201,52 @@ def test_a_right_taken_away_ends_a_delivery_that_waits() -> None:
     assert work.lookup((TOPIC, 0)) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
     rights["t"], image.acls = True, object()
     assert work.lookup((TOPIC, 0)) is partition
+
+
+def test_an_archived_record_is_not_forgotten_unstored() -> None:
+    """The last member left after the write had failed: the record was delivered again, beyond its limit."""
+
+    async def main(world: World) -> None:
+        memory = MemoryPersister()
+        replicas: Any = SimpleNamespace(waits=SimpleNamespace(wake_fetches=lambda _: None))
+        once = replace(SETTINGS, limits=replace(SETTINGS.limits, delivery_count_max=1))
+        groups = groups_of(world, replicas, memory, once)
+        clock = world.node("n").environment.clock
+        async with trio.open_nursery() as nursery:
+            await nursery.start(groups.run)
+            key, partition = (TOPIC, 0), partition_of()
+
+            async def acquire(member: str) -> list[tuple[int, int]]:
+                groups.sessions.fetch(("g", member), 0, [key], (), acknowledges=False, owner=member)
+                led = groups.open("g", partition)
+                await trio.sleep(1)
+                assert led.core is not None
+                offset = led.core.next_fetch_offset
+                found = led.core.acquire(
+                    member,
+                    [(offset, offset + 1)],
+                    fetch_offset=offset,
+                    records_max=10,
+                    batch_size=1,
+                    mode=AcquireMode.BATCH_OPTIMIZED,
+                    now_ms=clock.monotonic_ms(),
+                    aborted=(),
+                )
+                groups._arm(led)
+                return [(each.first, each.last) for each in found]
+
+            assert await acquire("m") == [(0, 0)]
+            memory.refusals = [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+            await trio.sleep(35)
+            groups.connection_closed("m")
+            assert await acquire("m2") == [(1, 1)]
+            memory.refusals = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 2
+            await trio.sleep(35)
+            groups.connection_closed("m2")
+            assert groups.find("g", key) is not None
+            await trio.sleep(3 * SWEEP_MS / 1000)
+            assert memory.start_offsets[ShareKey("g", *key)] == 2, "the write is repeated"
+            assert groups.find("g", key) is None
+            nursery.cancel_scope.cancel()
+
+    run_world(main, 1)

@@ -95,6 +95,7 @@ class SharePartition:
         "_writing",
         "closed",
         "end_offset",
+        "is_behind",
         "leader_epoch",
         "limits",
         "start_offset",
@@ -113,6 +114,8 @@ class SharePartition:
         self._queued: list[_Entry] = []  # for the next write
         self._unstored: list[_Entry] = []  # releases of expired locks from a failed write, for the write after it
         self._writing: list[_Entry] | None = None  # the write under way
+        self.is_behind = False
+        """Whether a write of expired locks has failed, and none has succeeded since."""
 
     @classmethod
     def restore(
@@ -346,8 +349,12 @@ class SharePartition:
         self._runs.join()
         return Effects(persist=self._next_write())
 
-    def _next_write(self) -> Persist | None:
-        if self._writing is not None or not self._queued:
+    def write_again(self) -> Effects:
+        """Repeats the write of expired locks that has failed, unless another write is under way."""
+        return Effects(persist=self._next_write(repeats=True)) if self.is_behind else NO_EFFECTS
+
+    def _next_write(self, *, repeats: bool = False) -> Persist | None:
+        if self._writing is not None or not (self._queued or repeats):
             return None
         self._writing = self._unstored + self._queued
         self._unstored, self._queued = [], []
@@ -392,6 +399,9 @@ class SharePartition:
         if error is not ErrorCode.NONE:  # one state for each record, however long the share coordinator is away
             expired = [batch for token, batch in entries if not token]
             self._unstored = [(0, batch) for batch in _overlay(expired, self.start_offset)]
+            self.is_behind = self.is_behind or bool(expired)  # if all were archived, only the start offset says so
+        else:
+            self.is_behind = False
         return Effects(
             persist=self._next_write(),
             settled=tuple(Settled(token, error) for token in tokens),
@@ -441,6 +451,7 @@ class SharePartition:
         self.closed = True
         tokens = dict.fromkeys(token for token, _ in (self._writing or []) + self._queued if token)
         self._runs, self._writing, self._queued, self._unstored = Runs(), None, [], []
+        self.is_behind = False
         return Effects(settled=tuple(Settled(token, error) for token in tokens), acquirable=True)
 
     def _tidy(self) -> None:
@@ -463,6 +474,7 @@ class SharePartition:
         return (
             self._writing is None
             and not self._queued
+            and not self.is_behind
             and all(run.state is not RecordState.ACQUIRED for run in self._runs.runs)
         )
 
