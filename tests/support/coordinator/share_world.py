@@ -101,6 +101,7 @@ class ShareDriver:
             elif isinstance(effect, DeleteRecords):
                 assert effect.end_offset <= len(self.log)
                 self.start_offset = effect.end_offset
+                self.core.pruned(effect.end_offset)
             else:
                 assert isinstance(effect, Answer)
                 assert effect.request_id not in self.answers, "a request was answered twice"

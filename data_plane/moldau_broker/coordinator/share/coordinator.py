@@ -65,6 +65,9 @@ class ShareShard(ReplicatedShard[ShareCore]):
         except KafkaError as error:
             # The next leader, or the next round, deletes them.
             self._logger.warning("share-state-not-pruned", end_offset=effect.end_offset, error=error)
+        else:
+            assert self.core is not None
+            self.core.pruned(effect.end_offset)
 
 
 class ShareCoordinator(ShardedCoordinator[ShareShard]):

@@ -5,6 +5,7 @@ Method: `ShareCoordinator` on virtual time over an in-memory log.
 
 from typing import TYPE_CHECKING, cast
 
+import pytest
 import trio
 import trio.testing
 
@@ -123,6 +124,28 @@ def test_the_log_is_pruned_and_loaded_from_its_start() -> None:
         await broker.lead(0, 1, 2, leader_epoch=2)
         found = await broker.ask((key(0), Read(leader_epoch=-1)))
         assert batches_of(found[0]) == [(0, 6, 2, 1)]
+
+    run(scenario)
+
+
+def test_a_deletion_that_failed_is_repeated_in_an_idle_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was repeated only after more had become redundant."""
+
+    def refuse(*_: object) -> None:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    async def scenario(broker: Broker, nursery: trio.Nursery) -> None:
+        await broker.lead(0, 1, 2)
+        await broker.ask((key(0), BEGIN))
+        for offset in range(3):
+            await broker.ask((key(0), write((offset, offset, 2, 1), leader_epoch=-1)))
+        with monkeypatch.context() as patched:
+            patched.setattr(broker.log, "delete_records", refuse)
+            await trio.sleep(1.5)
+        place = broker.log.partitions[places()[0]]
+        assert place.start_offset == 0
+        await trio.sleep(1)
+        assert place.start_offset > 0
 
     run(scenario)
 

@@ -130,6 +130,10 @@ class ShareCore:
         """Notes where the log has put a write; the shell calls it before the write is committed."""
         self._base_offsets[append_id] = base_offset
 
+    def pruned(self, end_offset: int) -> None:
+        """Notes that redundant records are deleted; the next round repeats what failed."""
+        self._pruned_offset = end_offset
+
     def committed(self, append_id: int, moment: Moment) -> list[Effect]:
         """Applies a committed write and all writes before it, and answers what waited for them."""
         assert append_id in self._pending, f"write {append_id} is not pending"
@@ -220,7 +224,6 @@ class ShareCore:
     def _prune(self) -> None:
         end_offset = self._snapshots.redundant_end_offset()
         if end_offset > self._pruned_offset:
-            self._pruned_offset = end_offset
             self._effects.append(DeleteRecords(end_offset=end_offset))
 
     def _write_cold(self, moment: Moment) -> None:
