@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from moldau.consumer import ConsumedBatch, ConsumedRecord
     from moldau.producer import OutputRecord, RecordMetadata
 
+__all__ = ["Tracing", "context_of"]
+
 LINKS_MAX = 128
 """Links of one span, the default limit of OpenTelemetry's SDK."""
 

@@ -9,6 +9,7 @@ module                    decides
 ``replica``               one replica: leader or follower, in-sync replicas, high watermark, epoch fences
 ``alter_partition``       which in-sync replica changes travel to the controller, one request in flight
 ``follower``              what a follower fetches from a leader, where it truncates, when it backs off
+``follower_progress``     how far one follower has copied the log, as its leader knows it
 ``fetch_session``         incremental fetches (KIP-227) and the broker's cache of fetch sessions
 ``purgatory``             when an operation that waits for a condition or its deadline completes, exactly once
 ``timer_wheel``           deadlines in O(1)
