@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from moldau import Admin, AdminError
     from moldau.protocol.errors import KafkaError
     from moldau.runtime.ports.environment import Environment
-    from moldau_cli.operations.partial import ListingAdmin
     from moldau_cli.profiles.core.document import Profile
 
 R = TypeVar("R")
@@ -571,9 +570,7 @@ async def _partition_count(admin: Admin, topic: str, node_id: int | None) -> int
         raise
 
 
-def with_admin(
-    bootstrap: str | None, work: Callable[[ListingAdmin], Awaitable[R]], *, explains_waits: bool = True
-) -> R:
+def with_admin(bootstrap: str | None, work: Callable[[Admin], Awaitable[R]], *, explains_waits: bool = True) -> R:
     """Runs ``work`` with an open admin client.
 
     If it takes seconds because no controller leads, a note says so, unless ``explains_waits`` is false.
@@ -581,7 +578,7 @@ def with_admin(
     address = bootstrap_of(bootstrap)
 
     async def main() -> R:
-        from moldau_cli.operations.partial import ListingAdmin
+        from moldau import Admin
         from moldau_cli.quorum_watch import explaining_waits
 
         settings = {
@@ -590,9 +587,9 @@ def with_admin(
             **command_config("admin"),
             "bootstrap.servers": address,
         }
-        async with ListingAdmin(settings) as admin:
+        async with Admin(settings) as admin:
             if not explains_waits:
                 return await work(admin)
-            return await explaining_waits(lambda: work(admin), lambda: ListingAdmin(settings))
+            return await explaining_waits(lambda: work(admin), lambda: Admin(settings))
 
     return run(main, address)

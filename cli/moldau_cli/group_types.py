@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from moldau import Admin
-    from moldau_cli.operations.partial import Listed, ListingAdmin
+    from moldau.admin import GroupListing
+    from moldau.protocol.errors import KafkaError
 
 
 class Described(Protocol):
@@ -48,9 +49,10 @@ class GroupType(Generic[D]):
 
     def list_all(self, bootstrap_server: str | None) -> None:
         """Prints all groups of the type with their state."""
+        from moldau_cli.operations.partial import ask_groups
 
-        async def work(admin: ListingAdmin) -> Listed:
-            return await admin.groups_of_each(types=[self.name])
+        async def work(admin: Admin) -> tuple[list[GroupListing], Mapping[str, KafkaError]]:
+            return await ask_groups(admin, types=[self.name])
 
         found, failures = with_admin(bootstrap_server, work)
         output.answer_rows("groups", ["group", "state"], [{"group": one.group_id, "state": one.state} for one in found])

@@ -93,7 +93,7 @@ async def _min_isr(admin: Admin, short: Sequence[ConfigResource]) -> dict[str, i
     try:
         configs = await admin.describe_configs(short) if short else {}
     except AdminError as error:
-        configs = results_of(error)
+        configs = results_of(error, dict)
     return {one.name: int(entries["min.insync.replicas"].value or 1) for one, entries in configs.items()}
 
 

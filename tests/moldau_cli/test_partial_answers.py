@@ -32,7 +32,7 @@ from moldau_cli.commands.watching.offsets import _merged
 from moldau_cli.console.data.groups import group as group_page
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.inspection import inspect_cluster
-from moldau_cli.operations.partial import Listed, summary
+from moldau_cli.operations.partial import summary
 from moldau_cli.plans.offsets import parse_topic
 
 LED = TopicPartition("t", 0)
@@ -164,13 +164,13 @@ class OneLate(OneWithoutLeader):
         await trio.lowlevel.checkpoint()
         raise AdminError({"t-1": LATE}, {LED: (15, -1)})
 
-    async def groups_of_each(self, *, types=(), states=()):
+    async def list_groups(self, *, types=(), states=()):
         await trio.lowlevel.checkpoint()
         names = ("a", "b", "c")
         listing = [
             GroupListing(group_id=name, protocol_type="consumer", state="Empty", type="classic") for name in names
         ]
-        return Listed(listing, {"broker 3 (h:3)": LATE})
+        raise AdminError({"broker 3 (h:3)": LATE}, listing)
 
     async def describe_groups(self, groups):
         (group,) = groups
@@ -294,9 +294,12 @@ class OneShareGroup:
         await trio.lowlevel.checkpoint()
         return {}
 
-    async def groups_of_each(self, *, within_s):
+    def within(self, timeout_ms):
+        return self
+
+    async def list_groups(self, *, types, states):
         await trio.lowlevel.checkpoint()
-        return Listed([GroupListing(group_id="s", protocol_type="share", state="Stable", type="share")], {})
+        return [GroupListing(group_id="s", protocol_type="share", state="Stable", type="share")]
 
 
 DEAD = GroupDescription(group_id="", state="Dead", protocol_type="", protocol="", coordinator=1, members=())

@@ -12,9 +12,11 @@ from moldau_cli.client import BootstrapServer, refuse_failures, with_admin
 from moldau_cli.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from moldau import Admin
-    from moldau.admin import ProducerDescription, TransactionDescription
-    from moldau_cli.operations.partial import ListedTransactions, ListingAdmin
+    from moldau.admin import ProducerDescription, TransactionDescription, TransactionListing
+    from moldau.protocol.errors import KafkaError
 
 commands = typer.Typer(help="List, describe, terminate and abort transactions.", rich_markup_mode=None)
 
@@ -41,16 +43,18 @@ def list_transactions(
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """List transactional ids with their state."""
+    from moldau_cli.operations.partial import ask_transactions
 
-    async def work(admin: ListingAdmin) -> ListedTransactions:
-        return await admin.transactions_of_each(
+    async def work(admin: Admin) -> tuple[list[TransactionListing], Mapping[str, KafkaError]]:
+        return await ask_transactions(
+            admin,
             states=state or (),
             producer_ids=producer_id or (),
             min_duration_ms=running_longer_than,
             id_pattern=pattern,
         )
 
-    listed = with_admin(bootstrap_server, work)
+    listed, failures = with_admin(bootstrap_server, work)
     output.answer_rows(
         "transactions",
         ["transactional_id", "state", "producer_id", "coordinator"],
@@ -61,10 +65,10 @@ def list_transactions(
                 "producer_id": one.producer_id,
                 "coordinator": one.coordinator,
             }
-            for one in listed.transactions
+            for one in listed
         ],
     )
-    refuse_failures("transactional ids are missing", listed.failures)
+    refuse_failures("transactional ids are missing", failures)
 
 
 @commands.command()
@@ -137,25 +141,25 @@ def find_hanging_transactions(
 ) -> None:
     """Find transactions that no coordinator will end; read_committed consumers wait for them. Exit code 1 if any."""
     from moldau import TopicPartition
-    from moldau_cli.operations.hanging import OpenTransaction, find_hanging
+    from moldau_cli.operations.hanging import Hanging, find_hanging
 
     if partition is not None and topic is None:
         raise UsageError("--partition needs --topic")
     now_ms = time.time() * 1000
 
-    async def work(admin: Admin) -> list[OpenTransaction]:
+    async def work(admin: Admin) -> Hanging:
         names = [each.name for each in await admin.list_topics(include_internal=True)] if topic is None else [topic]
-        wanted = [
-            TopicPartition(described.name, part.partition)
+        wanted = {
+            TopicPartition(described.name, part.partition): part.leader
             for described in (await admin.describe_topics(names)).values()
             for part in described.partitions
             if part.leader >= 0 and partition in (None, part.partition) and broker_id in (None, part.leader)
-        ]
+        }
         if not wanted and (partition is not None or broker_id is not None):
             raise UsageError("no partition with a leader fits --partition and --broker-id")
         return await find_hanging(admin, wanted, silent_before_ms=now_ms - max_timeout * 60_000)
 
-    found = with_admin(bootstrap_server, work)
+    found, failures = with_admin(bootstrap_server, work)
     output.answer_rows(
         "transactions",
         ["topic", "partition", "producer_id", "producer_epoch", "start_offset", "silent_min"],
@@ -179,6 +183,8 @@ def find_hanging_transactions(
             f"end one with: moldau txns abort {first.partition.topic} {first.partition.partition} "
             f"--start-offset {first.producer.transaction_start_offset}"
         )
+    refuse_failures("partitions or coordinators are missing", failures)
+    if found:
         raise typer.Exit(1)
 
 

@@ -36,7 +36,10 @@ def groups(ctx: typer.Context, incomplete: str) -> list[str]:
     """Completes ids of groups."""
 
     async def ask(admin: Admin) -> list[str]:
-        return [group.group_id for group in await admin.list_groups()]
+        from moldau_cli.operations.partial import ask_groups
+
+        listed, _ = await ask_groups(admin, within_s=ANSWER_S / 2)  # what other brokers know comes in time
+        return [group.group_id for group in listed]
 
     return _of_cluster(ctx, incomplete, ask)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from moldau.admin.admin import Admin
 from moldau.admin.requester import Requester
 from moldau.cluster.caller import Caller
 from moldau.cluster.client import ClusterClient
@@ -15,7 +16,7 @@ from moldau.protocol.errors import KafkaError
 from moldau.runtime.config import ADMIN_CONFIG
 from moldau_cli.console.core.rates import RateHistory, Sample
 from moldau_cli.console.data.asking import Notes, ask_ends, ask_log_dirs, leader_sizes
-from moldau_cli.operations.partial import ListingAdmin, describe_present
+from moldau_cli.operations.partial import describe_present
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -37,7 +38,7 @@ class Identity:
 
     settings: Mapping[str, str]
     environment: Environment
-    admin: ListingAdmin
+    admin: Admin
     requester: Requester
     rates: RateHistory = field(default_factory=RateHistory)
     used_at_s: float = 0.0
@@ -90,7 +91,7 @@ async def open_identity(settings: Mapping[str, str], environment: Environment | 
     caller.enter()
     requester = Requester(caller, timeout_ms=API_TIMEOUT_MS, retries=config.get_int("retries"))
     client = requester.cluster_client = ClusterClient(used, config, "console")
-    async with ListingAdmin(config, environment=used) as admin, trio.open_nursery() as nursery:
+    async with Admin(config, environment=used) as admin, trio.open_nursery() as nursery:
         await nursery.start(client.run)
         identity = Identity(settings=dict(settings), environment=used, admin=admin, requester=requester)
         identity.use()

@@ -10,14 +10,13 @@ import trio
 from moldau.protocol.errors import KafkaError
 from moldau_cli.live.core.rates import Pace
 from moldau_cli.live.core.samples import GroupSample, PartitionSample, Sample
-from moldau_cli.operations.partial import ask_offsets, describe_present
+from moldau_cli.operations.partial import ask_groups, ask_offsets, describe_present
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from moldau import TopicPartition
+    from moldau import Admin, TopicPartition
     from moldau.admin import ClusterDescription, TopicDescription
-    from moldau_cli.operations.partial import ListingAdmin
 
 R = TypeVar("R")
 
@@ -35,7 +34,7 @@ class Collector:
     Groups beyond ``groups_max`` take turns: each look asks for the next ones.
     """
 
-    def __init__(self, admin: ListingAdmin, *, requests_per_s: int, groups_max: int, with_groups: bool = True) -> None:
+    def __init__(self, admin: Admin, *, requests_per_s: int, groups_max: int, with_groups: bool = True) -> None:
         self._admin = admin
         self._pace = Pace(requests_per_s)
         self._groups_max = groups_max
@@ -136,11 +135,11 @@ class Collector:
         return found
 
     async def _groups(self, cluster: ClusterDescription) -> tuple[dict[str, GroupSample], int]:
-        call = partial(self._admin.groups_of_each, within_s=OFFSETS_S)
-        listed = await self._tried("groups", len(cluster.brokers), call)
-        for broker in () if listed is None else listed.failures:
+        call = partial(ask_groups, self._admin, within_s=OFFSETS_S)
+        listed, failures = await self._tried("groups", len(cluster.brokers), call) or ([], {})
+        for broker in failures:
             self._miss(f"groups of {broker}")
-        names = [] if listed is None else [group.group_id for group in listed.groups]
+        names = [group.group_id for group in listed]
         if len(names) > self._groups_max:
             first = self._turn % len(names)
             asked = [*names[first:], *names[:first]][: self._groups_max]

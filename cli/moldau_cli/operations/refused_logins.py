@@ -127,7 +127,7 @@ async def _addresses(admin: Admin, brokers: Sequence[BrokerNode]) -> dict[int, s
     try:
         found = await admin.describe_configs(resources) if resources else {}
     except AdminError as error:
-        found = results_of(error)
+        found = results_of(error, dict)
     except KafkaError:
         found = {}
     addresses: dict[int, str] = {}

@@ -59,7 +59,7 @@ async def throttled_with(admin: Admin, topics: list[str], broker: int) -> list[t
     try:
         found = await admin.describe_configs(resources) if resources else {}
     except AdminError as error:  # a topic was deleted meanwhile
-        found = results_of(error)
+        found = results_of(error, dict)
     return [
         (resource.name, number)
         for resource, entries in found.items()

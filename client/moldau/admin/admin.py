@@ -332,10 +332,11 @@ class Admin(AsyncOnly):
     # --- groups
 
     async def list_groups(self, *, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupListing]:
-        """Returns the groups of all coordinators, by id.
+        """Returns the groups of all coordinators, by id. All brokers are asked at the same time.
 
         Raises:
-            KafkaError: a coordinator answered with an error.
+            AdminError: ``failures`` names brokers that did not answer, ``results`` has the groups of the others.
+            KafkaError: no broker answered.
         """
         return await self._calls.groups.list_groups(states=states, types=types)
 
@@ -720,9 +721,9 @@ class Admin(AsyncOnly):
         ``id_pattern`` is a regular expression of RE2 that the whole id must match.
 
         Raises:
-            KafkaError: INVALID_REQUEST for an unknown state, INVALID_REGULAR_EXPRESSION for a wrong pattern,
-                UNSUPPORTED_VERSION for a pattern where brokers are older than Kafka 4.1, or a coordinator that is
-                still loading.
+            AdminError: ``failures`` names brokers that did not answer, ``results`` has what the others listed.
+            KafkaError: none did: INVALID_REQUEST for an unknown state, INVALID_REGULAR_EXPRESSION for a wrong pattern,
+                UNSUPPORTED_VERSION for a pattern where brokers are older than Kafka 4.1, among others.
         """
         return await self._calls.transactions.list_transactions(
             states=states, producer_ids=producer_ids, min_duration_ms=min_duration_ms, id_pattern=id_pattern

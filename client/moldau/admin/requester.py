@@ -213,27 +213,52 @@ class Requester:
         self,
         response_class: type[R],
         request: Request,
+        read: Callable[[int, R], Mapping[str, V]],
         *,
         code_of: Callable[[R], ErrorCode | None],
         needed: NeededVersion | None = None,
-    ) -> list[tuple[int, R]]:
-        """Returns the brokers with their responses, as ``ask``.
+    ) -> list[V]:
+        """Asks all brokers at the same time, as ``ask``; returns what ``read`` finds in their answers, by name.
 
-        If one of them is gone meanwhile, all are asked again, because others have taken its part over.
+        If a broker is gone meanwhile, all are asked again while there is time: others have taken its part over.
+
+        Raises:
+            AdminError: a broker failed, or ``read`` refused its answer; ``results`` has what the others listed.
+            SaslAuthenticationError: the login was refused.
+            KafkaError: no broker listed anything, with the reason of one of them; a refusal precedes a silence.
         """
-        client = self.client
-        deadline_ms = client.now_ms + self.timeout_ms
+        bounded = self.within(self.timeout_ms)
+
+        async def ask(node_id: int) -> Mapping[str, V]:
+            return read(
+                node_id, await bounded.ask(response_class, request, node_id=node_id, code_of=code_of, needed=needed)
+            )
+
+        found: dict[int, Mapping[str, V]] = {}
+        failures: dict[int, KafkaError] = {}
         while True:
-            answers: list[tuple[int, R]] = []
             try:
-                for node_id in await self.fetch_brokers():
-                    answer = await self.ask(response_class, request, node_id=node_id, code_of=code_of, needed=needed)
-                    answers.append((node_id, answer))
-            except KafkaError as error:
-                if error.code is not ErrorCode.BROKER_NOT_AVAILABLE or client.now_ms >= deadline_ms:
+                brokers = await bounded.fetch_brokers()
+            except SaslAuthenticationError:
+                raise
+            except KafkaError:
+                if not failures:
                     raise
-            else:
-                return answers
+                break
+            answered, failures = await bounded._made({each: partial(ask, each) for each in brokers})
+            # A broker that answered before and has no time for another answer has still listed what it had then.
+            found = {each: known for each, known in found.items() if each in failures} | answered
+            gone = any(error.code is ErrorCode.BROKER_NOT_AVAILABLE for error in failures.values())
+            if not gone or not bounded.timeout_ms:
+                break
+            await bounded.client.backoff(1)
+        if failures and not found:
+            raise min(failures.values(), key=lambda error: error.retriable)
+        by_name = {name: one for each in found.values() for name, one in each.items()}
+        listed = [by_name[name] for name in sorted(by_name)]
+        known_brokers = bounded.client.cluster_metadata.brokers
+        raise_failures({f"broker {known_brokers.get(each, each)}": one for each, one in failures.items()}, listed)
+        return listed
 
     async def each(self, names: Iterable[str], call: Callable[[Requester, str], Awaitable[V]]) -> dict[str, V]:
         """Returns what ``call`` returns for each name; all of them together have the time of one call.

@@ -381,6 +381,7 @@ class Admin(AioClient):
         """Returns the transactional ids of all coordinators.
 
         Raises:
+            AdminError: brokers did not list theirs; ``results`` has what the others listed.
             KafkaError: the broker or the client reports an error.
         """
         return await self._portal.call_async(
@@ -440,7 +441,11 @@ class Admin(AioClient):
         await self._portal.call_async(self._admin.terminate_transaction, transactional_id)
 
     async def list_groups(self, *, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupListing]:
-        """Returns the groups of all coordinators."""
+        """Returns the groups of all coordinators.
+
+        Raises:
+            AdminError: brokers did not list theirs; ``results`` has the groups of the others.
+        """
         return await self._portal.call_async(self._admin.list_groups, states=states, types=types)
 
     async def describe_groups(

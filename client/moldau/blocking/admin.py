@@ -371,6 +371,7 @@ class Admin(PortalClient):
         """Returns the transactional ids of all coordinators.
 
         Raises:
+            AdminError: brokers did not list theirs; ``results`` has what the others listed.
             KafkaError: the broker or the client reports an error.
         """
         return self._portal.call(
@@ -430,7 +431,11 @@ class Admin(PortalClient):
         self._portal.call(self._admin.terminate_transaction, transactional_id)
 
     def list_groups(self, *, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupListing]:
-        """Returns the groups of all coordinators."""
+        """Returns the groups of all coordinators.
+
+        Raises:
+            AdminError: brokers did not list theirs; ``results`` has the groups of the others.
+        """
         return self._portal.call(self._admin.list_groups, states=states, types=types)
 
     def describe_groups(

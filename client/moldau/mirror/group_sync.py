@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from moldau.admin import AdminError
 from moldau.consumer import CommitFailedError
 from moldau.mirror.core.checkpoints import IDLE_STATES, CheckpointBook, offsets_to_sync
 from moldau.mirror.core.formats import Checkpoint, OffsetSync
@@ -11,7 +12,7 @@ from moldau.mirror.core.offset_syncs import SyncStore
 from moldau.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from moldau.admin import Admin
+    from moldau.admin import Admin, GroupListing
     from moldau.mirror.core.settings import SourceSettings
     from moldau.mirror.internal import TopicReader
     from moldau.mirror.statistics import SourceStatistics
@@ -75,11 +76,21 @@ class GroupSync:
 
         await syncs.read_to_end(take)
         written = 0
-        for listing in await self._source.list_groups():
+        for listing in await self._listed():
             if listing.protocol_type in _PROTOCOLS and self._groups.accepts(listing.group_id):
                 written += await self._write_group(listing.group_id)
         self._statistics.checkpoints += written
         return written
+
+    async def _listed(self) -> list[GroupListing]:
+        """Returns the groups of the source; without those of brokers that do not answer, which are logged."""
+        try:
+            return await self._source.list_groups()
+        except AdminError as error:
+            self._statistics.failures += 1
+            self._statistics.last_error = f"groups are missing: {error}"
+            self._logger.warning("groups-not-listed", error=error)
+            return error.results if isinstance(error.results, list) else []
 
     async def _write_group(self, group: str) -> int:
         try:

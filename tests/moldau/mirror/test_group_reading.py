@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from moldau import CommittedOffset, TopicPartition
-from moldau.admin import GroupListing
+from moldau.admin import AdminError, GroupListing
 from moldau.mirror.core.formats import Checkpoint, OffsetSync
 from moldau.mirror.core.settings import parse_settings
 from moldau.mirror.group_sync import GroupSync
@@ -28,8 +28,17 @@ class Source:
     def __init__(self, code):
         self.code = code
 
+    silent = None
+    """A broker that does not list its groups."""
+
     async def list_groups(self):
-        return [GroupListing(group_id=name, protocol_type="consumer", state="Stable", type="Classic") for name in "abc"]
+        await trio.lowlevel.checkpoint()
+        listed = [
+            GroupListing(group_id=name, protocol_type="consumer", state="Stable", type="Classic") for name in "abc"
+        ]
+        if self.silent is not None:
+            raise AdminError({self.silent: KafkaError(ErrorCode.REQUEST_TIMED_OUT)}, listed)
+        return listed
 
     async def list_group_offsets(self, group):
         if group == "b" and self.code is not ErrorCode.NONE:
@@ -68,6 +77,18 @@ def test_a_group_that_is_refused_does_not_stop_the_others(code, caplog):
     assert [(each.group, each.downstream) for each in kept.checkpoints] == [("a", 50), ("c", 50)]
     assert statistics.failures == 1
     assert any(line.startswith("group-not-read") and "group=b" in line for line in caplog.messages)
+
+
+def test_a_silent_broker_does_not_stop_the_groups_of_others(caplog):
+    """One broker that did not list its groups kept the checkpoints of all groups back."""
+    (settings,) = parse_settings(SETTINGS, "mirror.toml").sources
+    source, kept, statistics = Source(ErrorCode.NONE), Kept(), SourceStatistics(alias="e")
+    source.silent = "broker 3 (h:3)"
+    sync = GroupSync(settings, source, None, kept, statistics, EventLogger("moldau.mirror"))
+    assert trio.run(sync.write_checkpoints, kept) == 3
+    assert statistics.failures == 1
+    assert "broker 3 (h:3)" in statistics.last_error
+    assert any(line.startswith("groups-not-listed") for line in caplog.messages)
 
 
 def test_a_checkpoint_that_was_lost_is_written_again():

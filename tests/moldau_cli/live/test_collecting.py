@@ -11,7 +11,6 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli.commands.watching.top import _watch
 from moldau_cli.live.collecting import ANSWER_S, Collector
 from moldau_cli.live.core.samples import Views
-from moldau_cli.operations.partial import Listed
 
 LATE = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no answer in time")
 
@@ -70,10 +69,12 @@ class FakeAdmin:
         held = types.SimpleNamespace(topic_partition=TopicPartition("t", 0), size_bytes=5)
         return {node: [types.SimpleNamespace(partitions=[held])] for node in brokers}
 
-    async def groups_of_each(self, *, within_s):
+    async def list_groups(self, **_):
         self._note("groups")
-        failures = {"broker 2 (h:2)": LATE} if "groups of 2" in self.refused else {}
-        return Listed([types.SimpleNamespace(group_id=name) for name in self.names], failures)
+        listed = [types.SimpleNamespace(group_id=name) for name in self.names]
+        if "groups of 2" in self.refused:
+            raise AdminError({"broker 2 (h:2)": LATE}, listed)
+        return listed
 
     async def describe_groups(self, names):
         self._note("group")

@@ -6,12 +6,13 @@ beside one that no coordinator knows.
 
 import pytest
 import trio
+import trio.testing
 
 from moldau import TopicPartition
-from moldau.admin import Admin, ProducerDescription, TransactionDescription
-from moldau.protocol.errors import ErrorCode
+from moldau.admin import Admin, AdminError, ProducerDescription, TransactionDescription, TransactionListing
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from moldau_cli.operations.hanging import OpenTransaction, find_hanging, unknown_to_coordinators
+from moldau_cli.operations.hanging import AT_ONCE_MAX, OpenTransaction, find_hanging, unknown_to_coordinators
 from support.cluster.broker_cluster import batch, run_cluster
 from support.cluster.transactional_client import TransactionalProducer
 
@@ -64,12 +65,17 @@ class Cluster:
 
     def __init__(self, *starts):
         self.starts = list(starts)
+        self.asked = []
+
+    def within(self, timeout_ms):
+        return self
 
     async def describe_producers(self, partition):
+        self.asked.append(partition)
         await trio.lowlevel.checkpoint()
         return [producer(start_offset=self.starts.pop(0))]
 
-    async def list_transactions(self, *, producer_ids):
+    async def list_transactions(self, *, producer_ids, **_):
         await trio.lowlevel.checkpoint()
         return []
 
@@ -77,8 +83,80 @@ class Cluster:
 @pytest.mark.parametrize(("starts", "hanging"), [((5, 5), [5]), ((5, 9), []), ((5, -1), [])])
 def test_a_transaction_that_was_just_being_ended_does_not_hang(starts, hanging):
     """The producer may have begun its next transaction in the partition by the second look."""
-    found = trio.run(lambda: find_hanging(Cluster(*starts), [WHERE], silent_before_ms=2_000))
+    found, failures = trio.run(lambda: find_hanging(Cluster(*starts), {WHERE: 1}, silent_before_ms=2_000))
     assert [one.producer.transaction_start_offset for one in found] == hanging
+    assert failures == {}
+
+
+LATE = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no answer in time")
+
+
+class SilentLeader(Cluster):
+    """The leader of the partitions of ``u`` does not answer."""
+
+    async def describe_producers(self, partition):
+        if partition.topic != "u":
+            return await super().describe_producers(partition)
+        self.asked.append(partition)
+        await trio.sleep(1)
+        raise LATE
+
+
+def test_a_silent_leader_hides_no_hanging_transaction():
+    """The search ended at the first partition that did not answer. Its leader is not waited for again and again."""
+    cluster = SilentLeader(5, 5)
+    leaders = {TopicPartition("u", number): 2 for number in range(3 * AT_ONCE_MAX)} | {WHERE: 1}
+    found, failures = trio.run(
+        lambda: find_hanging(cluster, leaders, silent_before_ms=2_000),
+        clock=trio.testing.MockClock(autojump_threshold=0),
+    )
+    assert [one.partition for one in found] == [WHERE]
+    assert len(failures) == 3 * AT_ONCE_MAX
+    assert len([one for one in cluster.asked if one.topic == "u"]) == AT_ONCE_MAX
+    with pytest.raises(KafkaError, match="REQUEST_TIMED_OUT"):
+        trio.run(
+            lambda: find_hanging(SilentLeader(), {TopicPartition("u", 0): 2}, silent_before_ms=2_000),
+            clock=trio.testing.MockClock(autojump_threshold=0),
+        )
+
+
+class SilentCoordinator(Cluster):
+    """One coordinator does not list its transactions; another one knows the producers of ``listed``."""
+
+    def __init__(self, *starts, listed=(), describes=True):
+        super().__init__(*starts)
+        self.listed, self.describes = listed, describes
+
+    async def list_transactions(self, *, producer_ids, **_):
+        await trio.lowlevel.checkpoint()
+        listed = [
+            TransactionListing(transactional_id="id", producer_id=number, state="Empty", coordinator=1)
+            for number in self.listed
+        ]
+        if self.describes:
+            raise AdminError({"broker 2 (h:2)": LATE}, listed)
+        return listed
+
+    async def describe_transactions(self, names):
+        await trio.lowlevel.checkpoint()
+        if not self.describes:
+            raise AdminError(dict.fromkeys(names, LATE), {})
+        return {name: transaction(partitions=()) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "hanging", "named"),
+    [
+        (SilentCoordinator(5, 5), [], ["broker 2 (h:2)"]),
+        (SilentCoordinator(5, 5, listed=[7]), [5], ["broker 2 (h:2)"]),
+        (SilentCoordinator(5, 5, listed=[7], describes=False), [], ["transactional id id"]),
+    ],
+)
+def test_what_a_silent_coordinator_may_know_does_not_hang(cluster, hanging, named):
+    """A transaction of a silent coordinator must not be shown as one to abort."""
+    found, failures = trio.run(lambda: find_hanging(cluster, {WHERE: 1}, silent_before_ms=2_000))
+    assert [one.producer.transaction_start_offset for one in found] == hanging
+    assert list(failures) == named
 
 
 def test_only_the_hanging_transaction_of_a_cluster_is_found():
@@ -103,13 +181,15 @@ def test_only_the_hanging_transaction_of_a_cluster_is_found():
         answer = await client.request(ProduceRequest(transactional_id="x", acks=-1, topic_data=data), 11)
         assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
         await trio.sleep(60)
-        wanted = [TopicPartition("t", 0), TopicPartition("t", 1)]
+        wanted = {TopicPartition("t", 0): 1, TopicPartition("t", 1): 1}
         async with Admin({"bootstrap.servers": "b1:9092"}, environment=cluster.client_environment) as admin:
-            (found,) = await find_hanging(admin, wanted, silent_before_ms=clock.wall_ms())
-            assert (found.partition, found.producer.producer_id) == (wanted[1], 4_000)
+            ((found,), _) = await find_hanging(admin, wanted, silent_before_ms=clock.wall_ms())
+            assert (found.partition, found.producer.producer_id) == (TopicPartition("t", 1), 4_000)
             assert found.producer.transaction_start_offset == 0
-            assert await find_hanging(admin, wanted, silent_before_ms=clock.wall_ms() - 120_000) == []
-            await admin.abort_transaction(wanted[1], producer_id=4_000, producer_epoch=0, coordinator_epoch=0)
-            assert await find_hanging(admin, wanted, silent_before_ms=clock.wall_ms()) == []
+            assert await find_hanging(admin, wanted, silent_before_ms=clock.wall_ms() - 120_000) == ([], {})
+            await admin.abort_transaction(
+                TopicPartition("t", 1), producer_id=4_000, producer_epoch=0, coordinator_epoch=0
+            )
+            assert await find_hanging(admin, wanted, silent_before_ms=clock.wall_ms()) == ([], {})
 
     run_cluster(scenario, brokers=1, transaction_partition_verification_enable="false")

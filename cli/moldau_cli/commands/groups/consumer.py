@@ -40,10 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from moldau import Admin, TopicPartition
-    from moldau.admin import GroupDescription
+    from moldau.admin import GroupDescription, GroupListing
     from moldau.consumer import CommittedOffset
     from moldau.protocol.errors import KafkaError
-    from moldau_cli.operations.partial import Listed, ListingAdmin
     from moldau_cli.plans.offsets import Held
 
 commands = typer.Typer(help="List, describe, reset and delete consumer groups.", rich_markup_mode=None)
@@ -89,19 +88,21 @@ def list_groups(
 ) -> None:
     """List groups with their state."""
 
-    async def work(admin: ListingAdmin) -> Listed:
-        return await admin.groups_of_each(states=states or (), types=[one.value for one in types or ()])
+    from moldau_cli.operations.partial import ask_groups
 
-    listed = with_admin(bootstrap_server, work)
+    async def work(admin: Admin) -> tuple[list[GroupListing], Mapping[str, KafkaError]]:
+        return await ask_groups(admin, states=states or (), types=[one.value for one in types or ()])
+
+    listed, failures = with_admin(bootstrap_server, work)
     output.answer_rows(
         "groups",
         ["group", "type", "state"],
         [
             {"group": one.group_id, "type": one.type, "state": one.state, "protocol": one.protocol_type}
-            for one in listed.groups
+            for one in listed
         ],
     )
-    refuse_failures("groups are missing", listed.failures)
+    refuse_failures("groups are missing", failures)
 
 
 @commands.command()
@@ -128,7 +129,7 @@ def describe(
         _watch(group, every_s, times, bootstrap_server)
         return
 
-    async def work(admin: ListingAdmin) -> tuple[list[Described], Mapping[str, KafkaError]]:
+    async def work(admin: Admin) -> tuple[list[Described], Mapping[str, KafkaError]]:
         if group is None:
             return await _describe_all(admin)
         found = await _describe(admin, group)
@@ -144,17 +145,18 @@ def describe(
     refuse_failures("groups or offsets are missing" if group is None else "offsets are missing", failures)
 
 
-async def _describe_all(admin: ListingAdmin) -> tuple[list[Described], dict[str, KafkaError]]:
+async def _describe_all(admin: Admin) -> tuple[list[Described], dict[str, KafkaError]]:
     """Returns all groups that can be described, and the errors of other groups, brokers and partitions.
 
     The leaders are asked once for the partitions of all groups, so that a silent one is waited for once.
     """
     from moldau.protocol.errors import KafkaError
+    from moldau_cli.operations.partial import ask_groups
 
-    listed = await admin.groups_of_each(types=[GroupType.CLASSIC, GroupType.CONSUMER])
+    listed, missing = await ask_groups(admin, types=[GroupType.CLASSIC.value, GroupType.CONSUMER.value])
     known: list[_Known] = []
-    failures = dict(listed.failures)
-    for each in listed.groups:
+    failures = dict(missing)
+    for each in listed:
         try:
             known.append(await _known(admin, each.group_id))
         except UsageError:

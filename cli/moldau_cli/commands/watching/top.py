@@ -14,9 +14,9 @@ from moldau_cli.signals import ends_at_signal
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from moldau import Admin
     from moldau_cli.live.collecting import Collector
     from moldau_cli.live.core.samples import View
-    from moldau_cli.operations.partial import ListingAdmin
 
 
 def top(
@@ -44,7 +44,7 @@ def top(
     views = 2 if once else count
     has_screen = sys.stdout.isatty() and not output.wants_json() and views is None
 
-    async def work(admin: ListingAdmin) -> None:
+    async def work(admin: Admin) -> None:
         from moldau_cli.live.collecting import Collector
 
         collector = Collector(admin, requests_per_s=requests, groups_max=max(1, groups), with_groups=groups > 0)

@@ -13,7 +13,7 @@ from moldau_cli.console.data.asking import (
     ask_offsets,
     led_partitions,
 )
-from moldau_cli.operations.partial import describe_present, summary
+from moldau_cli.operations.partial import ask_groups, ask_transactions, describe_present, summary
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from moldau import Admin
     from moldau.admin import GroupDescription
     from moldau_cli.console.data.asking import Partition
-    from moldau_cli.operations.partial import ListingAdmin
     from moldau_cli.output import Json
 
 LAGS_MAX = 100
@@ -47,10 +46,10 @@ def _lag(committed: Mapping[Partition, int], ends: Mapping[Partition, int]) -> i
     return sum(known) if len(known) == len(committed) else None
 
 
-async def groups(admin: ListingAdmin, wanted: str = "") -> dict[str, Json]:
+async def groups(admin: Admin, wanted: str = "") -> dict[str, Json]:
     """Returns the groups whose ids contain ``wanted``, with the sum of their lag."""
     notes = Notes()
-    found, failures = await admin.groups_of_each(within_s=PART_TIMEOUT_S)
+    found, failures = await ask_groups(admin, within_s=PART_TIMEOUT_S)
     if failures:
         notes.add(f"Groups are missing: {summary(failures)}")
     listed = [each for each in found if wanted in each.group_id]
@@ -77,16 +76,16 @@ async def groups(admin: ListingAdmin, wanted: str = "") -> dict[str, Json]:
     return {"rows": rows, "total": len(listed), "notes": list(notes.texts)}
 
 
-async def _absence(admin: ListingAdmin, group_id: str) -> str:
+async def _absence(admin: Admin, group_id: str) -> str:
     """Returns why a group has no page: there is none, or it is of a type that has other members and offsets."""
-    listed, _ = await admin.groups_of_each(within_s=PART_TIMEOUT_S)
+    listed, _ = await ask_groups(admin, within_s=PART_TIMEOUT_S)
     kind = next((each.type for each in listed if each.group_id == group_id), None)
     if kind not in ("share", "streams"):
         return f"there is no group {group_id}"
     return f"{group_id} is a {kind} group, which has no page here: moldau {kind}-groups describe shows it"
 
 
-async def group(admin: ListingAdmin, group_id: str) -> dict[str, Json]:
+async def group(admin: Admin, group_id: str) -> dict[str, Json]:
     """Returns one group: members, and each partition with committed offset, lag and owner.
 
     Raises:
@@ -144,10 +143,10 @@ def _members(found: GroupDescription) -> list[Json]:
     ]
 
 
-async def transactions(admin: ListingAdmin, now_ms: float) -> dict[str, Json]:
+async def transactions(admin: Admin, now_ms: float) -> dict[str, Json]:
     """Returns the transactional ids; those with an open transaction have its age and partitions, the oldest first."""
     notes = Notes()
-    listed, failures = await admin.transactions_of_each(within_s=PART_TIMEOUT_S)
+    listed, failures = await ask_transactions(admin, within_s=PART_TIMEOUT_S)
     if failures:
         notes.add(f"Transactional ids are missing: {summary(failures)}")
     open_ids = [each.transactional_id for each in listed if each.state in ("Ongoing", "PrepareCommit", "PrepareAbort")]

@@ -88,21 +88,22 @@ class Groups:
             states_filter=arguments.texts("list_groups", "states", states),
             types_filter=arguments.texts("list_groups", "types", types),
         )
-        found: dict[str, GroupListing] = {}
-        for node_id, response in await self._requester.ask_each(
-            ListGroupsResponse, request, code_of=lambda each: ErrorCode.of(each.error_code)
-        ):
-            code = ErrorCode.of(response.error_code)
-            if code is not ErrorCode.NONE:
-                raise KafkaError(code, f"broker {node_id}: {code.message}")
-            for group in response.groups:
-                found[group.group_id] = GroupListing(
+
+        def read(node_id: int, response: ListGroupsResponse) -> dict[str, GroupListing]:
+            raise_error(response.error_code)
+            return {
+                group.group_id: GroupListing(
                     group_id=group.group_id,
                     protocol_type=group.protocol_type,
                     state=group.group_state,
                     type=group.group_type or "classic",
                 )
-        return [found[group_id] for group_id in sorted(found)]
+                for group in response.groups
+            }
+
+        return await self._requester.ask_each(
+            ListGroupsResponse, request, read, code_of=lambda each: ErrorCode.of(each.error_code)
+        )
 
     async def describe_groups(
         self, group_ids: Iterable[str], *, include_authorized_operations: bool = False

@@ -112,27 +112,29 @@ class Transactions:
             if id_pattern is None
             else arguments.text("list_transactions", "id_pattern", id_pattern),
         )
-        found: dict[str, TransactionListing] = {}
-        for node_id, response in await self._requester.ask_each(
-            ListTransactionsResponse,
-            request,
-            code_of=lambda each: ErrorCode.of(each.error_code),
-            needed=None if id_pattern is None else _PATTERN_VERSION,
-        ):
-            code = ErrorCode.of(response.error_code)
-            if code is not ErrorCode.NONE:
-                raise KafkaError(code, f"broker {node_id}: {code.message}")
+
+        def read(node_id: int, response: ListTransactionsResponse) -> dict[str, TransactionListing]:
+            raise_error(response.error_code)
             if response.unknown_state_filters:
                 names = ", ".join(response.unknown_state_filters)
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no transaction state {names}")
-            for each in response.transaction_states:
-                found[each.transactional_id] = TransactionListing(
+            return {
+                each.transactional_id: TransactionListing(
                     transactional_id=each.transactional_id,
                     producer_id=each.producer_id,
                     state=each.transaction_state,
                     coordinator=node_id,
                 )
-        return [found[name] for name in sorted(found)]
+                for each in response.transaction_states
+            }
+
+        return await self._requester.ask_each(
+            ListTransactionsResponse,
+            request,
+            read,
+            code_of=lambda each: ErrorCode.of(each.error_code),
+            needed=None if id_pattern is None else _PATTERN_VERSION,
+        )
 
     async def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
         """Implements ``Admin.describe_transactions``."""
