@@ -7,6 +7,7 @@ skip and say so.
 import os
 import re
 import threading
+from contextlib import contextmanager
 
 import pytest
 
@@ -52,12 +53,11 @@ def cluster(tmp_path_factory):
         open_cluster(directory).shut_down()
 
 
-@pytest.fixture(scope="module")
-def address(cluster, tmp_path_factory):
-    """Runs the console as a user does, and returns the printed address."""
+@contextmanager
+def console(cluster, errors):
+    """Runs the console as a user does, until the end of the block; yields it and the printed address."""
     words = ("console", "--dir", str(cluster.directory), "--no-browser")
     environment = {**os.environ, "MOLDAU_CONSOLE_TOKEN": TOKEN}
-    errors = tmp_path_factory.mktemp("console") / "errors"
     with errors.open("wb") as log:
         running = Command(*words, stdout=PIPE, stderr=log, env=environment)
     watchdog = threading.Timer(300, running.kill)
@@ -65,7 +65,7 @@ def address(cluster, tmp_path_factory):
     try:
         url = running.stdout.readline().decode().strip()
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/#token=.+", url), (url, errors.read_text())
-        yield url.replace("a token", "a%20token").replace(" for the ", "%20for%20the%20")
+        yield running, url.replace("a token", "a%20token").replace(" for the ", "%20for%20the%20")
     finally:
         running.terminate()
         code = running.wait(30)
@@ -76,8 +76,9 @@ def address(cluster, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def browser(address):
-    with open_browser() as found:
+def browser(cluster, tmp_path_factory):
+    errors = tmp_path_factory.mktemp("console") / "errors"
+    with console(cluster, errors) as (_, address), open_browser() as found:
         found.shape(1280, 900)
         found.driver.get(address)
         found.wait("document.querySelector('.verdict h1')")
@@ -265,6 +266,23 @@ def press(browser, action, node):
     # The page draws its buttons again with each change of a node, so finding and clicking are one step.
     click = "(button => button && !button.disabled && (button.click(), true))"
     browser.wait(click + '(document.querySelector(`[aria-label="${arguments[0]}"]`))', label)
+
+
+@pytest.mark.parametrize("page", ["topics", "replication"])
+def test_a_console_that_has_ended_is_named(browser, cluster, tmp_path, page):
+    """The page said "offline" in a corner, and showed its last answer as if it were the present."""
+    here = browser.run("return location.href.split('#')[0]")
+    with console(cluster, tmp_path / "errors") as (running, address):
+        browser.driver.get(address)
+        browser.wait("document.querySelector('.verdict h1')")
+        browser.go(page, PAGES[page])
+        running.terminate()
+        browser.wait("document.querySelector('main').innerText.includes('Is `moldau console` still running?')")
+        assert browser.text().count("does not answer") == 1
+        if page == "topics":
+            assert "flights" in browser.wait("document.querySelector('.body.stale')").text
+    browser.driver.get(here)
+    browser.wait("document.querySelector('.verdict h1')")
 
 
 def test_signing_out_asks_for_the_token_again(browser):

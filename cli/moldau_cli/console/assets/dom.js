@@ -99,6 +99,8 @@ export const more = (document) => document.total > document.rows.length
 
 // ---- requests
 
+const SILENT = "The console does not answer. Is `moldau console` still running?";
+
 export const session = {};
 
 export async function api(path, parameters = {}, options = {}) {
@@ -109,7 +111,7 @@ export async function api(path, parameters = {}, options = {}) {
     answer = await fetch(`api/${path}${query ? `?${query}` : ""}`, { ...options, headers, credentials: "same-origin" });
     document = await answer.json();
   } catch (error) {
-    throw new Error(error.name === "AbortError" ? "stopped" : "The console does not answer. Is `moldau console` still running?");
+    throw new Error(error.name === "AbortError" ? "stopped" : SILENT);
   }
   if (answer.status === 401 && path !== "session") window.dispatchEvent(new Event("signed-out"));
   if (!answer.ok) throw new Error(document.error ?? `The console answered ${answer.status}.`);
@@ -123,8 +125,8 @@ export function live(path, parameters, show, fail) {
   const source = new EventSource(`api/live/${path}${query ? `?${query}` : ""}`);
   const light = document.getElementById("live");
   const say = (state) => { light.dataset.state = state; if (light.textContent !== state) light.textContent = state; };
-  let again = 0;
-  source.addEventListener("data", (event) => { say("live"); show(JSON.parse(event.data)); });
+  let again = 0, silent = 0;
+  source.addEventListener("data", (event) => { clearTimeout(silent); silent = 0; say("live"); show(JSON.parse(event.data)); });
   source.addEventListener("trouble", (event) => {
     const { error, status } = JSON.parse(event.data), refused = status < 500;
     say(refused ? "live" : "waiting"); fail(error, refused);
@@ -132,7 +134,10 @@ export function live(path, parameters, show, fail) {
   source.onopen = () => { if (light.dataset.state !== "waiting") say("live"); };
   source.onerror = async () => {
     say("offline");
-    if (source.readyState !== EventSource.CLOSED) return;
+    if (source.readyState !== EventSource.CLOSED) { // the browser connects again by itself, as often as it takes
+      silent ||= setTimeout(() => fail(SILENT, false), 3000);
+      return;
+    }
     try {
       const found = await api("session");
       if (!found.signed_in) { window.dispatchEvent(new Event("signed-out")); return; }
@@ -143,5 +148,5 @@ export function live(path, parameters, show, fail) {
     }
   };
   say("connecting");
-  return () => { clearTimeout(again); source.close(); };
+  return () => { clearTimeout(again); clearTimeout(silent); source.close(); };
 }

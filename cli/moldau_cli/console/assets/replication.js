@@ -13,7 +13,7 @@ function headline(seen) {
 }
 
 export function replication(root) {
-  let seen = null, arrived = 0, error = "", busy = new Map(), frame = 0, ended = false;
+  let seen = null, arrived = 0, error = "", lost = "", busy = new Map(), frame = 0, ended = false;
   const canvas = h("canvas", { class: "timeline", role: "img", "aria-label": "Acknowledged writes and roles of the nodes in the last minute; the events below tell the same in words" });
   const head = h("div", { class: "head" }), cards = h("div", { class: "cards" }), log = h("div", { class: "log" });
   root.replaceChildren(h("h1", {}, "Replication at work"),
@@ -44,11 +44,11 @@ export function replication(root) {
   }
 
   function draw() {
-    if (!seen) return;
+    if (!seen) { if (lost) morph(head, h("div", { class: "head" }, notice(lost, "bad"))); return; }
     const silent = seen.silent_ms !== null && seen.silent_ms > 1000;
     morph(head, h("div", { class: "head" },
       h("p", { class: "headline" }, headline(seen)),
-      error ? notice(error, "bad") : null,
+      error ? notice(error, "bad") : null, lost ? notice(lost, "bad") : null,
       seen.trouble && !silent ? notice(seen.trouble, "warn") : null,
       h("div", { class: "facts" },
         h("div", { class: "fact" }, h("span", { class: "label" }, "Acknowledged"), h("span", { class: "value" }, number(seen.acknowledged)), h("span", { class: "detail" }, `of ${number(seen.sent)} sent`)),
@@ -152,6 +152,6 @@ export function replication(root) {
     root.replaceChildren(h("h1", {}, "Replication at work"), notice("This page disturbs the nodes of a local cluster. Start one with `moldau cluster start`, then `moldau console` in the same directory.", "warn"));
     return () => { ended = true; };
   }
-  const stop = live("timeline", {}, (document) => { seen = document; arrived = performance.now(); draw(); }, (text) => { error = text; draw(); });
+  const stop = live("timeline", {}, (document) => { seen = document; lost = ""; arrived = performance.now(); draw(); }, (text) => { lost = text; draw(); });
   return () => { ended = true; cancelAnimationFrame(frame); stop(); };
 }
