@@ -12,6 +12,7 @@ import trio
 
 from moldau import AdminError, TopicPartition
 from moldau.admin import (
+    ApiVersion,
     ClusterDescription,
     GroupDescription,
     GroupListing,
@@ -27,6 +28,7 @@ from moldau_cli import output
 from moldau_cli.client import answer_results, refuse_failures
 from moldau_cli.commands.administration.replicas import _answer_elected
 from moldau_cli.commands.groups.consumer import _describe, _describe_all, _document
+from moldau_cli.commands.operations import brokers
 from moldau_cli.commands.topics import _answer_starts, _delete_below
 from moldau_cli.commands.watching.offsets import _merged
 from moldau_cli.console.data.groups import group as group_page
@@ -202,6 +204,32 @@ def test_all_groups_are_shown_but_those_that_fail():
     assert [each.description.group_id for each in found] == ["c"]
     assert list(failures) == ["broker 3 (h:3)", "group b", "t-1"]
     assert failures["group b"].code is ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+class OneHangs(OneWithoutLeader):
+    """A cluster of two brokers, of which the second one does not answer."""
+
+    async def describe_cluster(self):
+        await trio.lowlevel.checkpoint()
+        nodes = tuple(BrokerNode(node_id=number, host="h", port=number) for number in (1, 2))
+        return ClusterDescription(cluster_id="c", controller_id=1, brokers=nodes)
+
+    async def describe_api_versions(self, brokers):
+        await trio.lowlevel.checkpoint()
+        if 2 in brokers:
+            raise LATE
+        produce = ApiVersion(key=0, name="Produce", version_min=3, version_max=12, used=12)
+        return {node: [produce] for node in brokers}
+
+
+def test_apis_are_shown_although_a_broker_is_silent(monkeypatch, capsys):
+    """The command ended at the first silent broker, without its name and without the APIs of the others."""
+    monkeypatch.setattr(brokers, "with_admin", lambda _, work: trio.run(work, OneHangs()))
+    with pytest.raises(CommandError, match=r"^APIs are missing: broker 2 \(h:2\): no answer in time") as failure:
+        brokers.api_versions()
+    assert not isinstance(failure.value, UsageError)
+    (row,) = json.loads(capsys.readouterr().out)["api_versions"]
+    assert (row["broker"], row["api"]) == (1, "Produce")
 
 
 def test_a_summary_names_the_first_failures():

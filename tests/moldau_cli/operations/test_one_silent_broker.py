@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from moldau import TopicPartition
-from moldau.admin import LATEST, Admin, NewTopic
+from moldau.admin import LATEST, Admin, AdminError, NewTopic
 from moldau.producer import Producer
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli.commands.groups.consumer import _describe
@@ -16,6 +16,7 @@ from moldau_cli.console.identities import open_identity
 from moldau_cli.operations.partial import (
     LISTING_S,
     OFFSETS_S,
+    ask_api_versions,
     ask_groups,
     ask_log_dirs,
     ask_offsets,
@@ -61,6 +62,7 @@ async def scenario(cluster):
     async with Admin({**SERVERS, **LIMITS}, environment=environment) as admin:
         seen["coordinators"] = await fill(cluster, admin)
         seen["whole"] = await ask_groups(admin), await ask_transactions(admin)
+        seen["all APIs"] = await ask_api_versions(admin)
         seen["absent"] = await describe_present(admin, ["gone", "t"])
         seen["wrong state"], _ = await timed(lambda: ask_transactions(admin, states=["Dreaming"]))
         cluster.world.network.cut_between(["client"], [f"b{SILENT}"])
@@ -69,6 +71,8 @@ async def scenario(cluster):
         seen["transactions"] = await timed(lambda: ask_transactions(admin))
         seen["offsets"] = await timed(lambda: ask_offsets(admin, wanted))
         seen["brokers"] = await timed(lambda: survey(admin, with_moves=False))
+        seen["APIs"] = await timed(lambda: ask_api_versions(admin))
+        seen["APIs of one"] = await timed(lambda: ask_api_versions(admin, [SILENT]))
         seen["directories"] = await timed(lambda: ask_log_dirs(admin, [SILENT]))
         near = next(group for group, broker in seen["coordinators"].items() if broker != SILENT)
         seen["group"] = await timed(lambda: _describe(admin, near))
@@ -136,6 +140,21 @@ def test_brokers_are_listed_without_the_bytes_of_one(seen):
     assert took_s < OFFSETS_S + 3
     (directories, failures), took_s = seen["directories"]
     assert (directories, list(failures)) == ({}, ["broker 2"])
+    assert took_s < OFFSETS_S + 2
+
+
+def test_apis_of_other_brokers_are_shown(seen):
+    """The command asked one broker after the other, and ended after a minute at the silent one."""
+    found, failures = seen["all APIs"]
+    assert (sorted(found), failures) == ([1, 2], {})
+    (found, failures), took_s = seen["APIs"]
+    assert list(found) == [1]
+    assert any(api.name == "Produce" for api in found[1])
+    assert list(failures) == ["broker 2 (b2:9092)"]
+    assert took_s < OFFSETS_S + 2
+    error, took_s = seen["APIs of one"]
+    assert isinstance(error, AdminError)
+    assert list(error.failures) == ["broker 2 (b2:9092)"]
     assert took_s < OFFSETS_S + 2
 
 

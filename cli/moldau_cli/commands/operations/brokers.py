@@ -14,8 +14,11 @@ from moldau_cli.commands.operations.balance import BATCH, STALL_S, Batch, Stall,
 from moldau_cli.errors import CommandError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from moldau import Admin
     from moldau.admin import ApiVersion
+    from moldau.protocol.errors import KafkaError
 
 commands = typer.Typer(help="List, drain and unregister brokers.", rich_markup_mode=None)
 
@@ -68,12 +71,12 @@ def api_versions(
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Show the APIs of each broker: first and last version, and the version in which this client would send it."""
+    from moldau_cli.operations.partial import ask_api_versions
 
-    async def work(admin: Admin) -> dict[int, list[ApiVersion]]:
-        return await admin.describe_api_versions(
-            broker or [one.node_id for one in (await admin.describe_cluster()).brokers]
-        )
+    async def work(admin: Admin) -> tuple[dict[int, list[ApiVersion]], Mapping[str, KafkaError]]:
+        return await ask_api_versions(admin, broker or ())
 
+    found, failures = with_admin(bootstrap_server, work)
     output.answer_rows(
         "api_versions",
         ["broker", "key", "api", "min", "max", "used"],
@@ -86,10 +89,11 @@ def api_versions(
                 "max": api.version_max,
                 "used": api.used,
             }
-            for node, apis in sorted(with_admin(bootstrap_server, work).items())
+            for node, apis in sorted(found.items())
             for api in apis
         ],
     )
+    refuse_failures("APIs are missing", failures)
 
 
 @commands.command()
