@@ -47,16 +47,26 @@ def answer(document: Mapping[str, Json], text: str) -> None:
     sys.stdout.flush()
 
 
-def answer_rows(name: str, columns: Sequence[str], rows: Sequence[Mapping[str, Json]]) -> None:
+def answer_rows(
+    name: str, columns: Sequence[str], rows: Sequence[Mapping[str, Json]], *, dry_run: bool = False
+) -> None:
     """Writes rows as a table, or as ``{name: [...]}`` with ``--json``.
 
-    Each row has the keys ``columns``; further keys appear in JSON only.
+    Each row has the keys ``columns``; further keys appear in JSON only. With ``dry_run`` the rows are a change that was
+    not made, and the document has ``"dry_run": true``; ``note_unchanged`` says so in text.
     """
     if _as_json:
-        write_line(json.dumps({name: [dict(row) for row in rows]}))
+        document: dict[str, Json] = {name: [dict(row) for row in rows]}
+        write_line(json.dumps(document | {"dry_run": True} if dry_run else document))
     else:
         write_line(table(columns, [[cell(row.get(column)) for column in columns] for row in rows]))
     sys.stdout.flush()
+
+
+def note_unchanged() -> None:
+    """Writes a note that a dry run has changed nothing; none with ``--json``."""
+    if not _as_json:
+        note("nothing was changed (--dry-run)")
 
 
 def cell(value: Json) -> str:

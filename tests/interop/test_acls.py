@@ -233,7 +233,10 @@ def test_the_command_line(node, tmp_path):
     ]
     wait_until(lambda: confluent_produce(node, "carol", "m-1") is None, "the ACLs hold")
     assert confluent_read(node, "carol", "m-1", "m-group") == b"v"
-    removed = json.loads(run("acls", "remove", *who, "--operation", "Write", "--topic", "m-1", "--json").stdout)
+    written = ("acls", "remove", *who, "--operation", "Write", "--topic", "m-1", "--json")
+    shown = json.loads(run(*written, "--dry-run").stdout)
+    assert ([each["operation"] for each in shown["removed"]], shown["dry_run"]) == (["write"], True)
+    removed = json.loads(run(*written).stdout)
     assert [each["operation"] for each in removed["removed"]] == ["write"]
     owners = ("--user-principal", "User:carol", "--delegation-token", "*")
     tokens = run("acls", "add", *who, *owners, "--json")

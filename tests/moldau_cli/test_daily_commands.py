@@ -71,6 +71,8 @@ def test_topics_are_chosen_by_an_expression(shell):
     assert shell.json("topics", "describe", "--include", "none")["partitions"] == []
     altered = shell.json("topics", "alter", "--include", "chosen-.", "--partitions", "3")["topics"]
     assert altered == [{"topic": name, "partitions": 3} for name in ("chosen-1", "chosen-2")]
+    trial = shell.json("topics", "delete", "--include", "chosen-.", "--dry-run")
+    assert trial == {"deleted": ["chosen-1", "chosen-2"], "dry_run": True}
     assert shell.json("topics", "delete", "--include", "chosen-.")["deleted"] == ["chosen-1", "chosen-2"]
     assert [one["topic"] for one in shell.json("topics", "list", "--include", ".*chosen.*")["topics"]] == ["unchosen-1"]
     assert shell.json("topics", "delete", "--include", "chosen-.")["deleted"] == []

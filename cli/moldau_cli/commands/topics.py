@@ -356,6 +356,9 @@ def delete(
     ] = None,
     include: Include = None,
     if_exists: IfExists = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be deleted; rights are not checked.")
+    ] = False,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Delete topics: those that are named, or all that match. Internal topics never match."""
@@ -364,9 +367,14 @@ def delete(
 
     async def work(admin: Admin) -> None:
         wanted = await _names(admin, chosen)
-        with deleting(wanted):
-            if wanted:
+        with answering_done(wanted, would, "would not be deleted") if dry_run else deleting(wanted):
+            if wanted and dry_run:
+                await admin.describe_topics(wanted)
+            elif wanted:
                 await admin.delete_topics(wanted)
+
+    def would(found: Sequence[str]) -> None:
+        output.answer({"deleted": [*found], "dry_run": True}, f"would delete {', '.join(found) or 'nothing'}")
 
     with_admin(bootstrap_server, work)
 

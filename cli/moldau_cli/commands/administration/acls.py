@@ -92,8 +92,7 @@ def list_acls(
     )
 
     async def work(admin: Admin) -> list[Acl]:
-        found = {acl for wanted in filters for acl in await admin.describe_acls(wanted)}
-        return sorted(found)
+        return await _matching(admin, filters)
 
     output.answer_rows("acls", COLUMNS, [_row(each) for each in with_admin(bootstrap_server, work)])
 
@@ -165,6 +164,7 @@ def remove(
     user_principal: Users = None,
     cluster: OfCluster = False,
     resource_pattern_type: Searched = FilterPattern.LITERAL,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the ACLs that would be removed.")] = False,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Remove the ACLs of resources; all of them, or those of principals and operations."""
@@ -181,12 +181,20 @@ def remove(
     ]
 
     async def work(admin: Admin) -> None:
-        await answer_results(admin.delete_acls(filters), answer, "not removed")
+        found = _matching(admin, filters) if dry_run else admin.delete_acls(filters)
+        await answer_results(found, answer, "not removed")
 
     def answer(removed: Sequence[Acl]) -> None:
-        output.answer_rows("removed", COLUMNS, [_row(each) for each in removed])
+        output.answer_rows("removed", COLUMNS, [_row(each) for each in removed], dry_run=dry_run)
 
     with_admin(bootstrap_server, work)
+    if dry_run:
+        output.note_unchanged()
+
+
+async def _matching(admin: Admin, filters: list[AclFilter]) -> list[Acl]:
+    """Returns the entries that match a filter, sorted."""
+    return sorted({acl for wanted in filters for acl in await admin.describe_acls(wanted)})
 
 
 def _check_principals(option: str, principals: list[str] | None) -> None:

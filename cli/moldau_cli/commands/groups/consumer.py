@@ -347,7 +347,9 @@ def reset(
                 }
                 for one in done
             ]
-            output.answer_rows("partitions", ["topic", "partition", "was", "offset", "log_end_offset"], rows)
+            output.answer_rows(
+                "partitions", ["topic", "partition", "was", "offset", "log_end_offset"], rows, dry_run=dry_run
+            )
 
         with answering_done(sorted(targets), answer, "not reset"):
             if targets and not dry_run:
@@ -360,8 +362,8 @@ def reset(
             export.write_text(plans.write_offsets(targets), encoding="utf-8")
         except OSError as error:
             raise CommandError(f"cannot write {export}: {error.strerror}") from error
-    if dry_run and not output.wants_json():
-        output.note("nothing was changed (--dry-run)")
+    if dry_run:
+        output.note_unchanged()
 
 
 @commands.command("delete-offsets")

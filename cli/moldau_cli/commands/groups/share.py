@@ -154,7 +154,7 @@ def reset_offsets(
             rows: list[dict[str, output.Json]] = [
                 {"topic": one.topic, "partition": one.partition, "start_offset": targets[one]} for one in done
             ]
-            output.answer_rows("partitions", _COLUMNS[:3], rows)
+            output.answer_rows("partitions", _COLUMNS[:3], rows, dry_run=dry_run)
 
         with answering_done(sorted(targets), answer, "not reset"):
             if targets and not dry_run:
@@ -162,8 +162,8 @@ def reset_offsets(
                 await admin.alter_share_group_offsets(group, pairs)
 
     with_admin(bootstrap_server, work)
-    if dry_run and not output.wants_json():
-        output.note("nothing was changed (--dry-run)")
+    if dry_run:
+        output.note_unchanged()
 
 
 @offsets.command("delete")

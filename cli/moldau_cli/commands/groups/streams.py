@@ -124,7 +124,7 @@ def reset(
             rows: list[dict[str, output.Json]] = [
                 {"topic": one.topic, "partition": one.partition, "offset": targets[one]} for one in done
             ]
-            output.answer_rows("partitions", ["topic", "partition", "offset"], rows)
+            output.answer_rows("partitions", ["topic", "partition", "offset"], rows, dry_run=dry_run)
 
         with answering_done(sorted(targets), answer, "not reset"):
             if targets and not dry_run:
@@ -144,8 +144,8 @@ def reset(
             output.note(f"internal topics: {', '.join(gone)}")
 
     with_admin(bootstrap_server, work)
-    if dry_run and not output.wants_json():
-        output.note("nothing was changed (--dry-run)")
+    if dry_run:
+        output.note_unchanged()
 
 
 @commands.command()
