@@ -5,8 +5,9 @@ from __future__ import annotations
 import enum
 import os
 import platform
+import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -15,9 +16,15 @@ from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.words import parse_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from moldau.runtime.config import Config
+    from moldau_cli.nodes.format import Place
 
 commands = typer.Typer(help="Prepare a node: its file, its directories, its machine.", rich_markup_mode=None)
+
+OWN_MODE: Final = 0o600
+"""Only the owner may read and write a file."""
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Configuration file of the node.")]
 
@@ -93,7 +100,7 @@ def init(
     config = _parse(text, file, {})
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+        _write(file, text, is_secret=_has_secrets(node.more, config))
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror}") from error
     if not output.wants_json():
@@ -117,7 +124,7 @@ def format_directories(
 ) -> None:
     """Give the directories of a node its identity; directories of other nodes or clusters are refused."""
     from moldau.runtime.ports.real import real_environment
-    from moldau_cli.nodes.format import format_node
+    from moldau_cli.nodes.format import format_node, places_of_others
 
     config = _read(file)
     configured = config.get_str_or_none("cluster.id") or ""
@@ -127,6 +134,7 @@ def format_directories(
     if not chosen:
         raise UsageError(f"no cluster id: set cluster.id in {file}, or give --cluster-id (moldau node cluster-id)")
     environment = real_environment()
+    places = places_of_others(config)
     done = format_node(environment.disk, config, chosen, environment.random)
     output.answer_rows(
         "directories",
@@ -135,6 +143,25 @@ def format_directories(
             {"directory": one.path, "state": "formatted" if one.is_new else "unchanged", "cluster_id": chosen}
             for one in done
         ],
+    )
+    _warn_of_owner([places[one.path] for one in done if one.is_new and one.path in places])
+
+
+def _warn_of_owner(places: list[Place]) -> None:
+    """Says that root owns the new files of a node, which the user of their place may run."""
+    import pwd
+    import shlex
+
+    if not places:
+        return
+    owner = places[0].owner
+    try:
+        user = pwd.getpwuid(owner).pw_name
+    except KeyError:
+        user = str(owner)
+    change = ["chown", "-R", user, *dict.fromkeys(place.path for place in places if place.owner == owner)]
+    output.note(
+        f"moldau: root owns the new files in a place of user {user}; if {user} runs the node: {shlex.join(change)}"
     )
 
 
@@ -149,6 +176,35 @@ def draw() -> None:
     while drawn.startswith("-"):  # on a command line it would look like an option
         drawn = draw_cluster_id(uuid.uuid4())
     output.answer({"cluster_id": drawn}, drawn)
+
+
+def _has_secrets(given: Mapping[str, str], config: Config) -> bool:
+    """Returns whether a value is a secret as text; a reference to a secret is none."""
+    from moldau.runtime.config.providers import files_of_secrets
+
+    here = "this file"
+    secrets = [key for key in given if config.schema.key(key).is_sensitive]
+    return here in files_of_secrets(given, here, secrets)
+
+
+def _write(file: Path, text: str, *, is_secret: bool) -> None:
+    """Writes a configuration file. One that ``is_secret`` is closed to other users first, and a note says so.
+
+    An existing file that they cannot read keeps its mode, such as 640 for the group of the user who runs the node.
+
+    Raises:
+        OSError: it cannot be written, or not be closed to others.
+    """
+    mode = file.stat().st_mode if file.exists() else None
+    closes = is_secret and (mode is None or (stat.S_ISREG(mode) and bool(mode & stat.S_IROTH)))
+    if closes and mode is not None:
+        file.chmod(OWN_MODE)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWN_MODE if is_secret else 0o666)
+    with open(descriptor, "w", encoding="utf-8") as opened:
+        opened.write(text)
+    if closes:
+        change = f"if another user runs the node: chown USER {file}"
+        output.note(f"moldau: {file} holds a secret, so only its owner may read it; {change}")
 
 
 def _read(file: Path) -> Config:

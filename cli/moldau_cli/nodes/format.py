@@ -7,7 +7,9 @@ a node without ``cluster.id`` in its file refuse another cluster from the beginn
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -33,6 +35,10 @@ if TYPE_CHECKING:
 OWN_NAMES: Final = frozenset({LOCK, METADATA_DIRECTORY, "lost+found", f"{META_PROPERTIES}.tmp"})
 """Names that a directory without identity may have: those of a start that was killed, and of a new file system."""
 
+ROOT: Final = 0
+CONTAINER_MARKS: Final = ("/.dockerenv", "/run/.containerenv")
+"""Files that Docker and Podman make in each container."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formatted:
@@ -41,6 +47,16 @@ class Formatted:
     path: str
     is_new: bool
     """False: it had this identity before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where root would make files of a node in a directory of another user."""
+
+    path: str
+    """The first directory that root would make; the node's directory itself if it exists."""
+    owner: int
+    """Number of the user."""
 
 
 def directories(config: Config) -> list[tuple[str, bool]]:
@@ -64,6 +80,31 @@ def foreign_files(disk: Disk, config: Config, path: str) -> str:
         return ""
     more = f" and {len(others) - 1} more" if len(others) > 1 else ""
     return f"{path} has no {META_PROPERTIES} but holds {others[0]}{more}: give the node an empty directory"
+
+
+def places_of_others(config: Config) -> dict[str, Place]:
+    """Returns where root is about to make files that the user who runs the node could not open, by directory.
+
+    These are directories of another user, and those that are missing in a directory of another user. Empty if this
+    process does not run as root, or runs in a container: there root often runs the node, on a mounted directory of a
+    user of the host.
+    """
+    if os.geteuid() != ROOT or any(map(os.path.exists, CONTAINER_MARKS)):
+        return {}
+    found: dict[str, Place] = {}
+    for one in process_configs(config):
+        for path, _ in directories(one):
+            first, existing = Path(path).absolute(), Path(path).absolute()
+            while not existing.exists():
+                first, existing = existing, existing.parent
+            if (owner := owner_of(existing)) != ROOT:
+                found[path] = Place(path=str(first), owner=owner)
+    return found
+
+
+def owner_of(path: Path) -> int:
+    """Returns the number of the user to whom a file or directory belongs."""
+    return path.stat().st_uid
 
 
 def format_node(disk: Disk, config: Config, cluster_id: str, random: Random) -> list[Formatted]:

@@ -5,7 +5,9 @@ Method: commands in this process on real directories; one real node, which other
 
 import datetime
 import json
+import os
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 from moldau.runtime.config import listeners, parse_server_config
 from moldau.runtime.config.listeners import SecurityProtocol
 from moldau_cli.errors import UsageError
+from moldau_cli.nodes import format as format_module
 from moldau_cli.nodes.checks import clock_offset_ms
 from moldau_cli.nodes.file import INTERNAL_REPLICAS, NewNode, configuration_text, parse_voters
 from moldau_jepsen.launcher.ports import take_free_ports
@@ -197,6 +200,59 @@ def test_format_refuses_foreign_directories(tmp_path):
     assert not (data / "__cluster_metadata").exists()
     file.write_text(file.read_text() + f"cluster.id={CLUSTER}\n")
     assert "contradicts cluster.id" in formatted("--cluster-id", "other", code=2).stderr
+
+
+@pytest.mark.parametrize("is_marked", [False, True])
+def test_format_by_root_for_another_user_is_warned_of(tmp_path, monkeypatch, is_marked):
+    """The server of that user could not open the lock; in a container root often runs the server itself."""
+    port, other = take_free_ports(2)
+    options = ("--role", "both", "--node-id", "1", "--port", str(port), "--cluster-id", CLUSTER)
+    file, _ = init(tmp_path, "a/n", *options, voters=f"1@127.0.0.1:{other}")
+    owners = {tmp_path / "a": 4242}
+    monkeypatch.setattr(format_module, "CONTAINER_MARKS", (str(file),) if is_marked else ())
+    monkeypatch.setattr(format_module, "owner_of", lambda path: owners.get(path, 0))
+    monkeypatch.setattr(format_module.os, "geteuid", lambda: 0)
+    place = tmp_path / "a" / "n"
+    warned = f"root owns the new files in a place of user 4242; if 4242 runs the node: chown -R 4242 {place}\n"
+    done = run_command("node", "format", str(file))
+    assert done.stderr == ("" if is_marked else f"moldau: {warned}")
+    assert run_command("node", "format", str(file)).stderr == "", "nothing was made"
+    if not is_marked:
+        monkeypatch.setattr(format_module.os, "geteuid", lambda: 4242)
+        shutil.rmtree(place)
+        assert run_command("node", "format", str(file)).stderr == ""
+        monkeypatch.setattr(format_module.os, "geteuid", lambda: 0)
+        shutil.rmtree(place)
+        owners.clear()
+        assert run_command("node", "format", str(file)).stderr == ""
+
+
+def test_a_file_with_a_secret_is_closed_to_others(tmp_path):
+    """Each user of the machine could read a password that was given with --set."""
+    port, voter = take_free_ports(2)
+    (tmp_path / "secrets").write_text("key=hidden\n")
+    options = ("--role", "broker", "--node-id", "1", "--port", str(port))
+
+    def written(name, *more):
+        file, done = init(tmp_path, name, *options, *more, voters=f"101@127.0.0.1:{voter}")
+        return stat.S_IMODE(file.stat().st_mode), done.stderr
+
+    before = os.umask(0o022)
+    try:
+        secret = ("--set", "listener.name.plaintext.plain.sasl.jaas.config=PlainLoginModule required password=x;")
+        mode, note = written("a", *secret)
+        assert mode == 0o600
+        assert note == (
+            f"moldau: {tmp_path / 'a'}.properties holds a secret, so only its owner may read it; "
+            f"if another user runs the node: chown USER {tmp_path / 'a'}.properties\n"
+        )
+        reference = ("--set", f"ssl.key.password=${{file:{tmp_path / 'secrets'}:key}}")
+        assert written("b", *reference) == (0o644, "")
+        assert written("b", *secret, "--force") == (0o600, note.replace(f"{tmp_path / 'a'}", f"{tmp_path / 'b'}"))
+        (tmp_path / "b.properties").chmod(0o640)
+        assert written("b", *secret, "--force") == (0o640, "")
+    finally:
+        os.umask(before)
 
 
 def test_check_finds_what_is_wrong_with_the_machine(tmp_path):
