@@ -25,6 +25,7 @@ from moldau.runtime.net.layers import logs_in
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.telemetry.metrics import Histogram
+from moldau.values import ZERO_UUID
 from moldau_quorum.log.port import (
     CommittedRange,
     Leadership,
@@ -41,6 +42,7 @@ from moldau_quorum.log.port import (
     replacement_advice,
 )
 from moldau_quorum.log.raft.envelope import MessageError, WrongDirectoryError
+from moldau_quorum.log.raft.leader_watch import LeaderWatch
 from moldau_quorum.log.raft.node import RaftNode
 from moldau_quorum.log.raft.peers import PeerLink
 from moldau_quorum.log.raft.proposals import RaftProposal
@@ -85,6 +87,7 @@ class RaftLog:
         self._links: dict[int, PeerLink] = {}
         self._linked: tuple[Configuration, int] | None = None
         self._learned: dict[int, tuple[str, int]] = {}
+        self._leader_watch = LeaderWatch(2 * config.timing.election_timeout_ms_max)
         self._failure: Exception | None = None
         self._log = EventLogger("moldau.metadata-log", node=config.node_id)
         self._sessions = Sessions(
@@ -151,7 +154,8 @@ class RaftLog:
             scope.cancel()
 
     async def _drive(self, nursery: trio.Nursery) -> None:
-        node, clock = self.node, self._environment.clock
+        node, clock, watch = self.node, self._environment.clock, self._leader_watch
+        watch.leader_changed(node.leadership.leader_id, clock.monotonic_ms())
         while True:
             self._kick = trio.Event()
             now_ms = clock.monotonic_ms()
@@ -161,6 +165,9 @@ class RaftLog:
             node.process()
             if node.leadership != before:
                 self._log_leadership(node.leadership)
+                watch.leader_changed(node.leadership.leader_id, now_ms)
+            if now_ms >= watch.due_ms and not node.has_more:  # a node that catches up learns its leader at the end
+                self._report_missing_leader(now_ms)
             self._relink(nursery)
             for recipient, body in node.take_outbox():
                 link = self._links.get(recipient)
@@ -297,6 +304,24 @@ class RaftLog:
         self._log.info(
             "metadata-leadership", leader=leadership.leader_id, epoch=leadership.epoch, active=leadership.active
         )
+
+    def _report_missing_leader(self, now_ms: float) -> None:
+        node, config = self.node, self._config
+        report = self._leader_watch.report(
+            now_ms,
+            node_id=config.node_id,
+            configuration=node.configuration,
+            heard_ms={peer_id: link.heard_ms for peer_id, link in self._links.items()},
+            founds=config.directory_id != ZERO_UUID and node.status(now_ms, 0).log_end_index == 0,
+        )
+        if report is not None:
+            self._log.warning(
+                "no-quorum-leader",
+                epoch=node.epoch,
+                silent_ms=report.silent_ms,
+                votes_needed=report.votes_needed,
+                unanswered=",".join(report.unanswered),
+            )
 
     @property
     def node(self) -> EngineNode:

@@ -4,6 +4,10 @@ Three (or more) nodes run ``metadata_log`` and the production server; a client t
 the membership by the port alone. Both engines pass the same tests where the port promises the same.
 """
 
+import logging
+import re
+from uuid import UUID
+
 import pytest
 import trio
 import trio.testing
@@ -12,6 +16,7 @@ from moldau.protocol.framing import decode_request_header
 from moldau.runtime.net.serving.answers import CloseConnection
 from moldau.runtime.net.serving.server import ServerLimits, serve
 from moldau.runtime.tasks.sync import Signal
+from moldau.values import ZERO_UUID
 from moldau_jepsen.world.world import run_world
 from moldau_quorum.log.factory import metadata_log
 from moldau_quorum.log.port import (
@@ -81,14 +86,17 @@ class Handler:
 class Quorum:
     """Nodes of a world."""
 
-    def __init__(self, world, count=3, *, engine=EngineName.RAFT, limits=None, spares=0):
-        self.world, self.engine = world, engine
+    def __init__(
+        self, world, count=3, *, engine=EngineName.RAFT, limits=None, spares=0, absent=(), has_directories=False
+    ):
+        self.world, self.engine, self.has_directories = world, engine, has_directories
         self.limits = limits or LogLimits()
         self.voters = {number: (f"c{number}", PORT) for number in range(1, count + 1)}
         self.logs, self.machines = {}, {}
         self.started = Signal()
         for number in range(1, count + spares + 1):
-            self.start(number)
+            if number not in absent:
+                self.start(number)
 
     def start(self, number):
         self.world.node(f"c{number}").start(lambda environment: self.main(number, environment))
@@ -100,6 +108,7 @@ class Quorum:
             voters=self.voters,
             limits=self.limits,
             joins=number not in self.voters,
+            directory_id=UUID(int=number) if self.has_directories else ZERO_UUID,
             timing=ElectionTiming(),
         )
         machine = Machine()
@@ -483,3 +492,87 @@ def test_a_dead_leader_is_replaced_before_a_timeout(engine, seed):
         assert trio.current_time() - killed < ElectionTiming().election_timeout_ms_min / 1000
 
     play(story, seed)
+
+
+def reports(caplog):
+    """The node, and the rest of the line, of each report about a missing leader."""
+    found = [record for record in caplog.records if record.getMessage().startswith("no-quorum-leader ")]
+    assert all(record.levelno == logging.WARNING for record in found)
+    return [tuple(record.getMessage().removeprefix("no-quorum-leader node=").split(" ", 1)) for record in found]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_voter_alone_names_those_it_waits_for(engine, caplog):
+    async def story(world):
+        Quorum(world, engine=engine, absent=(2, 3))
+        await trio.sleep(2)
+
+    play(story)
+    ((node, line),) = reports(caplog)
+    assert node == "1"
+    assert re.search(r" silent_ms=1[2-9]\d\d votes_needed=2 unanswered=2@c2:9093,3@c3:9093$", line)
+
+
+def test_the_first_election_needs_all_voters(caplog):
+    """Directory ids are learnt from all of them; a quorum of entries needs a majority."""
+
+    async def story(world):
+        quorum = Quorum(world, has_directories=True, absent=(3,))
+        await trio.sleep(2)
+        assert not any(log.leadership.active for log in quorum.logs.values())
+        assert sorted(node for node, _ in reports(caplog)) == ["1", "2"]
+        assert all(line.endswith(" votes_needed=3 unanswered=3@c3:9093") for _, line in reports(caplog))
+        quorum.start(3)
+        leader = await quorum.active()
+        await leader.propose(b"entry", epoch=leader.leadership.epoch)
+        await trio.sleep(1)
+        caplog.clear()
+        rest = leader.node_id % 3 + 1
+        gone = [number for number in quorum.voters if number != rest]
+        for number in gone:
+            quorum.kill(number)
+        await trio.sleep(3)
+        ((node, line),) = reports(caplog)
+        assert node == str(rest)
+        names = ",".join(f"{number}@c{number}:9093" for number in gone)
+        assert line.endswith(f" votes_needed=2 unanswered={names}")
+
+    play(story)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_voters_that_find_a_leader_report_nothing(engine, caplog):
+    async def story(world):
+        quorum = Quorum(world, engine=engine)
+        leader = await quorum.active()
+        await trio.sleep(10)
+        quorum.kill(leader.node_id)
+        await quorum.active()
+        await trio.sleep(10)
+
+    play(story)
+    assert reports(caplog) == []
+
+
+def test_a_missing_leader_is_reported_rarely(caplog):
+    async def story(world):
+        quorum = Quorum(world, absent=(2, 3))
+        await trio.sleep(40)
+        assert len(reports(caplog)) == 5, "after 1.2, 3.6, 8.4, 18 and 37.2 s"
+        quorum.start(2)
+        await quorum.active()
+        caplog.clear()
+        await trio.sleep(10)
+        assert reports(caplog) == []
+
+    play(story)
+
+
+def test_a_node_that_waits_to_be_added_reports_nothing(caplog):
+    async def story(world):
+        quorum = Quorum(world, spares=1)
+        await quorum.active()
+        await trio.sleep(10)
+
+    play(story)
+    assert reports(caplog) == []
