@@ -76,6 +76,8 @@ def init(
 
     from moldau_cli.nodes.file import NewNode, configuration_text, parse_voters
 
+    if file.name.endswith(".toml"):  # such a file is read as TOML
+        raise UsageError(f"{file}: init writes Java properties; name the file {file.stem}.properties")
     if file.exists() and not force:
         raise UsageError(f"{file} exists; --force replaces it")
     all_voters = parse_voters(voters)

@@ -227,6 +227,15 @@ def test_format_by_root_for_another_user_is_warned_of(tmp_path, monkeypatch, is_
         assert run_command("node", "format", str(file)).stderr == ""
 
 
+def test_a_file_is_not_named_like_toml(tmp_path):
+    """The error said that the file, which did not exist, is not TOML."""
+    options = ("--role", "controller", "--node-id", "1", "--voters", "1@127.0.0.1:1")
+    done = run_command("node", "init", str(tmp_path / "n.toml"), *options)
+    assert done.returncode == 2
+    assert done.stderr.endswith("n.toml: init writes Java properties; name the file n.properties\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_with_a_secret_is_closed_to_others(tmp_path):
     """Each user of the machine could read a password that was given with --set."""
     port, voter = take_free_ports(2)
