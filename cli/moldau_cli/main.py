@@ -35,7 +35,20 @@ BROKER_OPTIONS = ("-b", "--bootstrap-server")
 
 def run() -> NoReturn:
     """Runs ``sys.argv`` and exits the process with the command's code; the console script calls it."""
+    _open_closed_streams()
     sys.exit(_flushed(main(sys.argv[1:])))
+
+
+def _open_closed_streams() -> None:
+    """Opens the standard streams that are closed, as after ``>&-`` in a shell; Python has None in their place.
+
+    Otherwise the next file or connection would also get the number of the stream. Input is empty, notes are dropped,
+    and an answer cannot be written: /dev/null is open for reading there.
+    """
+    for name, mode, flags in (("stdin", "r", os.O_RDONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY)):
+        if getattr(sys, name) is None:
+            opened = os.fdopen(os.open(os.devnull, flags), mode, encoding="utf-8")
+            setattr(sys, name, opened)
 
 
 def main(arguments: Sequence[str]) -> int:

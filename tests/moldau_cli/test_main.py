@@ -148,6 +148,21 @@ def test_a_full_disk_is_one_line_and_exit_code_1(words):
     assert "cannot write the output: No space left on device" in run.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "closed", "code", "text"),
+    [
+        (["version"], ">&-", 1, "moldau: cannot write the output: Bad file descriptor\n"),
+        (["nonsense"], "2>&-", 2, ""),
+        (["users", "add", "u"], "<&-", 2, "moldau: the password is empty: give it as one line on standard input\n"),
+    ],
+)
+def test_a_closed_stream_is_no_traceback(words, closed, code, text):
+    """The command ended in a traceback with exit code 1, and the next file got the number of the stream."""
+    shell = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "moldau_cli", *words]
+    run = subprocess.run(shell, capture_output=True, text=True, timeout=120, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (code, "", text)
+
+
 @pytest.mark.parametrize("words", [["users", "add", "u"], ["tokens", "renew", "--hmac", "-"]], ids=" ".join)
 def test_input_that_is_no_text_is_one_line(words, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n"), encoding="utf-8"))
