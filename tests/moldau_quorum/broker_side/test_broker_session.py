@@ -34,8 +34,8 @@ DIRECTORIES = (UUID(int=1001), UUID(int=1002))
 INTERVAL_MS = 2_000
 
 
-def session_with(world, request: Callable[..., Awaitable[Any]]) -> BrokerSession:
-    """A session with one controller, whose answers are those of ``request``."""
+def session_with(world, request: Callable[..., Awaitable[Any]], **sources: Any) -> BrokerSession:
+    """A session with one controller, whose answers are those of ``request``; ``sources`` are those of its fields."""
 
     async def connect(host: str, port: int) -> Any:
         await trio.lowlevel.checkpoint()
@@ -47,9 +47,10 @@ def session_with(world, request: Callable[..., Awaitable[Any]]) -> BrokerSession
     return BrokerSession(
         world.node("b1").environment,
         {101: ("c101", 9093)},
-        BrokerRegistration(broker_id=1, incarnation_id=UUID(int=7), endpoints=()),
+        BrokerRegistration(broker_id=1, incarnation_id=UUID(int=7), endpoints=(), log_dirs=DIRECTORIES),
         metadata_offset=lambda: 0,
         connect=connect,
+        **sources,
     )
 
 
@@ -243,3 +244,53 @@ def test_an_unanswered_registration_ends_in_time() -> None:
         return trio.current_time() - begun
 
     assert 20 <= run_world(main, 1) < 22
+
+
+def test_a_stop_is_asked_for_at_once() -> None:
+    """The heartbeats of a broker that stops do not wait for the end of an interval."""
+
+    async def main(world) -> None:
+        async def request(message: Any, **_: object) -> Any:
+            await trio.sleep(0.01)
+            if isinstance(message, BrokerRegistrationRequest):
+                return BrokerRegistrationResponse(broker_epoch=5)
+            return BrokerHeartbeatResponse(is_fenced=False, should_shut_down=message.want_shut_down)
+
+        session = session_with(world, request)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(session.run)
+            await session.wait_unfenced()
+            await trio.sleep(0.1)
+            begun = trio.current_time()
+            await session.controlled_shutdown()
+            assert trio.current_time() - begun < 0.1
+            nursery.cancel_scope.cancel()
+
+    run_world(main, 1)
+
+
+def test_a_broker_registers_with_the_directories_that_work() -> None:
+    """One has failed since the start, and the controller has forgotten the broker (KIP-858)."""
+
+    async def main(world) -> None:
+        failed: list[UUID] = []
+        registered: list[list[UUID]] = []
+
+        async def request(message: Any, **_: object) -> Any:
+            await trio.lowlevel.checkpoint()
+            if isinstance(message, BrokerRegistrationRequest):
+                registered.append(list(message.log_dirs))
+                return BrokerRegistrationResponse(broker_epoch=4 + len(registered))
+            is_known = message.broker_epoch == 6
+            code = ErrorCode.NONE if is_known else ErrorCode.BROKER_ID_NOT_REGISTERED
+            return BrokerHeartbeatResponse(is_fenced=not is_known, error_code=code)
+
+        session = session_with(world, request, directories=lambda: DirectoryReport(offline=tuple(failed)))
+        async with trio.open_nursery() as nursery:
+            await nursery.start(session.run)
+            failed.append(DIRECTORIES[0])
+            await session.wait_unfenced()
+            assert registered == [list(DIRECTORIES), [DIRECTORIES[1]]]
+            nursery.cancel_scope.cancel()
+
+    run_world(main, 1)

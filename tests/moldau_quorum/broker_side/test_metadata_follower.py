@@ -100,3 +100,28 @@ def test_a_log_below_the_floor_is_asked_for_less_and_less() -> None:
         assert opened[-1] - opened[-2] > 0.4
 
     run_world(main, 2)
+
+
+def test_a_controller_that_is_behind_names_no_former_leader() -> None:
+    """Requests would move back to a controller that was deposed."""
+
+    async def main(world) -> None:
+        leaders: list[int] = []
+        follower = MetadataFollower(
+            world.node("b1").environment,
+            {101: ("c101", 9093)},
+            node_id=1,
+            on_delta=lambda delta: None,
+            on_leader=leaders.append,
+            connect=Controller(
+                *(
+                    MetadataFetchResponse(leader_id=leader, leader_epoch=epoch, committed_offset=0)
+                    for leader, epoch in ((101, 5), (103, 4), (101, 5), (102, 6))
+                )
+            ).connect,
+        )
+        with trio.move_on_after(1):
+            await follower.run()
+        assert leaders == [101, 102]
+
+    run_world(main, 3)

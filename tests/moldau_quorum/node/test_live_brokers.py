@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import trio
+
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.values import BrokerId
 from moldau_jepsen.world.world import run_world
@@ -63,3 +66,47 @@ def test_a_stopping_broker_waits_for_one_offset() -> None:
         assert session.shutdown_offset == model.image.offset
 
     play(story)
+
+
+def test_an_election_takes_a_part_of_the_time_of_the_silent() -> None:
+    """A broker that died with the former controller was silent during the election, too."""
+    model = ModelController()
+    model.join(1)
+    unreachable_ms = Settings.of(CONFIG).broker_session_unreachable_ms
+
+    def story(live: LiveBrokers) -> None:
+        live.begin_controller_epoch(model.image, 20_000.0)
+        assert live.sessions.earliest_heard_ms() == 20_000.0 - unreachable_ms / 2
+
+    play(story)
+
+
+def test_the_first_broker_that_registers_is_watched() -> None:
+    """The controller began without a session; then a broker registers, and its host is cut off from all others."""
+    model = ModelController()
+    registered = [model.register(1), model.register(2)]
+
+    async def main(world) -> None:
+        environment = world.node("c101").environment
+        live = LiveBrokers(
+            environment,
+            Settings.of(CONFIG),
+            EventLogger("test", node=101),
+            wake=lambda: None,
+            image=lambda: model.image,
+        )
+        await world.node("b2").environment.network.listen("b2", 9092)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(live.run)
+            await trio.sleep(1)
+            for broker, response in enumerate(registered, start=1):
+                request = BrokerRegistrationRequest(broker_id=broker)
+                live.request_decided(request, response, None, model.image, environment.clock.monotonic_ms())
+            for _ in range(30):
+                await trio.sleep(0.2)
+                epoch = model.image.brokers[2].broker_epoch
+                live.sessions.touch(BrokerId(2), epoch, environment.clock.monotonic_ms(), connection=None)
+            assert live.sessions.expired(environment.clock.monotonic_ms()) == [1]
+            nursery.cancel_scope.cancel()
+
+    run_world(main, 1)

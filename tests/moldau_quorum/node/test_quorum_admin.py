@@ -25,6 +25,13 @@ from moldau_quorum.log.port import (
     VoterEndpoint,
 )
 from moldau_quorum.node.request_queue import NotActiveError
+from moldau_quorum.node.voters import leadership_transfer
+from moldau_quorum.node.voters.leadership_transfer import (
+    UNREACHABLE_S,
+    ControllersUnreachableError,
+    TransferResponse,
+    transfer_leadership,
+)
 from moldau_quorum.node.voters.quorum_admin import NOT_COMMITTED, QuorumAdmin
 
 NO_DIRECTORY = UUID(int=0)
@@ -167,3 +174,46 @@ def test_an_uncommitted_addition_is_not_denied():
     assert response.error_code == ErrorCode.REQUEST_TIMED_OUT
     assert "may still take effect" in response.error_message
     assert log.changes == [("add", 4)]
+
+
+VOTERS = {1: ("c1", 9093), 2: ("c2", 9093)}
+
+
+def moved(monkeypatch, code_at):
+    """Returns the new leader; ``code_at`` is what the controllers answer at a time, in seconds."""
+
+    async def ask(*_):
+        await trio.sleep(0.1)
+        code = code_at(trio.current_time())
+        if code is None:
+            raise ConnectionError("refused")
+        return TransferResponse(error_code=code, message="", leader_id=2)
+
+    monkeypatch.setattr(leadership_transfer, "_ask", ask)
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    return trio.run(lambda: transfer_leadership(None, VOTERS), clock=clock)
+
+
+def test_an_election_is_waited_for(monkeypatch):
+    """All controllers answer, but none leads for longer than unreachable ones would be waited for."""
+    end_s = 2 * UNREACHABLE_S
+    assert moved(monkeypatch, lambda now: ErrorCode.NOT_CONTROLLER if now < end_s else ErrorCode.NONE) == 2
+
+
+def test_controllers_that_are_not_reached_are_given_up(monkeypatch):
+    with pytest.raises(ControllersUnreachableError, match="controller 1 at c1:9093: refused; controller 2"):
+        moved(monkeypatch, lambda now: None)
+
+
+def test_a_learner_is_forgotten_with_its_disk_alone():
+    """It was replaced meanwhile: a node of the same id with another disk catches up."""
+    log, removed = LostLog(None, late=True), []
+    wanted = AddRaftVoterRequest(voter_id=4, voter_directory_id=UUID(int=7), timeout_ms=1_000, listeners=ADD.listeners)
+
+    async def remove_voter(voter_id, directory_id=NO_DIRECTORY):
+        await trio.lowlevel.checkpoint()
+        removed.append((voter_id, directory_id))
+
+    log.remove_voter = remove_voter
+    trio.run(admin_of(log).add_voter, wanted, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert removed == [(4, UUID(int=7))]

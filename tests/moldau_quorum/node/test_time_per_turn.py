@@ -6,13 +6,20 @@ another leader. The test's clock goes on by 15 ms with each decision.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 import trio
+import trio.testing
 
 from moldau.protocol.messages.create_topics import CreateTopicsResponse
+from moldau.runtime.tasks.sync import Signal
 from moldau_jepsen.world.world import run_world
 from moldau_quorum.controller.context import Result
+from moldau_quorum.node.active_controller import DECISIONS_PER_TURN, ActiveController
 from support.quorum.cluster import TestCluster, topic
 from support.quorum.memory_log import MemoryLog
 
@@ -31,6 +38,19 @@ class LateClock:
 
     def wall_ms(self) -> int:
         return self._clock.wall_ms()
+
+
+class Queue:
+    """Requests that wait for their decision."""
+
+    def __init__(self, waiting: list[int]) -> None:
+        self.waiting = waiting
+
+    def __len__(self) -> int:
+        return len(self.waiting)
+
+    def pop(self) -> int:
+        return self.waiting.pop()
 
 
 class Turns(trio.abc.Instrument):
@@ -69,3 +89,48 @@ def test_long_decisions_are_made_in_several_turns(monkeypatch) -> None:
         assert not world.failures
 
     run_world(main, 89)
+
+
+def test_requests_that_go_on_and_on_delay_no_timer() -> None:
+    """A broker dies while the queue does not become empty; its partitions must not wait for the last request."""
+    due: list[int] = []
+    queue = list(range(4 * DECISIONS_PER_TURN))
+
+    async def decide(pending: int) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def decide_timed() -> None:
+        await trio.lowlevel.checkpoint()
+        due.append(len(queue))
+
+    controller: Any = SimpleNamespace(
+        _environment=SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: 0.0)),
+        _queue=Queue(queue),
+        _projection=SimpleNamespace(epoch=1, records_in_turn=0),
+        _decide=decide,
+        _decide_timed=decide_timed,
+    )
+    trio.run(ActiveController._decide_queued, controller)
+    assert due == [3 * DECISIONS_PER_TURN, 2 * DECISIONS_PER_TURN, DECISIONS_PER_TURN, 0]
+
+
+@pytest.mark.parametrize("due", ["_next_rebalance_ms", "_next_token_check_ms", "session"])
+def test_the_controller_wakes_when_something_is_due(due: str) -> None:
+    """No request comes meanwhile."""
+    times = {"_next_rebalance_ms": math.inf, "_next_token_check_ms": math.inf, "session": math.inf} | {due: 5_000.0}
+    deadline_ms = times.pop("session")
+    controller: Any = SimpleNamespace(
+        _environment=SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: trio.current_time() * 1_000)),
+        _projection=SimpleNamespace(epoch=1),
+        _sessions=SimpleNamespace(next_deadline_ms=lambda: deadline_ms),
+        _work=Signal(),
+        _woken=False,
+        **times,
+    )
+
+    async def main() -> float:
+        with trio.move_on_after(60):
+            await ActiveController._wait_for_work(controller)
+        return trio.current_time()
+
+    assert trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)) == pytest.approx(5)

@@ -24,6 +24,7 @@ from moldau_jepsen.world.world import run_world
 from moldau_quorum.log.port import Leadership, MembershipChangeError, VoterEndpoint
 from moldau_quorum.node.request_queue import NotActiveError
 from moldau_quorum.node.voters.quorum_admin import QuorumAdmin
+from moldau_quorum.node.voters.voter_address import QuorumSearch, QuorumView
 from support.quorum.cluster import PORT, TestCluster, eventually
 
 NEW_PORT = 9193
@@ -239,3 +240,23 @@ def test_updates_and_refusals_of_the_log():
     assert ErrorCode.of(answer(busy, update()).error_code) is ErrorCode.INVALID_REQUEST
     with pytest.raises(NotActiveError):
         answer(Log(active=False), update())
+
+
+@pytest.mark.parametrize("is_foreign", [True, False])
+def test_a_foreign_quorum_teaches_nothing(is_foreign):
+    """An address of the file belongs to a controller of another cluster now; its voters would get this node's votes."""
+    learned = []
+    log = SimpleNamespace(node_id=1, learn_voters=learned.append)
+    search = QuorumSearch(
+        SimpleNamespace(),
+        log,
+        directory_id=UUID(int=1),
+        cluster_id=lambda: "own",
+        address=("c1", PORT),
+        listener_name="CONTROLLER",
+    )
+    view = QuorumView(
+        leader_id=2, cluster_id="other" if is_foreign else "own", addresses={1: ("c1", PORT), 2: ("x2", PORT)}
+    )
+    assert not trio.run(search._take, view)
+    assert learned == ([] if is_foreign else [view.addresses])

@@ -1,0 +1,34 @@
+"""Goal: a node finds the voters although some of the bootstrap servers do not know them, or do not answer.
+
+Method: the search alone, with servers that answer what the test says.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from moldau_quorum.broker_side import discovery
+
+VOTERS = {101: ("c101", 9093)}
+
+
+@pytest.mark.parametrize("first", [{}, None], ids=["knows none", "is down"])
+def test_the_next_server_is_asked(monkeypatch: pytest.MonkeyPatch, first: dict[int, tuple[str, int]] | None) -> None:
+    """A controller that was just formatted knows no voters until it has heard of a leader."""
+
+    async def ask(_: object, host: str, *__: object) -> dict[int, tuple[str, int]]:
+        await trio.lowlevel.checkpoint()
+        if host == "a" and first is None:
+            raise ConnectionError
+        return first or {} if host == "a" else VOTERS
+
+    monkeypatch.setattr(discovery, "_ask", ask)
+    environment: Any = None
+
+    async def main() -> dict[int, tuple[str, int]]:
+        return await discovery.discover_voters(environment, [("a", 9093), ("b", 9093)], client_id="x")
+
+    assert trio.run(main) == VOTERS
