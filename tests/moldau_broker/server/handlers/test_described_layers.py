@@ -83,3 +83,21 @@ def test_a_topic_has_its_values_in_the_unit_of_its_key(key: str, static: dict[st
 def test_an_empty_list_of_keys_means_all() -> None:
     """As in Kafka, and as a controller answers."""
     assert {entry.name for entry in described([])} == {entry.name for entry in described(None)}
+
+
+def test_a_secret_is_described_in_no_layer() -> None:
+    """Neither the value in force nor those that it hides."""
+    key = "ssl.keystore.password"
+    file = STATIC.with_values({key: "secret of the file"})
+    context: Any = SimpleNamespace(
+        broker_id=1,
+        config=file,
+        static_config=file,
+        dynamic=DynamicConfig(file, 1, EventLogger("test")),
+        metadata=SimpleNamespace(image=MetadataImage()),
+    )
+    wanted = DescribeConfigsResource(resource_type=RESOURCE_BROKER, resource_name="1", configuration_keys=[key])
+    request = DescribeConfigsRequest(resources=[wanted], include_synonyms=True)
+    (entry,) = trio.run(handle_describe_configs, context, request, None).results[0].configs
+    assert (entry.value, entry.is_sensitive, entry.synonyms[0].name) == (None, True, key)
+    assert [each.value for each in entry.synonyms] == [None] * len(entry.synonyms)

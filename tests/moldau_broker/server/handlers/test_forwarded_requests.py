@@ -1,0 +1,81 @@
+"""Goal: a forwarded change has time to be decided, and a broker judges alone what concerns itself.
+
+Method: the handlers alone, with a controller that answers at once.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from moldau.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+)
+from moldau.runtime.config import BROKER_CONFIG, CORDONED_LOG_DIRS
+from moldau_broker.server.handlers.cordons import without_refused
+from moldau_broker.server.handlers.forwarded import handle_create_topics
+from moldau_broker.server.handlers.loggers import alter_loggers
+from moldau_quorum.controller.entities.configs import APPEND, DELETE, SET, SUBTRACT
+from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_BROKER_LOGGER
+
+CALL: Any = SimpleNamespace(version=7, forwarded=None)
+CONFIG = BROKER_CONFIG.parse(
+    {
+        "process.roles": "broker",
+        "node.id": "1",
+        "listeners": "PLAINTEXT://b1:9092",
+        "controller.quorum.voters": "101@c:9093",
+        "log.dirs": "/d1,/d2",
+    }
+)
+
+
+@pytest.mark.parametrize(("timeout_ms", "waits_ms"), [(0, 30_000), (20, 1_000), (5_000, 5_000), (90_000, 30_000)])
+def test_a_client_that_does_not_wait_leaves_time_to_decide(timeout_ms: int, waits_ms: int) -> None:
+    """The default of librdkafka is 0. While a controller is elected, a short time would fail the change."""
+    waited: list[float] = []
+
+    async def request(*_: object, timeout_ms: float, **__: object) -> CreateTopicsResponse:
+        await trio.lowlevel.checkpoint()
+        waited.append(timeout_ms)
+        return CreateTopicsResponse(topics=[])
+
+    context: Any = SimpleNamespace(controller=SimpleNamespace(request=request), config=CONFIG)
+    trio.run(handle_create_topics, context, CreateTopicsRequest(timeout_ms=timeout_ms, validate_only=True), CALL)
+    assert waited == [waits_ms]
+
+
+@pytest.mark.parametrize(("operation", "is_refused"), [(SET, True), (APPEND, True), (SUBTRACT, False), (DELETE, False)])
+def test_a_directory_that_does_not_exist_is_not_cordoned(operation: int, is_refused: bool) -> None:
+    """A value that cordons is checked, with any operation; one that lifts a cordon is not."""
+    change = AlterableConfig(name=CORDONED_LOG_DIRS, config_operation=operation, value="/gone")
+    resource = AlterConfigsResource(resource_type=RESOURCE_BROKER, resource_name="1", configs=[change])
+    context: Any = SimpleNamespace(broker_id=1, config=CONFIG)
+    forwarded, refused = without_refused(context, [resource], AlterConfigsResourceResponse)
+    assert forwarded == ([] if is_refused else [resource])
+    assert [each.error_code for each in refused] == ([ErrorCode.INVALID_CONFIG] if is_refused else [])
+
+
+@pytest.mark.parametrize("validate_only", [True, False])
+def test_a_trial_changes_no_level(validate_only: bool) -> None:
+    """Both a level that is set and one that is deleted are only checked."""
+    changed: list[str] = []
+    levels = SimpleNamespace(
+        names=lambda: ["root", "a", "b"], set=lambda name, _: changed.append(name), reset=changed.append
+    )
+    context: Any = SimpleNamespace(broker_id=1, log_levels=levels)
+    changes = [
+        AlterableConfig(name="a", config_operation=SET, value="DEBUG"),
+        AlterableConfig(name="b", config_operation=DELETE, value=None),
+    ]
+    resource = AlterConfigsResource(resource_type=RESOURCE_BROKER_LOGGER, resource_name="1", configs=changes)
+    response = alter_loggers(context, resource, validate_only=validate_only, repeated=False)
+    assert response.error_code == ErrorCode.NONE
+    assert changed == ([] if validate_only else ["a", "b"])
