@@ -3,17 +3,26 @@
 Method: canned answers of a small cluster on virtual time.
 """
 
+from types import SimpleNamespace
+from uuid import UUID
+
 import pytest
+import trio
 
 from moldau import TopicPartition
 from moldau.admin import AdminError
+from moldau.admin.calls.transactions import Transactions
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages import alter_replica_log_dirs as ald
+from moldau.protocol.messages import alter_share_group_offsets as asg
 from moldau.protocol.messages import delete_records as dr
+from moldau.protocol.messages import delete_topics as dt
 from moldau.protocol.messages import describe_log_dirs as dl
 from moldau.protocol.messages import describe_share_group_offsets as dsg
 from moldau.protocol.messages import leave_group as lg
 from moldau.protocol.messages import offset_delete as od
+from moldau.protocol.messages import offset_fetch as of
 from support.client.admin_stories import simulate
 
 
@@ -194,3 +203,107 @@ def test_a_share_offset_that_cannot_be_read_is_named():
             }
 
     simulate(scenario, {ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: describe})
+
+
+def test_moves_of_a_partition_fail_on_each_broker_alone():
+    """The replica is to move on both brokers, and each refuses; the names must not hide one another."""
+
+    def alter(broker, request):
+        code = ErrorCode.LOG_DIR_NOT_FOUND if broker == 1 else ErrorCode.KAFKA_STORAGE_ERROR
+        part = ald.AlterReplicaLogDirPartitionResult(partition_index=0, error_code=code)
+        return ald.AlterReplicaLogDirsResponse(
+            results=[ald.AlterReplicaLogDirTopicResult(topic_name="t", partitions=[part])]
+        )
+
+    async def scenario(cluster, admin):
+        with pytest.raises(AdminError) as caught:
+            await admin.alter_replica_log_dirs({("t", 0, broker): "/d2" for broker in (1, 2)})
+        assert codes_of(caught) == {
+            "t-0 on broker 1": ErrorCode.LOG_DIR_NOT_FOUND,
+            "t-0 on broker 2": ErrorCode.KAFKA_STORAGE_ERROR,
+        }
+
+    simulate(scenario, {ApiKey.ALTER_REPLICA_LOG_DIRS: alter})
+
+
+def test_a_topic_that_stays_is_named_as_it_was_asked_for():
+    """Topics are deleted by id; the answers have their names, too (KIP-516)."""
+    ids = [UUID(int=number) for number in (71, 72)]
+
+    def delete(broker, request):
+        return dt.DeleteTopicsResponse(
+            responses=[
+                dt.DeletableTopicResult(
+                    name=f"topic-{each.topic_id.int}",
+                    topic_id=each.topic_id,
+                    error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED if each.topic_id == ids[0] else ErrorCode.NONE,
+                )
+                for each in request.topics
+            ]
+        )
+
+    async def scenario(cluster, admin):
+        with pytest.raises(AdminError) as caught:
+            await admin.delete_topics(ids)
+        assert codes_of(caught) == {str(ids[0]): ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+
+    simulate(scenario, {ApiKey.DELETE_TOPICS: delete})
+
+
+def test_a_refused_share_offset_has_the_brokers_reason():
+    """It is not one of those that the answer leaves out."""
+
+    def alter(broker, request):
+        part = asg.AlterShareGroupOffsetsResponsePartition(
+            partition_index=0, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, error_message="no right"
+        )
+        topic = asg.AlterShareGroupOffsetsResponseTopic(topic_name="t", partitions=[part])
+        return asg.AlterShareGroupOffsetsResponse(responses=[topic])
+
+    async def scenario(cluster, admin):
+        with pytest.raises(AdminError) as caught:
+            await admin.alter_share_group_offsets("g", {("t", 0): 5, ("t", 1): 5})
+        assert codes_of(caught) == {
+            "t-0": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            "t-1": ErrorCode.UNKNOWN_SERVER_ERROR,
+        }
+
+    simulate(scenario, {ApiKey.ALTER_SHARE_GROUP_OFFSETS: alter})
+
+
+@pytest.mark.parametrize(("leader", "code"), [(0, None), (-1, ErrorCode.LEADER_NOT_AVAILABLE)])
+def test_a_leader_with_the_id_0_is_a_leader(leader, code):
+    """Many clusters number their brokers from 0 on."""
+
+    async def known(_):
+        await trio.lowlevel.checkpoint()
+
+    async def describe(names):
+        await trio.lowlevel.checkpoint()
+        return {"t": SimpleNamespace(partitions=[SimpleNamespace(partition=0, leader=leader)])}
+
+    calls = Transactions(SimpleNamespace(ensure_broker_known=known), SimpleNamespace(describe_topics=describe))
+    if code is None:
+        assert trio.run(calls._leader, TopicPartition("t", 0)) == leader
+    else:
+        with pytest.raises(KafkaError) as caught:
+            trio.run(calls._leader, TopicPartition("t", 0))
+        assert caught.value.code is code
+
+
+def test_a_group_at_offset_0_has_an_offset():
+    """It has read nothing yet, and goes on there; -1 is the one of a partition without an offset."""
+
+    def fetch(broker, request):
+        parts = [
+            of.OffsetFetchResponsePartitions(partition_index=number, committed_offset=offset)
+            for number, offset in enumerate((0, -1, 7))
+        ]
+        topic = of.OffsetFetchResponseTopics(name="t", partitions=parts)
+        return of.OffsetFetchResponse(groups=[of.OffsetFetchResponseGroup(group_id="g", topics=[topic])])
+
+    async def scenario(cluster, admin):
+        found = await admin.list_group_offsets("g")
+        assert {place.partition: each.offset for place, each in found.items()} == {0: 0, 2: 7}
+
+    simulate(scenario, {ApiKey.OFFSET_FETCH: fetch})
