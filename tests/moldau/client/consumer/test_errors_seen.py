@@ -248,6 +248,23 @@ def test_a_long_poll_keeps_its_place_and_commits():
     simulate(scenario)
 
 
+def test_a_poll_that_was_cancelled_counts_as_a_poll_of_then():
+    """The application gives up the wait for records, and then polls no more: its partitions go to other members."""
+
+    async def scenario(cluster, open_consumer):
+        cluster.add_topic("t")
+        config = {"group_id": "g", "heartbeat_interval_ms": 300, "max_poll_interval_ms": 10_000}
+        async with open_consumer(**config) as consumer:
+            consumer.subscribe(["t"])
+            with trio.move_on_after(5):
+                await consumer.poll(60_000)
+            assert consumer.assignment == [("t", 0)]
+            await trio.sleep(15)
+            assert cluster.groups["g"].members == {}
+
+    simulate(scenario)
+
+
 def test_a_commit_that_may_pass_hides_none_that_does_not():
     """The first partition is refused for a while, the second for good: the call ends at once, with the latter."""
     codes = {"t": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "u": ErrorCode.TOPIC_AUTHORIZATION_FAILED}

@@ -12,7 +12,9 @@ from moldau import KafkaError, TopicPartition
 from moldau.cluster.group_bytes import encode_assignment
 from moldau.consumer.core.assignors import assignors_of
 from moldau.consumer.core.membership import NO_MEMBERSHIP, GroupIdentity, Membership, Next
+from moldau.consumer.core.positions import Positions
 from moldau.consumer.group import GroupClient
+from moldau.consumer.rebalance import Rebalancer
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.heartbeat import HeartbeatResponse
@@ -284,3 +286,39 @@ def test_cancelled_report_of_lost_partitions_is_repeated():
             assert lost.partitions == [T0, T0]
 
     simulate(scenario)
+
+
+@pytest.mark.parametrize("is_expelled", [True, False])
+def test_a_member_expelled_by_its_last_commit_revokes_nothing(is_expelled):
+    """Others may own them: the callback of a loss must not write what the one of a revocation would."""
+    membership, called = SimpleNamespace(losses=0, end=lambda reason: None), []
+    positions = Positions()
+    positions.assign([T0])
+
+    async def commit():
+        await trio.lowlevel.checkpoint()
+        membership.losses += is_expelled
+
+    def noted(name):
+        async def call(partitions):
+            await trio.lowlevel.checkpoint()
+            called.append((name, partitions))
+
+        return call
+
+    async def leave(reason):
+        await trio.lowlevel.checkpoint()
+
+    rebalancer = Rebalancer(
+        None,
+        None,
+        positions,
+        SimpleNamespace(leave=leave),
+        membership,
+        commit=commit,
+        hides_internal=True,
+        callbacks=SimpleNamespace(on_lost=noted("lost"), on_revoked=noted("revoked")),
+    )
+    trio.run(rebalancer.leave, "the consumer was closed")
+    assert called == [("lost" if is_expelled else "revoked", [T0])]
+    assert positions.by_partition == {}

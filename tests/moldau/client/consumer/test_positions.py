@@ -9,11 +9,13 @@ import math
 
 import pytest
 
+from moldau.cluster.committed import CommittedOffset
 from moldau.consumer.core.chunk import FetchedChunk
 from moldau.consumer.core.positions import Lag, Phase, Positions
 from moldau.consumer.core.statistics import ConsumerCounters
 from moldau.consumer.core.taking import take_records
 from moldau.consumer.core.values import TopicPartition
+from moldau.consumer.offsets import ConsumerOffsets
 from moldau.protocol.errors import KafkaError
 from moldau.records import encode_batch
 
@@ -120,3 +122,12 @@ def test_records_of_several_batches_are_taken_one_by_one() -> None:
     chunk = FetchedChunk(memoryview(data), 0)
     assert [record.value for _ in range(4) for record in chunk.take(1)] == [b"a", b"b", b"c", b"d"]
     assert chunk.take(1) == []
+
+
+def test_unread_records_of_a_lost_partition_are_not_committed() -> None:
+    """They were polled before the partition went to another member, which may have committed more."""
+    offsets = ConsumerOffsets(fetched(A, B), 1_000, reads_committed=False)
+    assert offsets.to_commit({B: (1, 3), C: (1, 3)}) == {
+        A: CommittedOffset(offset=0, leader_epoch=-1),
+        B: CommittedOffset(offset=1, leader_epoch=3),
+    }

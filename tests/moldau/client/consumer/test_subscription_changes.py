@@ -184,3 +184,17 @@ def test_positions_are_committed_before_another_assignment():
             assert cluster.offsets["g", "t", 0][0] == 10
 
     simulate(scenario)
+
+
+def test_a_topic_that_comes_back_smaller_is_shared_out_again():
+    """It was deleted and created again with fewer partitions; the leader looks at the numbers of all."""
+
+    async def scenario(cluster, open_consumer):
+        cluster.add_topic("a", 3)
+        async with open_consumer(metadata_max_age_ms=1000, **COOPERATIVE) as consumer:
+            consumer.subscribe(["a"])
+            await holds(consumer, [TopicPartition("a", number) for number in range(3)])
+            del cluster.topics["a"][1:]
+            await holds(consumer, [A0])
+
+    simulate(scenario)
