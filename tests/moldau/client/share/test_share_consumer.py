@@ -252,7 +252,7 @@ def test_a_commit_names_a_failure_of_each_partition(monkeypatch):
     failed = KafkaError(ErrorCode.INVALID_RECORD_STATE)
     mixed = [(0, failed), (0, None), (1, None), (1, failed), (2, None), (2, None)]
     given = [Outcome(TopicPartition("t", number), [offset], error) for offset, (number, error) in enumerate(mixed)]
-    reported = []
+    reported, earlier = [], Outcome(TopicPartition("t", 2), [9], failed)
 
     async def main(world):
         settings = {"bootstrap.servers": "b1:9092", "group.id": "g"}
@@ -266,13 +266,14 @@ def test_a_commit_names_a_failure_of_each_partition(monkeypatch):
                 fetcher.outcomes.extend(given)
 
             monkeypatch.setattr(fetcher, "acknowledge_all", acknowledge_all)
+            fetcher.outcomes.append(earlier)
             results = await member.commit()
             assert {partition.partition: error for partition, error in results.items()} == {
                 0: failed,
                 1: failed,
                 2: None,
             }
-            assert reported == given
+            assert reported == [earlier, *given], "but that of an earlier fetch is none of the commit"
 
     run_world(main, 1)
 
@@ -566,6 +567,7 @@ def test_member_that_does_not_poll_leaves(run):
     """A member that does not poll within max.poll.interval.ms leaves the group, and the next poll joins again."""
 
     async def scenario(cluster):
+        cluster.group.interval_ms = 5_000
         await produce(cluster, b"0")
         async with consumer(cluster, max_poll_interval_ms="3000") as member:
             member.subscribe(["t"])
@@ -573,7 +575,9 @@ def test_member_that_does_not_poll_leaves(run):
             await trio.sleep(6)
             assert cluster.group.left == [member.member_id]
             await produce(cluster, b"1")
+            begun = trio.current_time()
             assert len(await polled(member, 1)) == 1
+            assert trio.current_time() - begun < 2, "it does not wait for its next heartbeat"
             assert member.member_id in cluster.group.members
 
     run(scenario)

@@ -3,12 +3,14 @@
 Method: the pure cores alone; a Hypothesis test compares the bookkeeping of records with a dictionary.
 """
 
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
 import trio
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +33,7 @@ from moldau.share.core.membership import Next, ShareMembership
 from moldau.share.core.pace import Pace
 from moldau.share.core.session import ShareSession
 from moldau.share.core.values import GAP, AcknowledgeType
+from moldau.share.group import ShareGroupClient
 from moldau.share.node import ShareLimits, ShareNode
 
 TOPIC = UUID(int=7)
@@ -78,7 +81,9 @@ def test_renewed_records_stay():
     assert held.take(1, renewals=False) == {}
     assert held.take(1, renewals=True) == {K0: [(5, 4)]}
     assert (held.unacknowledged, held.renewed) == (1, 1)
+    held.deliver(1, K0, 6)
     held.acknowledge(P0, 5, ACCEPT)
+    assert (held.unacknowledged, held.renewed) == (1, 0), "the other one keeps the next poll from beginning"
     assert held.take(1, renewals=False) == {K0: [(5, 1)]}
 
 
@@ -212,6 +217,50 @@ def test_refused_heartbeats(code, step, keeps, is_fatal):
     assert (membership.fatal is not None) == is_fatal
     if not is_fatal:
         assert membership.heartbeat().subscribed_topic_names == ["a", "b"]
+
+
+def test_a_group_of_another_type_is_no_reason_to_join_again():
+    """A coordinator answers so to a join if the id belongs to a consumer group: the next poll must say it."""
+    membership = member()
+    beat(membership, ShareGroupHeartbeatResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
+    assert membership.fatal.code is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_a_subscription_during_a_heartbeat_is_sent_at_once(monkeypatch):
+    """The next heartbeat would come seconds later, and records with it."""
+    membership, asked = member(), []
+
+    async def request(group, message, timeout_ms):
+        asked.append((trio.current_time(), message.subscribed_topic_names))
+        await trio.sleep(0.5)
+        if len(asked) == 1:
+            membership.subscribe(["c"])
+            group.wake()
+        await trio.sleep(0.5)
+        return ShareGroupHeartbeatResponse(member_epoch=1, heartbeat_interval_ms=5_000)
+
+    async def made(*_):
+        await trio.lowlevel.checkpoint()
+
+    @contextmanager
+    def found(*_):
+        yield SimpleNamespace(connect=made)
+
+    async def main():
+        client = SimpleNamespace(
+            now_ms=0.0,
+            request_timeout_ms=1_000,
+            find_coordinator=made,
+            silence=SimpleNamespace(coordinator=found),
+        )
+        group = ShareGroupClient(client, membership, poll_interval_ms=60_000)
+        with trio.move_on_after(3):
+            await group.heartbeat_forever(lambda: 0.0, lambda: None)
+
+    monkeypatch.setattr(ShareGroupClient, "_request", request)
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert [topics for _, topics in asked] == [["a", "b"], ["c"]]
+    assert asked[1][0] - asked[0][0] < 1.1
 
 
 def test_leaving():
