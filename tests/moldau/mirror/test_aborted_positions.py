@@ -194,3 +194,13 @@ def test_a_transaction_ends_with_the_log_that_it_copied(is_cut: bool) -> None:
     else:
         assert (target.ends[1:], again) == (["commit"], [])
         assert target.sent[1][PARTITION].offset == 50
+
+
+def test_a_fence_of_a_young_transaction_stops_an_old_mirror() -> None:
+    """The mirror has copied for longer than a transaction may last; another one has taken over just now."""
+    progress, target = Progress(), Fencing(10.0)
+    progress.begin(PARTITION, BEGINNING, is_news=True)
+    flow = flow_of(target, progress, lambda: target.now_ms)
+    target.now_ms = 70_000.0
+    with pytest.raises(ProducerFencedError):
+        trio.run(flow._step)

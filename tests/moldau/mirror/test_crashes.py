@@ -5,14 +5,22 @@ mirror's machine and the brokers are killed at drawn times while records are pro
 """
 
 import random
+from types import SimpleNamespace
 
 import pytest
 import trio
+import trio.testing
 
-from moldau import ErrorCode, Producer, ProducerFencedError
+from moldau import ErrorCode, KafkaError, Producer, ProducerFencedError
+from moldau.mirror.core.settings import parse_settings
+from moldau.mirror.flow import SourceFlow
+from moldau.mirror.reading import FIRST_RETRY_MS
 from support.mirror.clusters import duplicates, numbers, run_clusters
 from support.proof import proof_beyond
 
+SETTINGS = (
+    'target = "h"\n[clusters.h]\n"bootstrap.servers" = "h:1"\n[clusters.e]\n"bootstrap.servers" = "e:1"\n[sources.e]'
+)
 MODES = ["disabled", "enabled"]
 PARTITIONS = 2
 BATCHES = 12
@@ -251,3 +259,28 @@ def test_a_commit_that_comes_too_late_ends_no_mirror(monkeypatch):
         assert clusters.mirrors["mirror"].statistics[0].restarts > 0
 
     run_clusters(scenario)
+
+
+def test_failures_far_apart_do_not_lengthen_the_wait():
+    """The source is mirrored for hours between two failures; each restart comes soon, also after months."""
+    (given,) = parse_settings(SETTINGS, "mirror.toml").sources
+    began, failed = [], []
+
+    async def run_once():
+        began.append(trio.current_time())
+        await trio.sleep(3_600)
+        failed.append(trio.current_time())
+        if len(failed) == 12:
+            flow._stop.set()
+        raise KafkaError(ErrorCode.NETWORK_EXCEPTION)
+
+    async def main():
+        await flow.run()
+
+    clock = SimpleNamespace(monotonic_ms=lambda: trio.current_time() * 1_000)
+    flow = SourceFlow(SimpleNamespace(clock=clock, random=random.Random(1)), given, trio.Event())
+    flow._run_once = run_once
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    waits = [begun - ended for begun, ended in zip(began[1:], failed[:-1], strict=True)]
+    assert len(waits) == 11
+    assert max(waits) < 2 * FIRST_RETRY_MS / 1_000

@@ -12,7 +12,7 @@ from moldau import Consumer, TopicPartition
 from moldau.mirror.core.formats import Position
 from moldau.mirror.core.settings import parse_settings
 from moldau.mirror.core.topics import SourceTopic
-from moldau.mirror.reading import SourceReader
+from moldau.mirror.reading import FIRST_RETRY_MS, SourceReader
 from moldau.mirror.statistics import SourceStatistics
 from moldau.mirror.syncs import SyncWriter
 from moldau.records import decode_records, encode_batch
@@ -206,5 +206,22 @@ def test_a_partition_without_a_leader_does_not_stop_the_others():
         fill(other, 20, 40)
         other.leader = 1
         assert await lab.take(20) == numbers(20, 40)
+
+    simulate(scenario)
+
+
+def test_an_acknowledgement_ends_no_wait_after_a_failure():
+    """Batches before the refused one are acknowledged after it; the partition was held for their bytes."""
+
+    async def scenario(cluster, part, lab):
+        fill(part, 0, 10)
+        assert await lab.take(10) == numbers(0, 10)
+        lab.reader.hold(T0)
+        lab.reader.failed(T0, OSError("refused"))
+        lab.reader.release([T0])
+        fill(part, 10, 15)
+        begun_ms = lab.clock.monotonic_ms()
+        assert await lab.take(5) == numbers(10, 15)
+        assert lab.clock.monotonic_ms() - begun_ms >= FIRST_RETRY_MS * 0.5
 
     simulate(scenario)

@@ -10,10 +10,11 @@ from uuid import UUID
 import pytest
 import trio
 
-from moldau.admin import Acl
+from moldau.admin import Acl, ConfigEntry
 from moldau.mirror.core.settings import parse_settings
 from moldau.mirror.topic_sync import TopicSync
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.runtime.config import ConfigSource
 from moldau.runtime.telemetry.log import EventLogger
 
 SETTINGS = (
@@ -86,3 +87,52 @@ def test_acls_that_were_not_created_are_created_later():
     target.is_down = False
     assert [trio.run(topics.sync_acls) for _ in range(2)] == [1, 0]
     assert target.created == ["allow User:ann read topic e.orders"]
+
+
+class Configured(Cluster):
+    """An admin client: topics with a ``retention.ms``, which new ones get, too."""
+
+    def __init__(self, value="", **topics):
+        super().__init__(**topics)
+        self.value = value
+
+    async def describe_configs(self, resources):
+        await trio.lowlevel.checkpoint()
+        entry = ConfigEntry(
+            name="retention.ms",
+            value=self.value,
+            source=ConfigSource.DYNAMIC_TOPIC,
+            is_read_only=False,
+            is_sensitive=False,
+        )
+        return {resource: {"retention.ms": entry} for resource in resources if resource.name in self.topics}
+
+    async def alter_configs(self, changes):
+        await trio.lowlevel.checkpoint()
+        for resource, alterations in changes.items():
+            assert resource.name in self.topics
+            (self.value,) = [each.value for each in alterations]
+
+    async def create_topics(self, topics):
+        await trio.lowlevel.checkpoint()
+        self.topics |= {each.name: each.partitions for each in topics}
+
+
+def test_a_new_topic_is_mirrored_at_once():
+    """The next look at the topics comes after ten minutes."""
+    (settings,) = parse_settings(SETTINGS, "mirror.toml").sources
+    wanted = []
+    topics = TopicSync(settings, Configured("5", orders=2), Configured(), wanted.append, EventLogger("moldau.mirror"))
+    trio.run(topics.refresh)
+    assert [list(each) for each in wanted] == [["orders"]]
+
+
+def test_a_configuration_reaches_the_copy():
+    """The copy has another name."""
+    (settings,) = parse_settings(SETTINGS, "mirror.toml").sources
+    source, target = Configured("5", orders=2), Configured("7", **{"e.orders": 2})
+    topics = TopicSync(settings, source, target, lambda _: None, EventLogger("moldau.mirror"))
+    trio.run(topics.refresh)
+    assert trio.run(topics.sync_configs) == 1
+    assert target.value == "5"
+    assert trio.run(topics.sync_configs) == 0

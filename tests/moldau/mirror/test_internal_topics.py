@@ -1,0 +1,102 @@
+"""Goal: a mirror loses nothing that it writes to its internal topics, and reads the newest of its own.
+
+Method: the writer of offset syncs with a producer that fails once; the readers of positions and of heartbeats, over the
+records of the test.
+"""
+
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+import pytest
+import trio
+
+from moldau import TopicPartition
+from moldau.mirror import positions, status
+from moldau.mirror.core.batches import Run
+from moldau.mirror.core.formats import Heartbeat, OffsetSync, Position, position_key, position_value
+from moldau.mirror.core.settings import parse_settings
+from moldau.mirror.statistics import SourceStatistics
+from moldau.mirror.syncs import SyncWriter
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.runtime.telemetry.log import EventLogger
+
+SETTINGS = (
+    'target = "h"\n[clusters.h]\n"bootstrap.servers" = "h:1"\n[clusters.e]\n"bootstrap.servers" = "e:1"\n[sources.e]'
+)
+P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+LOGGER = EventLogger("moldau.mirror")
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """Calls a reader of an internal topic that has the records, which are pairs of key and value."""
+
+    def call(reader, *records):
+        async def begin(since_ms=None):
+            await trio.lowlevel.checkpoint()
+
+        async def read_to_end(take):
+            await trio.lowlevel.checkpoint()
+            for key, value in records:
+                take(SimpleNamespace(key=key, value=value))
+
+        @asynccontextmanager
+        async def open_reader(*_):
+            yield SimpleNamespace(begin=begin, read_to_end=read_to_end)
+
+        async def exists(*_):
+            await trio.lowlevel.checkpoint()
+            return True
+
+        for module in (positions, status):
+            monkeypatch.setattr(module, "open_reader", open_reader)
+        monkeypatch.setattr(status, "exists", exists)
+        (settings,) = parse_settings(SETTINGS, "mirror.toml").sources
+        return trio.run(reader, settings)
+
+    return call
+
+
+def test_a_position_that_was_deleted_does_not_count(read):
+    """An operator writes a value that is null, as in Connect, so that a partition is mirrored from its start again."""
+    key, other = (position_key("e", partition) for partition in (P0, P1))
+    value = position_value(Position(5))
+    records = [(key, value), (other, value), (key, None)]
+    found = read(lambda given: positions.PositionStore(None, given, LOGGER).read(), *records)
+    assert {partition: position.offset for partition, position in found.items()} == {P1: 5}
+
+
+def test_the_heartbeat_of_another_source_does_not_count(read):
+    """Two sources are mirrored to the target; the mirror of one has stopped."""
+    own, other = Heartbeat("e", "h", 1_000), Heartbeat("w", "h", 9_000)
+    environment = SimpleNamespace(clock=SimpleNamespace(wall_ms=lambda: 10_000))
+    records = [(each.key(), each.value()) for each in (own, other)]
+    assert read(lambda given: status._heartbeat_age(environment, given, None, LOGGER), *records) == 9_000
+
+
+def test_syncs_that_come_during_a_failed_flush_are_written_later():
+    """Without the newest one, a group goes on far too early in the target until the partition gets records again."""
+    (settings,) = parse_settings(SETTINGS, "mirror.toml").sources
+    writer = SyncWriter(settings, SourceStatistics(alias="e"))
+    written = []
+
+    def copied(partition, upstream, downstream):
+        writer.copied(SimpleNamespace(partition=partition, runs=(Run(upstream, 0, 1),)), downstream)
+
+    async def answered():
+        await trio.lowlevel.checkpoint()
+        if len(written) == 1:
+            copied(P1, 7, 70)
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+
+    async def send(topic, value, *, key, partition):
+        await trio.lowlevel.checkpoint()
+        written.append(OffsetSync.parse(key, value))
+        return answered()
+
+    producer = SimpleNamespace(send=send)
+    copied(P0, 5, 50)
+    with pytest.raises(KafkaError):
+        trio.run(writer.flush, producer)
+    trio.run(writer.flush, producer)
+    assert written[1:] == [OffsetSync(P0, 5, 50), OffsetSync(P1, 7, 70)]
