@@ -9,13 +9,13 @@ from moldau.admin import LATEST, Admin
 from moldau.cluster.metadata import TopicPartition
 from moldau.mirror.core.formats import Checkpoint, Heartbeat
 from moldau.mirror.core.policy import HEARTBEATS
+from moldau.mirror.core.progress import stored_start
 from moldau.mirror.core.topics import SourceTopics
 from moldau.mirror.internal import exists, open_reader
 from moldau.mirror.positions import PositionStore
 from moldau.runtime.telemetry.log import EventLogger
 
 if TYPE_CHECKING:
-    from moldau.mirror.core.formats import Position
     from moldau.mirror.core.settings import SourceSettings
     from moldau.records import Record
     from moldau.runtime.ports.environment import Environment
@@ -84,7 +84,8 @@ async def source_status(environment: Environment, settings: SourceSettings) -> S
         age_ms = await _heartbeat_age(environment, settings, target, logger)
 
     def position_of(partition: TopicPartition) -> int:
-        position: Position | None = stored.get(partition)
+        # A position in a topic of the same name that was deleted says nothing about this one.
+        position = stored_start(stored.get(partition), topics.known[partition.topic].topic_id)
         return -1 if position is None else position.offset
 
     return SourceStatus(

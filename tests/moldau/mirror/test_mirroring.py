@@ -14,6 +14,7 @@ from moldau import ErrorCode, KafkaError, TopicPartition
 from moldau.admin import ConfigAlteration, ConfigResource, ResourceType
 from moldau.admin.calls.acls import Acl, AclFilter
 from moldau.mirror.core.formats import Heartbeat
+from moldau.mirror.status import source_status
 from moldau.producer.sender import Sender
 from moldau.records import Compression, encode_batch
 from support.mirror.clusters import numbers, run_clusters
@@ -155,6 +156,29 @@ def test_a_recreated_topic_is_mirrored_from_its_start(mode):
         clusters.world.node("mirror").resume()
         found = await clusters.wait_values("hub", "east.orders", numbers(100, 200), timeout_s=120)
         assert found == numbers(0, 50) + numbers(100, 200)
+
+    run_clusters(scenario)
+
+
+def test_the_lag_of_a_recreated_topic_counts_from_its_start():
+    """The position of the former topic made it negative, and the sum of a source hid the lag of other topics."""
+
+    async def scenario(clusters):
+        settings = clusters.settings(["east"], "hub")
+        await clusters.create("east", "orders")
+        clusters.start(settings)
+        await clusters.fill("east", "orders", numbers(0, 50))
+        await clusters.wait_values("hub", "east.orders", numbers(0, 50))
+        await clusters.stop()
+        before = await source_status(clusters.environment, settings.sources[0])
+        assert [(each.position, each.lag) for each in before.partitions] == [(50, 0)]
+        async with clusters.admin("east") as admin:
+            await admin.delete_topics(["orders"])
+        await trio.sleep(2)
+        await clusters.create("east", "orders")
+        await clusters.fill("east", "orders", numbers(0, 20))
+        found = await source_status(clusters.environment, settings.sources[0])
+        assert [(each.position, each.lag) for each in found.partitions] == [(-1, 20)]
 
     run_clusters(scenario)
 
