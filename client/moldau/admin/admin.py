@@ -582,7 +582,7 @@ class Admin(AsyncOnly):
         """Returns the log directory of each replica, which is (topic, partition, broker).
 
         Raises:
-            KafkaError: a broker is not alive or answered with an error.
+            AdminError: a broker is not alive, or refused; ``results`` has the replicas of the others.
         """
         return await self._calls.replicas.describe_replica_log_dirs(replicas)
 

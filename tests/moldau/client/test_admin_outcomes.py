@@ -226,6 +226,24 @@ def test_moves_of_a_partition_fail_on_each_broker_alone():
     simulate(scenario, {ApiKey.ALTER_REPLICA_LOG_DIRS: alter})
 
 
+def test_replicas_of_a_broker_that_answers_have_their_place():
+    """The results were those of an inner call: directories by broker, and not places by replica."""
+
+    def describe(broker, request):
+        if broker == 2:
+            return dl.DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        topic = dl.DescribeLogDirsTopic(name="t", partitions=[dl.DescribeLogDirsPartition(partition_index=0)])
+        return dl.DescribeLogDirsResponse(results=[dl.DescribeLogDirsResult(log_dir="/d", topics=[topic])])
+
+    async def scenario(cluster, admin):
+        with pytest.raises(AdminError) as caught:
+            await admin.describe_replica_log_dirs([("t", 0, 1), ("t", 0, 2), ("t", 5, 1)])
+        assert codes_of(caught) == {"broker 2": ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+        assert {key: each.path for key, each in caught.value.results.items()} == {("t", 0, 1): "/d", ("t", 5, 1): None}
+
+    simulate(scenario, {ApiKey.DESCRIBE_LOG_DIRS: describe})
+
+
 def test_a_topic_that_stays_is_named_as_it_was_asked_for():
     """Topics are deleted by id; the answers have their names, too (KIP-516)."""
     ids = [UUID(int=number) for number in (71, 72)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from moldau.admin.failures import raise_failures
+from moldau.admin.failures import AdminError, raise_failures
 from moldau.admin.requester import Requester, by_topic
 from moldau.admin.values import (
     LogDirDescription,
@@ -232,8 +232,13 @@ class Replicas:
         """Implements ``Admin.describe_replica_log_dirs``."""
         call = "describe_replica_log_dirs"
         wanted = list(arguments.replicas(call, "replicas", dict.fromkeys(replicas, "")))
-        found = dict.fromkeys(wanted, ReplicaLogDir(path=None, offset_lag=-1, future_path=None, future_offset_lag=-1))
-        described = await self.describe_log_dirs(sorted({broker for *_, broker in wanted}))
+        failures: dict[str, KafkaError] = {}
+        try:
+            described = await self.describe_log_dirs(sorted({broker for *_, broker in wanted}))
+        except AdminError as error:
+            described, failures = cast("dict[int, list[LogDirDescription]]", error.results), error.failures
+        nowhere = ReplicaLogDir(path=None, offset_lag=-1, future_path=None, future_offset_lag=-1)
+        found = {(topic, partition, broker): nowhere for topic, partition, broker in wanted if broker in described}
         for broker, directories in described.items():
             for directory in directories:
                 for part in directory.partitions:
@@ -245,4 +250,5 @@ class Replicas:
                         found[key] = dataclasses.replace(found[key], future_path=path, future_offset_lag=lag)
                     else:
                         found[key] = dataclasses.replace(found[key], path=path, offset_lag=lag)
+        raise_failures(failures, found)
         return found
