@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from moldau.consumer import ConsumedBatch, ConsumedRecord
     from moldau.producer import OutputRecord, RecordMetadata
 
-__all__ = ["Tracing", "context_of"]
+__all__ = ["Tracing"]
 
 LINKS_MAX = 128
 """Links of one span, the default limit of OpenTelemetry's SDK."""
