@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from moldau.cluster.client import ClusterClient
     from moldau.cluster.metadata import TopicPartition
-    from moldau.share.core.deliveries import Sent
 
 PURPOSE = "share"
 """The connection whose end is the end of the share session."""
@@ -289,14 +288,14 @@ class ShareNode:
             self._report(Outcome(partition, offsets, error))
 
     def _failed(self, taken: Taken, error: KafkaError) -> None:
-        for partition, offsets in offsets_of(taken).items():
-            self._report(Outcome(partition, offsets, error))
+        for (_, partition), acknowledgements in taken.items():
+            if offsets := offsets_of(acknowledgements):
+                self._report(Outcome(partition, offsets, error))
 
     def _report_all(self, taken: Taken, outcomes: Mapping[tuple[UUID, int], tuple[int, str | None]]) -> None:
-        sent: Sent = offsets_of(taken)
-        for topic_id, partition in taken:
-            offsets = sent.get(partition)
-            if offsets:
+        # A topic that was deleted and created again has two ids under one name, and an outcome for each.
+        for (topic_id, partition), acknowledgements in taken.items():
+            if offsets := offsets_of(acknowledgements):
                 number, message = outcomes.get((topic_id, partition.partition), _LEFT_OUT)
                 code = ErrorCode.of(number)
                 error = None if code is ErrorCode.NONE else KafkaError(code, message)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from moldau.share.core.values import GAP, AcknowledgeType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from uuid import UUID
 
     from moldau.cluster.metadata import TopicPartition
@@ -154,11 +154,6 @@ def _batch(first: int, types: list[int]) -> AckBatch:
     return AckBatch(first, last, (types[0],) if len(set(types)) == 1 else tuple(types))
 
 
-def offsets_of(taken: Mapping[ShareKey, list[tuple[int, int]]]) -> Sent:
-    """Returns the offsets of acknowledgements, without those of gaps, by partition."""
-    found: Sent = {}
-    for (_, partition), each in taken.items():
-        offsets = [offset for offset, kind in each if kind != GAP]
-        if offsets:
-            found[partition] = offsets
-    return found
+def offsets_of(acknowledgements: Iterable[tuple[int, int]]) -> list[int]:
+    """Returns the offsets of acknowledgements of the application, not those of gaps."""
+    return [offset for offset, kind in acknowledgements if kind != GAP]

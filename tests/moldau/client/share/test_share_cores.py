@@ -64,7 +64,7 @@ def test_acknowledgements_are_taken_once():
     assert (held.unacknowledged, held.nodes()) == (2, [1])
     taken = held.take(1, renewals=False)
     assert taken == {K0: [(5, 1), (6, 2), (8, GAP)]}
-    assert offsets_of(taken) == {P0: [5, 6]}
+    assert offsets_of(taken[K0]) == [5, 6]
     assert held.take(1, renewals=False) == {}
     with pytest.raises(KeyError):
         held.acknowledge(P0, 5, ACCEPT)
@@ -395,6 +395,25 @@ def test_locks_are_counted_from_the_brokers_wait(max_wait_ms, locked_until_ms):
     node, _, _ = node_of(ShareFetchResponse(acquisition_lock_timeout_ms=30_000), answers_after_ms=10_000.0)
     arrival = trio.run(node.fetch, [K0], replace(LIMITS, max_wait_ms=max_wait_ms))
     assert arrival.locked_until_ms == locked_until_ms
+
+
+def test_a_topic_that_was_made_again_has_an_outcome_of_its_own():
+    """Acknowledgements of the deleted topic and of the new one go in one request, under one name with two ids."""
+    other = UUID(int=8)
+    answers = [
+        ShareAcknowledgeTopicResponse(
+            topic_id=TOPIC, partitions=[Acknowledged(error_code=int(ErrorCode.UNKNOWN_TOPIC_ID))]
+        ),
+        ShareAcknowledgeTopicResponse(topic_id=other, partitions=[Acknowledged()]),
+    ]
+    node, held, outcomes = node_of(ShareAcknowledgeResponse(responses=answers))
+    for topic_id, offset in ((TOPIC, 5), (other, 2)):
+        held.deliver(1, (topic_id, P0), offset)
+        held.acknowledge(P0, offset, ACCEPT)
+    node.session.fetched([(TOPIC, 0), (other, 0)])
+    trio.run(node.acknowledge, LIMITS)
+    found = {tuple(offsets): error and error.code for _, offsets, error in outcomes}
+    assert found == {(5,): ErrorCode.UNKNOWN_TOPIC_ID, (2,): None}
 
 
 def test_an_acknowledgement_without_an_answer_has_failed():
