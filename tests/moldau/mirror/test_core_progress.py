@@ -117,19 +117,31 @@ def test_a_partition_that_ended_is_forgotten():
     progress = Progress()
     progress.begin(P, Position(3, TOPIC), is_news=True)
     assert progress.has_moved
-    span = progress.sent(P, 0, (), 4, topic_id=TOPIC, leader_epoch=0)
+    span = progress.sent(P, progress.generation(P), (), 4, topic_id=TOPIC, leader_epoch=0)
     progress.end(P)
     assert not progress.acknowledged(span)
     assert progress.take_moved() == {}
     assert progress.generation(P) is None
 
 
+def test_a_former_acknowledgement_does_not_count_after_a_return():
+    """A topic leaves the list and comes back: the copy was not made for the position that counts now."""
+    progress = Progress()
+    progress.begin(P, Position(3, TOPIC))
+    span = progress.sent(P, progress.generation(P), (), 4, topic_id=TOPIC, leader_epoch=0)
+    progress.end(P)
+    progress.begin(P, Position(0, TOPIC))
+    assert not progress.acknowledged(span)
+    assert progress.failed(span) is None
+    assert progress.by_partition[P].position == Position(0, TOPIC)
+
+
 def test_the_records_and_the_offset_on_their_way_are_counted():
     """Of acknowledged spans in order; a partition that begins again keeps its count of records."""
     progress = Progress()
     progress.begin(P, Position(0))
-    first = progress.sent(P, 0, (Run(0, 0, 3), Run(5, 3, 2)), 7, topic_id=TOPIC, leader_epoch=3)
-    second = progress.sent(P, 0, (Run(7, 0, 1),), 8, topic_id=TOPIC, leader_epoch=3)
+    first = progress.sent(P, progress.generation(P), (Run(0, 0, 3), Run(5, 3, 2)), 7, topic_id=TOPIC, leader_epoch=3)
+    second = progress.sent(P, progress.generation(P), (Run(7, 0, 1),), 8, topic_id=TOPIC, leader_epoch=3)
     state = progress.by_partition[P]
     assert (state.position.offset, state.sent_offset, state.records) == (0, 8, 0)
     assert progress.acknowledged(second)
@@ -144,9 +156,9 @@ def test_the_records_and_the_offset_on_their_way_are_counted():
 def test_a_partition_is_read_in_order():
     progress = Progress()
     progress.begin(P, Position(4))
-    progress.sent(P, 0, (), 9, topic_id=TOPIC, leader_epoch=3)
+    progress.sent(P, progress.generation(P), (), 9, topic_id=TOPIC, leader_epoch=3)
     with pytest.raises(AssertionError, match="read in order"):
-        progress.sent(P, 0, (), 8, topic_id=TOPIC, leader_epoch=3)
+        progress.sent(P, progress.generation(P), (), 8, topic_id=TOPIC, leader_epoch=3)
 
 
 def test_a_stop_during_a_flush_stores_what_that_had_taken():

@@ -52,6 +52,7 @@ class Progress:
         """Mirrors no partition."""
         self.by_partition: dict[TopicPartition, PartitionProgress] = {}
         self._moved: dict[TopicPartition, None] = {}
+        self._begun = 0
 
     def begin(self, partition: TopicPartition, position: Position, *, is_news: bool = False) -> None:
         """Begins to mirror a partition, or begins again elsewhere; outcomes of earlier spans no longer count.
@@ -59,9 +60,10 @@ class Progress:
         ``is_news`` means that the position is not stored yet.
         """
         before = self.by_partition.get(partition)
-        generation = 0 if before is None else before.generation + 1
         records = 0 if before is None else before.records
-        self.by_partition[partition] = PartitionProgress(position, position.offset, generation, records=records)
+        # One count for all partitions: a partition that ended and begins again must not meet its former generation.
+        self._begun += 1
+        self.by_partition[partition] = PartitionProgress(position, position.offset, self._begun, records=records)
         self._moved.pop(partition, None)
         if is_news:
             self._moved[partition] = None
