@@ -32,3 +32,8 @@ def test_secrets_that_all_may_read_are_named(tmp_path) -> None:
     assert found(lines, mode=0o644) == [str(secrets), str(key)]
     assert found("delegation.token.secret.key=plain\n", mode=0o644) == [str(config)]
     assert found("", mode=0o644) == []
+
+    jaas = "listener.name.plaintext.plain.sasl.jaas.config=PlainLoginModule required username=a password={} user_a={};"
+    looked_up = f'"${{file:{secrets}:scram}}"'
+    assert found(jaas.format(looked_up, looked_up), mode=0o644) == [str(secrets)]
+    assert found(jaas.format(looked_up, "plain"), mode=0o644) == [str(secrets), str(config)], "one password is text"

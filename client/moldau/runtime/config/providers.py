@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config.declaration import ConfigError
 from moldau.runtime.config.text import parse_properties
+from moldau.runtime.sasl.core.jaas import parse_jaas
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 BYTES_MAX: Final = 1 << 20
 _REFERENCE: Final = re.compile(r"\$\{(env|file|dir):([^}]*)\}")
+_LOOKED_UP: Final = "\ue000"
+"""Stands for a reference in a JAAS text, where the signs of a path would have a meaning."""
 
 
 def resolve(given: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, object]:
@@ -87,7 +90,8 @@ def _read(path: Path) -> str:
 def files_of_secrets(given: Mapping[str, object], file_name: str, secrets: Collection[str]) -> list[str]:
     """Returns the files that hold the secrets of a configuration file, itself among them if it holds any as text.
 
-    ``given`` are its unresolved values, ``secrets`` the names of those that are secret.
+    Text around a reference is no secret, except for a password of its own in a JAAS text, whose other options may be
+    references. ``given`` are the unresolved values of the file, ``secrets`` the names of those that are secret.
     """
     found: dict[str, None] = {}
     for name in secrets:
@@ -99,6 +103,20 @@ def files_of_secrets(given: Mapping[str, object], file_name: str, secrets: Colle
                 found[place] = None
             elif match[1] == "dir":
                 found[str(Path(place) / key)] = None
-        if text and not _REFERENCE.search(text):
+        if _holds_secret(text):
             found[file_name] = None
     return list(found)
+
+
+def _holds_secret(text: str) -> bool:
+    if not _REFERENCE.search(text):
+        return bool(text)
+    try:
+        modules = parse_jaas(_REFERENCE.sub(_LOOKED_UP, text))
+    except ValueError:
+        return False
+    options = [option for module in modules for option in module.options.items()]
+    return any(
+        value and _LOOKED_UP not in value and (name.startswith("user_") or name in ("password", "clientSecret"))
+        for name, value in options
+    )
