@@ -7,11 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-import trio
-
 from moldau.admin import AdminError
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,8 +22,6 @@ OFFSETS_S: Final = 10.0
 """How long leaders may take to tell offsets, and brokers to describe their log directories or APIs."""
 LISTING_S: Final = 15.0
 """How long brokers may take to list what they coordinate. A coordinator that has just started loads its logs first."""
-AT_ONCE_MAX: Final = 32
-"""Brokers that are asked at the same time. Each may need a new connection with its handshake."""
 NAMED_MAX: Final = 5
 """Failures that a message names; it counts the others."""
 
@@ -84,32 +79,17 @@ async def ask_api_versions(
     Without ``brokers``, all in service are asked.
 
     Raises:
-        AdminError: none of them did.
-        KafkaError: the login was refused, or no broker can be used.
+        KafkaError: none of them answered, the login was refused, or no broker can be used.
     """
     bounded = admin.within(round(OFFSETS_S * 1000))
-    known = {one.node_id: one for one in (await bounded.describe_cluster()).brokers}
-    found: dict[int, list[ApiVersion]] = {}
-    failed: dict[int, KafkaError] = {}
-    limit = trio.CapacityLimiter(AT_ONCE_MAX)
-
-    async def ask(node_id: int) -> None:
-        async with limit:
-            try:
-                found.update(await bounded.describe_api_versions([node_id]))
-            except KafkaError as error:
-                failed[node_id] = error
-
-    async with trio.open_nursery() as nursery:
-        for node_id in dict.fromkeys(brokers or known):
-            nursery.start_soon(ask, node_id)
-    for error in failed.values():
-        if isinstance(error, SaslAuthenticationError):
-            raise error
-    failures = {f"broker {known.get(node_id, node_id)}": failed[node_id] for node_id in sorted(failed)}
-    if failures and not found:
-        raise AdminError(failures)
-    return found, failures
+    try:
+        wanted = brokers or [one.node_id for one in (await bounded.describe_cluster()).brokers]
+        return await bounded.describe_api_versions(wanted), {}
+    except AdminError as error:
+        found = results_of(error, dict)
+        if not found:
+            raise
+        return found, error.failures
 
 
 async def ask_groups(

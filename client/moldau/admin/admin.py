@@ -304,7 +304,7 @@ class Admin(AsyncOnly):
         """Returns the APIs of brokers with the versions that they serve, by API key.
 
         Raises:
-            KafkaError: a broker is not alive or answered with an error.
+            KafkaError: a broker failed; if several were asked, an ``AdminError`` whose ``results`` has the others.
         """
         return await self._calls.quorum.describe_api_versions(broker_ids)
 

@@ -209,6 +209,10 @@ class Requester:
         if node_id not in client.cluster_metadata.brokers and node_id not in await self.fetch_brokers():
             raise _not_available(node_id)
 
+    def broker_name(self, node_id: int) -> str:
+        """Returns the name of a broker for failures: its id, and its address if it is known."""
+        return f"broker {self.client.cluster_metadata.brokers.get(node_id, node_id)}"
+
     async def ask_each(
         self,
         response_class: type[R],
@@ -256,8 +260,7 @@ class Requester:
             raise min(failures.values(), key=lambda error: error.retriable)
         by_name = {name: one for each in found.values() for name, one in each.items()}
         listed = [by_name[name] for name in sorted(by_name)]
-        known_brokers = bounded.client.cluster_metadata.brokers
-        raise_failures({f"broker {known_brokers.get(each, each)}": one for each, one in failures.items()}, listed)
+        raise_failures({bounded.broker_name(each): one for each, one in failures.items()}, listed)
         return listed
 
     async def each(self, names: Iterable[str], call: Callable[[Requester, str], Awaitable[V]]) -> dict[str, V]:

@@ -334,7 +334,7 @@ class Admin(AioClient):
         """Returns the APIs of brokers with the versions that they serve, by API key.
 
         Raises:
-            KafkaError: a broker is not alive or answered with an error.
+            KafkaError: a broker failed; if several were asked, an ``AdminError`` whose ``results`` has the others.
         """
         return await self._portal.call_async(self._admin.describe_api_versions, broker_ids)
 
@@ -659,6 +659,6 @@ class Admin(AioClient):
         """Returns the log directory of each replica.
 
         Raises:
-            KafkaError: a broker is not alive or answered with an error.
+            KafkaError: a broker failed; if several were asked, an ``AdminError`` whose ``results`` has the others.
         """
         return await self._portal.call_async(self._admin.describe_replica_log_dirs, replicas)

@@ -324,7 +324,7 @@ class Admin(PortalClient):
         """Returns the APIs of brokers with the versions that they serve, by API key.
 
         Raises:
-            KafkaError: a broker is not alive or answered with an error.
+            KafkaError: a broker failed; if several were asked, an ``AdminError`` whose ``results`` has the others.
         """
         return self._portal.call(self._admin.describe_api_versions, broker_ids)
 
@@ -647,6 +647,6 @@ class Admin(PortalClient):
         """Returns the log directory of each replica.
 
         Raises:
-            KafkaError: a broker is not alive or answered with an error.
+            KafkaError: a broker failed; if several were asked, an ``AdminError`` whose ``results`` has the others.
         """
         return self._portal.call(self._admin.describe_replica_log_dirs, replicas)

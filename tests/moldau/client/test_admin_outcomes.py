@@ -162,7 +162,7 @@ def test_a_broker_that_shows_no_directories_is_named():
     async def scenario(cluster, admin):
         with pytest.raises(AdminError) as caught:
             await admin.describe_log_dirs([1, 2])
-        assert codes_of(caught) == {"broker 2": ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+        assert codes_of(caught) == {"broker 2 (broker2:9092)": ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
         assert {node_id: [each.path for each in found] for node_id, found in caught.value.results.items()} == {
             1: ["/d"]
         }
@@ -238,7 +238,7 @@ def test_replicas_of_a_broker_that_answers_have_their_place():
     async def scenario(cluster, admin):
         with pytest.raises(AdminError) as caught:
             await admin.describe_replica_log_dirs([("t", 0, 1), ("t", 0, 2), ("t", 5, 1)])
-        assert codes_of(caught) == {"broker 2": ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+        assert codes_of(caught) == {"broker 2 (broker2:9092)": ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
         assert {key: each.path for key, each in caught.value.results.items()} == {("t", 0, 1): "/d", ("t", 5, 1): None}
 
     simulate(scenario, {ApiKey.DESCRIBE_LOG_DIRS: describe})

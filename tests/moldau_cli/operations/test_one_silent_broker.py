@@ -136,7 +136,7 @@ def test_brokers_are_listed_without_the_bytes_of_one(seen):
     found, took_s = seen["brokers"]
     assert sorted(found.brokers) == [1, 2]
     assert found.described == {1}
-    assert list(found.failures) == ["broker 2"]
+    assert list(found.failures) == ["broker 2 (b2:9092)"]
     assert took_s < OFFSETS_S + 3
     (directories, failures), took_s = seen["directories"]
     assert (directories, list(failures)) == ({}, ["broker 2"])
@@ -153,8 +153,7 @@ def test_apis_of_other_brokers_are_shown(seen):
     assert list(failures) == ["broker 2 (b2:9092)"]
     assert took_s < OFFSETS_S + 2
     error, took_s = seen["APIs of one"]
-    assert isinstance(error, AdminError)
-    assert list(error.failures) == ["broker 2 (b2:9092)"]
+    assert (error.code, isinstance(error, AdminError)) == (ErrorCode.REQUEST_TIMED_OUT, False)
     assert took_s < OFFSETS_S + 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -238,13 +239,13 @@ class Quorum:
 
     async def describe_api_versions(self, broker_ids: Iterable[int]) -> dict[int, list[ApiVersion]]:
         """Implements ``Admin.describe_api_versions``."""
-        found: dict[int, list[ApiVersion]] = {}
-        for node_id in arguments.integers("describe_api_versions", "broker_ids", broker_ids):
+
+        async def describe(node_id: int) -> list[ApiVersion]:
             await self._requester.ensure_broker_known(node_id)
             response = await self._requester.ask(ApiVersionsResponse, _API_VERSIONS, node_id=node_id)
             raise_error(response.error_code, f"broker {node_id}")
             served = ServedVersions(response)
-            found[node_id] = [
+            return [
                 ApiVersion(
                     key=each.api_key,
                     name=name_of_api(each.api_key),
@@ -254,6 +255,10 @@ class Quorum:
                 )
                 for each in sorted(response.api_keys, key=lambda each: each.api_key)
             ]
+
+        wanted = arguments.integers("describe_api_versions", "broker_ids", broker_ids)
+        found, failures = await self._requester.at_once({each: partial(describe, each) for each in wanted})
+        raise_failures({self._requester.broker_name(each): error for each, error in failures.items()}, found)
         return found
 
     async def update_features(

@@ -186,7 +186,7 @@ class Replicas:
             ]
             for node_id, response in responses.items()
         }
-        raise_failures({f"broker {node_id}": error for node_id, error in failures.items()}, found)
+        raise_failures({self._requester.broker_name(each): error for each, error in failures.items()}, found)
         return found
 
     async def alter_replica_log_dirs(self, moves: Mapping[tuple[str, int, int], str]) -> None:
