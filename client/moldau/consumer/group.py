@@ -216,7 +216,7 @@ class GroupClient:
             return step, []
         assignment = self.partition_counts = None
         if joined.leader == joined.member_id:
-            members = membership.members_of(joined)
+            members = membership.members_of(joined, self._client.logger.warning)
             wanted = list(dict.fromkeys(topic for member in members for topic in member.topics))
             counts = await self._counts(wanted)
             self.partition_counts = {topic: counts.get(topic, 0) for topic in wanted}

@@ -34,6 +34,11 @@ JOINS_MAX = 4
 SILENCES_MAX = 2
 
 
+def unexpected(event: str, **_: object) -> None:
+    """Fails: no member of these histories sends bytes that the leader cannot read."""
+    raise AssertionError(event)
+
+
 class Application:
     """One member and its application."""
 
@@ -114,7 +119,7 @@ class Members:
         elif step is Next.GO_ON:
             plan = None
             if app.core.is_leader(response):
-                plan = assign_partitions(app.core.assignor, COUNTS, app.core.members_of(response))
+                plan = assign_partitions(app.core.assignor, COUNTS, app.core.members_of(response, unexpected))
             before = len(self.driver.log)
             app.send("sync", app.core.sync_request(plan), 5)
             if plan is not None and len(self.driver.log) > before:

@@ -29,6 +29,7 @@ from moldau.consumer.core.assignors import (
     encode_sticky_user_data,
     encode_subscription,
 )
+from moldau.protocol.codec import DecodeError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.heartbeat import HeartbeatRequest
 from moldau.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
@@ -36,7 +37,7 @@ from moldau.protocol.messages.leave_group import LeaveGroupRequest, MemberIdenti
 from moldau.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from moldau.cluster.metadata import TopicPartition
 
@@ -180,18 +181,23 @@ class Membership:
         return response.leader == response.member_id and not response.skip_assignment
 
     @staticmethod
-    def members_of(response: JoinGroupResponse) -> list[MemberSubscription]:
+    def members_of(response: JoinGroupResponse, warn: Callable[..., None]) -> list[MemberSubscription]:
         """Decodes the members that the leader gets.
 
-        Raises:
-            DecodeError: the bytes are malformed.
+        One with malformed metadata subscribes to nothing, so that the others have their partitions, and ``warn`` logs
+        it. Kafka's leader fails at each poll instead, and the whole group reads nothing.
         """
-        return [
-            decode_subscription(
-                member.member_id, member.group_instance_id, member.metadata, response.protocol_name or ""
-            )
-            for member in response.members
-        ]
+        found = []
+        for each in response.members:
+            try:
+                one = decode_subscription(
+                    each.member_id, each.group_instance_id, each.metadata, response.protocol_name or ""
+                )
+            except DecodeError as error:
+                warn("subscription-unreadable", member=each.member_id, instance=each.group_instance_id, error=error)
+                one = MemberSubscription(member_id=each.member_id, topics=(), instance_id=each.group_instance_id)
+            found.append(one)
+        return found
 
     # --- sync
 

@@ -47,6 +47,10 @@ GO_ON, AGAIN, RETRY, FIND = Next
 TOPIC, OTHER = UUID(int=1), UUID(int=2)
 
 
+def warned(event, **_):
+    raise AssertionError(f"nothing is wrong here: {event}")
+
+
 def member(*names, identity=IDENTITY):
     return Membership(identity, assignors_of(names or ("range",)))
 
@@ -199,7 +203,7 @@ def test_the_leader_gets_the_members_and_assigns():
         for skip in (False, True)
     }
     assert [key for key, each in answers.items() if Membership.is_leader(each)] == [("M", False)]
-    (found,) = Membership.members_of(answers["M", False])
+    (found,) = Membership.members_of(answers["M", False], warned)
     assert found == MemberSubscription(member_id="M", topics=("t",), instance_id="i", owned=(T0,), generation=4)
 
 
@@ -208,8 +212,24 @@ def test_the_leader_reads_the_memory_of_sticky_members():
     metadata = encode_subscription(["t"], (), -1, None, encode_sticky_user_data([T1], 4))
     row = JoinGroupResponseMember(member_id="M", metadata=metadata)
     for protocol, owned in (("sticky", (T1,)), ("range", ()), (None, ())):
-        (found,) = Membership.members_of(JoinGroupResponse(protocol_name=protocol, members=[row]))
+        (found,) = Membership.members_of(JoinGroupResponse(protocol_name=protocol, members=[row]), warned)
         assert found.owned == owned
+
+
+@pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky", "cooperative-sticky"])
+@pytest.mark.parametrize("metadata", [b"", b"\x00", b"\x00\x01\x00\x00\x00\x05\x00", b"\xff\xff"])
+def test_a_malformed_subscription_costs_the_others_nothing(assignor, metadata):
+    """The leader took it for a lost answer, and joined again without end: no member of the group read anything."""
+    rows = [
+        JoinGroupResponseMember(member_id="A", metadata=encode_subscription(["t"], (), -1, None)),
+        JoinGroupResponseMember(member_id="B", group_instance_id="b", metadata=metadata),
+    ]
+    warnings = []
+    answer = JoinGroupResponse(protocol_name=assignor, members=rows)
+    members = Membership.members_of(answer, lambda event, **fields: warnings.append((event, fields["member"])))
+    assert warnings == [("subscription-unreadable", "B")]
+    assigned = assign_partitions(assignors_of([assignor])[0], {"t": 2}, members)
+    assert {member: sorted(each) for member, each in assigned.items()} == {"A": [T0, T1], "B": []}
 
 
 def test_the_group_chooses_one_of_the_assignors():
