@@ -224,7 +224,11 @@ class Membership:
         """
         code = ErrorCode.of(response.error_code)
         if code is ErrorCode.NONE:
-            assigned = decode_assignment(response.assignment)
+            try:
+                assigned = decode_assignment(response.assignment)
+            except DecodeError as error:
+                reason = f"the assignment from the leader of group {self.identity.group_id!r} cannot be read: {error}"
+                raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, reason) from error
             self.state = MemberState.STABLE
             self.owned_generation = self.generation
             self._given_as, self._given_losses = (self.generation, self.member_id), self.losses

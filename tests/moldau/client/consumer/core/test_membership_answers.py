@@ -232,6 +232,14 @@ def test_a_malformed_subscription_costs_the_others_nothing(assignor, metadata):
     assert {member: sorted(each) for member, each in assigned.items()} == {"A": [T0, T1], "B": []}
 
 
+def test_a_malformed_assignment_is_reported():
+    """The member took it for a lost answer, and began one rebalance after the other."""
+    membership = member()
+    membership.on_join(joined())
+    with pytest.raises(KafkaError, match=r"INCONSISTENT_GROUP_PROTOCOL.*the leader of group 'g' cannot be read"):
+        membership.on_sync(SyncGroupResponse(assignment=b"\x00"))
+
+
 def test_the_group_chooses_one_of_the_assignors():
     membership = member("range", "roundrobin")
     membership.on_join(joined(protocol="roundrobin"))
