@@ -15,7 +15,7 @@ from support.coordinator import streams_mutants
 from support.streams.story import tell
 
 K = StreamsAnomalyKind
-SEEDS = range(1, 9)
+SEEDS = range(1, 13)
 BUGS = {
     "active-task-given-before-release": {K.TWO_AT_ONCE, K.TWO_IN_EPOCH},
     "silence-counts-as-release": {K.TWO_AT_ONCE, K.TWO_IN_EPOCH},

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from support.cluster.broker_cluster import Cluster
 
 LIMIT = 10
-OPTIONS = ShareOptions()
+OPTIONS = ShareOptions(slots=4, dawdle_share=0.4)
+"""Two members for each partition, which hold many records for long: what two of them hold at once is certain then."""
 SETTINGS: dict[str, Any] = {
     "share_coordinator_state_topic_num_partitions": "2",
     "share_coordinator_state_topic_replication_factor": "3",
