@@ -162,6 +162,7 @@ class Requester:
         """
         client = self.client
         deadline_ms = client.now_ms + self.timeout_ms
+        named_in = client.clusters_left if at is None else None
         failures = 0
         problem = ""
         while True:
@@ -171,7 +172,12 @@ class Requester:
                 with trio.fail_after(self.limit_s()):
                     if node_id is not None:
                         response = await client.request(
-                            node_id, response_class, request, needed=needed, version_max=version_max
+                            node_id,
+                            response_class,
+                            request,
+                            needed=needed,
+                            version_max=version_max,
+                            named_in=named_in,
                         )
                     elif isinstance(request, READ_ONLY_REQUESTS) and needed is None:
                         response = await client.ask_any(response_class, request)
@@ -206,8 +212,10 @@ class Requester:
             KafkaError: BROKER_NOT_AVAILABLE when the broker is not alive.
         """
         client = self.client
+        clusters_left = client.clusters_left
         if node_id not in client.cluster_metadata.brokers and node_id not in await self.fetch_brokers():
             raise _not_available(node_id)
+        client.check_cluster(node_id, clusters_left)
 
     def broker_name(self, node_id: int) -> str:
         """Returns the name of a broker for failures: its id, and its address if it is known."""

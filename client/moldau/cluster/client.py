@@ -208,14 +208,21 @@ class ClusterClient:
         timeout_ms: float | None = None,
         purpose: str = "",
         needed: NeededVersion | None = None,
+        named_in: int | None = None,
     ) -> R:
         """Sends a request, in no later version than ``version_max``, to a broker and returns the response.
 
+        ``named_in`` is the ``clusters_left`` of when the application named the broker: in another cluster a broker with
+        the same id gets nothing.
+
         Raises:
             KafkaError: the broker does not support the API or the ``needed`` version of it, or a value of the request
-                does not fit its field; ``TRANSPORT_ERRORS`` may be raised too.
+                does not fit its field, or BROKER_NOT_AVAILABLE for a broker of another cluster; ``TRANSPORT_ERRORS``
+                may be raised too.
         """
         connection = await self.connection(node_id, purpose)
+        if named_in is not None:
+            self.check_cluster(node_id, named_in)
         if needed is not None:
             connection.require(message, needed)
         version = None if version_max is None else connection.version_for(message, version_max)
@@ -229,6 +236,15 @@ class ClusterClient:
         if isinstance(response, MetadataResponse):
             self._check_metadata(connection, node_id, response)
         return response
+
+    def check_cluster(self, node_id: int, named_in: int) -> None:
+        """Checks that the client has not gone to another cluster since a broker was named (see ``request``).
+
+        Raises:
+            KafkaError: BROKER_NOT_AVAILABLE.
+        """
+        if named_in != self.clusters_left:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"the cluster of broker {node_id} is out of reach")
 
     async def request_any(
         self,

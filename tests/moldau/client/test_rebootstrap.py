@@ -17,10 +17,11 @@ from moldau.cluster.client import ClusterClient
 from moldau.cluster.connections.recovery import ATTEMPT_MS_MIN, Recovery
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.describe_log_dirs import DescribeLogDirsResponse
 from moldau.protocol.messages.metadata import MetadataResponse
 from moldau.runtime.config import ADMIN_CONFIG, PRODUCER_CONFIG
 from moldau_jepsen.world.world import run_world
-from support.client.fake_cluster import FakeCluster
+from support.client.fake_cluster import PORT, FakeCluster
 from support.cluster.broker_cluster import Cluster, run_cluster
 
 WITHOUT = {"metadata.recovery.strategy": "none"}
@@ -422,6 +423,39 @@ async def lead_to_blue(world, red):
     """Takes red out of service; its name leads to blue since, as a disaster recovery by DNS does."""
     red.kill(1)
     world.network.names["red"] = "b11"
+
+
+def test_a_call_ends_at_no_broker_of_another_cluster():
+    """Blue has a broker 1 too: its log directories were returned as those of red's."""
+    asked = []
+
+    def answer_of(name):
+        return lambda *_: asked.append(name) or DescribeLogDirsResponse()
+
+    async def main(world):
+        names = world.network.names
+        clusters = {name: FakeCluster(world, 1, prefix=name, cluster_id=name) for name in ("red", "blue")}
+        for name, cluster in clusters.items():
+            cluster.advertised[1] = name
+            cluster.handlers[ApiKey.DESCRIBE_LOG_DIRS] = answer_of(name)
+            cluster.start()
+            names[name] = f"{name}1"
+        names["kafka"] = "red1"
+        config = {"bootstrap.servers": f"kafka:{PORT}", "metadata.recovery.rebootstrap.trigger.ms": "3000"}
+        async with Admin(config, environment=world.node("client").environment) as admin:
+            await admin.describe_log_dirs([1])
+            clusters["red"].kill_broker(1)
+            names["kafka"] = "blue1"
+            with trio.fail_after(60), pytest.raises(KafkaError) as refused:
+                await admin.describe_log_dirs([1])
+            assert refused.value.code is ErrorCode.BROKER_NOT_AVAILABLE
+            assert asked == ["red"]
+            await admin.describe_log_dirs([1])
+        assert asked == ["red", "blue"], "the next call is about the cluster that was found"
+
+    for seed in range(1, 4):
+        asked.clear()
+        run_world(main, seed)
 
 
 def test_a_transaction_does_not_end_in_another_cluster():
