@@ -17,7 +17,7 @@ from moldau_jepsen.simulation.campaign.runner import run_seed
 from moldau_jepsen.simulation.judge.watch import LogLines
 from moldau_jepsen.simulation.mutants.mutants import MUTANTS, run_mutant
 from moldau_jepsen.simulation.mutants.pressed import RIGHTS
-from moldau_jepsen.workloads.access.rights import TOPICS, drawn_entry
+from moldau_jepsen.workloads.access.rights import TOPICS, drawn_entry, opposite_of
 from moldau_jepsen.world.world import run_world
 
 
@@ -77,7 +77,8 @@ def test_a_campaign_draws_security_for_some_seeds():
 def test_no_drawn_acl_stops_other_workloads():
     """Their clients have no users of their own, so what forbids all users all names would stop them too."""
     draw = random.Random(1)
-    denials = [entry for entry in (drawn_entry(draw) for _ in range(10_000)) if entry.permission == "deny"]
+    entries = [drawn_entry(draw) for _ in range(10_000)]
+    denials = [entry for entry in (*entries, *map(opposite_of, entries)) if entry.permission == "deny"]
     assert {entry.name for entry in denials if entry.principal == "User:*"} > set(TOPICS)
     assert all(entry.name != "*" for entry in denials if entry.principal == "User:*")
     assert any(entry.name == "*" for entry in denials)

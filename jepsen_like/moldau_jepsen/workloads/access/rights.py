@@ -57,6 +57,8 @@ REQUESTS_PER_LOGIN_MAX = 30
 ENTRIES_MAX = 10
 """ACLs of the changing rights; the manager removes some of them at this number."""
 EXACT_SHARE, DENY_SHARE = 0.4, 0.2
+OPPOSITE_SHARE = 0.3
+"""Of the ACLs that are added: those that deny what a present one allows, or allow what it denies."""
 TOKENS_MAX = 4
 PRODUCE_VERSION, FETCH_VERSION = 9, 12
 """They name topics, so that a right is asked for by name."""
@@ -153,7 +155,8 @@ class RightsWorkload:
         kind = draw.choices(("grant", "revoke", "password", "remove", "token", "expire"), weights=(9, 6, 2, 1, 2, 2))[0]
         user = draw.choice(USERS)
         if kind == "grant" and len(self._entries) < ENTRIES_MAX:
-            entry = drawn_entry(draw)
+            contradicts = self._entries and draw.random() < OPPOSITE_SHARE
+            entry = opposite_of(draw.choice(self._entries)) if contradicts else drawn_entry(draw)
             self._entries.append(entry)
             await _tried(admin.create_acls([entry]))
         elif kind in ("grant", "revoke") and self._entries:
@@ -286,16 +289,28 @@ def drawn_entry(draw: random.Random) -> Acl:
     principal = draw.choice((*USER_PRINCIPALS, *USER_PRINCIPALS, "User:*", "User:alic"))
     operation = draw.choice(operations)
     permission = "deny" if draw.random() < DENY_SHARE else "allow"
-    if (name, principal, permission) == ("*", "User:*", "deny"):
-        principal = USER_PRINCIPALS[0]  # it would stop the clients of all other workloads, for as long as it is there
-    return Acl(
-        resource="topic" if on_topics else "group",
-        name=name,
-        principal=principal,
-        operation=operation,
-        permission=permission,
-        pattern=pattern,
+    return _without_harm(
+        Acl(
+            resource="topic" if on_topics else "group",
+            name=name,
+            principal=principal,
+            operation=operation,
+            permission=permission,
+            pattern=pattern,
+        )
     )
+
+
+def opposite_of(entry: Acl) -> Acl:
+    """Returns the ACL that denies what ``entry`` allows, or allows what it denies: of the two, the denial counts."""
+    return _without_harm(replace(entry, permission="allow" if entry.permission == "deny" else "deny"))
+
+
+def _without_harm(entry: Acl) -> Acl:
+    if (entry.name, entry.principal, entry.permission) == ("*", "User:*", "deny"):
+        # It would stop the clients of all other workloads, for as long as it is there.
+        return replace(entry, principal=USER_PRINCIPALS[0])
+    return entry
 
 
 async def _tried(call: object) -> bool:
