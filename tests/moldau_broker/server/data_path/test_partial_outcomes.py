@@ -5,10 +5,13 @@ Method: the parts of the data path alone, with stand-ins for the replicas, and o
 
 from __future__ import annotations
 
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
-from moldau.protocol.errors import ErrorCode
+import pytest
+
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.framing import decode_response
 from moldau.protocol.hot.produce import ProduceRequestView
 from moldau.protocol.messages.alter_client_quotas import (
@@ -61,6 +64,62 @@ def test_both_batches_of_one_partition_time_out() -> None:
     _, response = decode_response(ProduceResponse, PRODUCE_VERSION, memoryview(bytes(data))[4:])
     codes = [part.error_code for topic in response.responses for part in topic.partition_responses]
     assert codes == [ErrorCode.REQUEST_TIMED_OUT] * 2
+
+
+@pytest.mark.parametrize("sizes", [(4,), (1, 3), (2, 2), (3, 1), (1, 1, 1, 1)], ids=str)
+def test_each_partition_is_answered_with_its_own_outcome(sizes: tuple[int, ...]) -> None:
+    """All ways in which the appends of a request to several topics end.
+
+    Each is committed, refused at once, not replicated in time, or interrupted by another leader. ``sizes`` are the
+    numbers of partitions of the topics.
+    """
+    codes = (
+        ErrorCode.NONE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    )
+    names = [(b"t%d" % topic, index) for topic, count in enumerate(sizes) for index in range(count)]
+
+    def stage(partition: Any, *_: object) -> tuple[int, ...]:
+        if partition.outcome is ErrorCode.NOT_ENOUGH_REPLICAS:
+            raise KafkaError(partition.outcome)
+        return (0, 0, 0, -1, 0)
+
+    for outcomes in product(codes, repeat=len(names)):
+        partitions = {
+            name: Led(
+                is_internal=False,
+                staged_failures=0,
+                outcome=outcome,
+                traffic=SimpleNamespace(failed_produce=0),
+                replica=SimpleNamespace(state=SimpleNamespace(leader_epoch=3)),
+            )
+            for name, outcome in zip(names, outcomes, strict=True)
+        }
+        waits = SimpleNamespace(produces=Waiters(CLOCK, 10))
+        replicas: Any = SimpleNamespace(by_raw_name=partitions, waits=waits, stage=stage)
+        unused: Any = None
+        service = ProduceService(
+            CLOCK, replicas, unused, unused, checks=unused, offload=unused, unpacked_bytes_max=unused, verifies=unused
+        )
+        topics = [
+            (b"t%d" % topic, [(index, memoryview(b"")) for index in range(count)]) for topic, count in enumerate(sizes)
+        ]
+        request = ProduceRequestView(None, -1, 1_000, topics)
+        answer: Any
+        answer, operation = service.append(request, PRODUCE_VERSION, 1, {}, None, None, NOTHING_DENIED)
+        if operation is not None:
+            for partition in list(operation.waiting):
+                operation.resolve(partition, partition.outcome)
+            answer = operation.answer_now()
+        _, response = decode_response(ProduceResponse, PRODUCE_VERSION, memoryview(bytes(answer[0]))[4:])
+        answered = {
+            (topic.name.encode(), part.index): part.error_code
+            for topic in response.responses
+            for part in topic.partition_responses
+        }
+        assert answered == dict(zip(names, outcomes, strict=True))
 
 
 def test_a_refused_follower_does_not_have_all_records() -> None:
