@@ -161,6 +161,60 @@ def test_power_loss_takes_no_more_than_what_was_not_synced(seed, steps):
     assert (contents(log), found_state) in histories
 
 
+_NEXT_OF_SYNC = {"done": "begin", "begin": "run", "run": "done"}
+"""A sync is begun, runs in a thread, and is noted as done; then the next one may begin."""
+
+
+def orders_with_syncs(length, phase="done"):
+    """All orders of writes and of the parts of syncs."""
+    if not length:
+        return [()]
+    part = _NEXT_OF_SYNC[phase]
+    return [
+        *(("write", *rest) for rest in orders_with_syncs(length - 1, phase)),
+        *((part, *rest) for rest in orders_with_syncs(length - 1, part)),
+    ]
+
+
+def rest_of_syncs(steps):
+    """The end of a sync that has begun, and one more sync."""
+    parts = [step for step in steps if step != "write"]
+    begun = {"begin": ("run", "done"), "run": ("done",)}
+    return (*begun.get(parts[-1] if parts else "done", ()), "begin", "run", "done")
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["power is lost", "one more sync"])
+@pytest.mark.parametrize("size", [5, 3000])
+def test_a_power_loss_during_a_sync_is_no_damage(size, ends):
+    """Entries are written at each moment of a sync.
+
+    The log must not say later that such an entry had been durable: a voter that lost only what it had never promised
+    would refuse to start. And the next sync (``ends``) must not leave it out.
+    """
+    for steps in orders_with_syncs(6):
+        for seed in range(12):
+            virtual_disk = fresh_disk(seed)
+            wal, _, _ = open_wal(virtual_disk, 1 << 20)
+            written, work = [], None
+            histories = [[]]
+            for step in (*steps, *rest_of_syncs(steps)) if ends else steps:
+                if step == "write":
+                    written.append(entry(len(written) + 1, 1, size))
+                    wal.write(None, written[-1:], 1)
+                    histories.append(list(written))
+                elif step == "begin":
+                    work = wal.begin_sync()
+                elif work is not None and step == "run":
+                    work.run()
+                    histories = [list(written)]
+                elif work is not None:
+                    wal.sync_done(work)
+            virtual_disk.lose_power()
+            _, _, log = open_wal(virtual_disk, 1 << 20)
+            assert contents(log) in histories, f"{steps} with seed {seed}"
+            assert not ends or contents(log) == written, f"{steps} with seed {seed}"
+
+
 def flip(virtual_disk, path, position, bit=0):
     virtual_disk.flip_bit(path, position, bit)
 
