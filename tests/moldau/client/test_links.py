@@ -84,6 +84,40 @@ def test_a_closed_client_opens_nothing():
     with_client(scenario)
 
 
+@pytest.mark.parametrize("starts_again", [True, False])
+@pytest.mark.parametrize("at_s", [0.1, 2.0, 3.5])
+def test_no_call_goes_on_to_another_clusters_broker(at_s, starts_again):
+    """Calls wait for a broker's back-off, and for each other, when the client starts again at the bootstrap servers.
+
+    The broker that has the id now may be one of another cluster, and only later calls are meant for that one.
+    """
+
+    async def scenario(world, cluster, client):
+        cluster.kill_broker(1)
+        with pytest.raises(ConnectionError):
+            await client.connection(1)
+        cluster.start_broker(1)
+        opened, refused = [], []
+
+        async def connect():
+            try:
+                opened.append(await client.connection(1))
+            except ConnectionAbortedError as error:
+                refused.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(connect)
+            await trio.sleep(at_s)
+            if starts_again:
+                client.rebootstrap("another cluster may be there")
+        assert (len(opened), len(refused)) == ((0, 3) if starts_again else (3, 0))
+        await client.refresh()
+        assert (await client.connection(1)).is_open
+
+    with_client(scenario, **{"reconnect.backoff.ms": "5000", "reconnect.backoff.max.ms": "5000"})
+
+
 def test_idle_connections_close_unless_an_answer_is_due():
     async def scenario(world, cluster, client):
         waiting, idle = await client.connection(1), await client.connection(2, "idle")
