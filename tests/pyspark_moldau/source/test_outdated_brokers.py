@@ -168,6 +168,38 @@ def test_a_position_past_an_open_transaction_is_kept(monkeypatch):
     assert [(one.start, one.end) for task in tasks for one in task.ranges] == [(0, 2)]
 
 
+OPEN = {"no transaction": 9, "open from 0": 0, "open from 1": 1, "open from 2": 2}
+
+
+@pytest.mark.parametrize("stable", OPEN.values(), ids=OPEN)
+@pytest.mark.parametrize("records", range(4))
+@pytest.mark.parametrize("position", range(4))
+def test_only_an_open_transaction_excuses_a_low_end(monkeypatch, position, records, stable):
+    """A position behind the end of the whole log means that records are gone."""
+    monkeypatch.setattr(planning, "SETTLE_S", 0.0)
+    stable = min(stable, records)
+    reader = reader_of(monkeypatch, Broker(records=records, stable=stable), Broker(), read_committed=True)
+    options = parse_options(OPTIONS | {"kafka.isolation.level": "read_committed"}, streaming=True)
+    stream = source.MoldauStreamReader(options, connect=lambda client: reader)
+    ids = {f"t#{id_text(PRESENT)}": {}}
+    start = {"t": {"0": position}} | ids
+
+    def read_from(first, end):
+        tasks = stream.partitions({"t": {"0": first}} | ids, end)
+        return [(one.start, one.end) for task in tasks for one in task.ranges]
+
+    if records < position:
+        with pytest.raises(DataLossError):
+            read_from(position, stream.latestOffset(start, ReadAllAvailable()))
+        with pytest.raises(DataLossError):  # a batch that an earlier process has planned
+            read_from(0, start)
+        return
+    end = max(position, stable)
+    assert stream.latestOffset(start, ReadAllAvailable()) == {"t": {"0": end}} | ids
+    assert read_from(position, {"t": {"0": end}} | ids) == ([(position, end)] if position < end else [])
+    assert read_from(0, start) == ([(0, position)] if position else [])
+
+
 def test_a_task_behind_an_open_transaction_gives_up(monkeypatch):
     """It waits for default.api.timeout.ms from the last record on, and says how the transaction is found and ended."""
     clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
