@@ -160,6 +160,84 @@ def test_no_step_follows_an_unknown_outcome():
         step(steps, client)
 
 
+CALLS = ["begin", "send out", "offsets", "commit"]
+ERRORS = {
+    "refused": AbortableTransactionError(ErrorCode.INVALID_RECORD, "refused"),
+    "timed out": KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no answer"),
+    "interrupted": KeyboardInterrupt(),
+}
+
+
+class HeldClient(Client):
+    """A client of which one call never returns."""
+
+    def __init__(self, held):
+        super().__init__()
+        self.held = held
+
+    async def wait(self, name):
+        if name == self.held:
+            await trio.sleep_forever()
+
+    async def send(self, topic, value, key, **rest):
+        await self.wait("send out")
+
+    async def send_offsets_to_transaction(self, offsets, group):
+        await self.wait("offsets")
+
+    async def commit_transaction(self):
+        await self.wait("commit")
+
+
+async def cancelled_step(steps, client):
+    with trio.move_on_after(1) as scope:
+        await steps.run(client, client, lambda _: [OutputRecord("out", b"y")], 10, None, contextlib.nullcontext)
+    assert scope.cancelled_caught
+
+
+def check_no_record_is_left(client, another_step):
+    """The records of a step that has failed come again, or no step follows it."""
+    client.errors.clear()
+    if "seek 4 3" not in client.calls:
+        with pytest.raises(RuntimeError, match="without a known outcome"):
+            another_step()
+
+
+@pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
+@pytest.mark.parametrize("at", CALLS)
+def test_no_failed_step_leaves_records_behind(at, error):
+    steps, client = Steps(), Client(**{at: error})
+    with pytest.raises(type(error)):
+        step(steps, client)
+    check_no_record_is_left(client, lambda: step(steps, client))
+
+
+@pytest.mark.parametrize("at", CALLS[1:])
+def test_no_cancelled_step_leaves_records_behind(at):
+    steps, client = Steps(), HeldClient(at)
+    trio.run(cancelled_step, steps, client, clock=trio.testing.MockClock(autojump_threshold=0))
+    check_no_record_is_left(client, lambda: step(steps, Client()))
+
+
+@pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
+@pytest.mark.parametrize("at", CALLS)
+def test_no_step_of_a_thread_leaves_records_behind(at, error):
+    producer = blocking.Producer({"bootstrap.servers": "b:1", "transactional.id": "x"})
+    client = Client(**{at: error})
+    client.poll = lambda *_: [BATCH]
+    for name in ("begin", "commit", "abort"):
+        setattr(producer, f"{name}_transaction", lambda *_, name=name: client.note(name))
+    producer.send = lambda *_, **rest: client.note("send out")
+    producer.send_offsets_to_transaction = lambda *_: client.note("offsets")
+
+    def transform():
+        producer.transform(client, lambda _: [OutputRecord("out", b"y")])
+
+    with pytest.raises(type(error)):
+        transform()
+    check_no_record_is_left(client, transform)
+
+
 def farewell():
     return trio.move_on_after(2, shield=True)
 
