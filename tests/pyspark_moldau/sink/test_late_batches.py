@@ -1,14 +1,20 @@
 """Goal: a batch that takes longer than its transactions may last stays invisible as a whole.
 
-Method: the driver's core, whose effects a function of the test carries out on transactions in memory.
+Method: the driver's core, whose effects a function of the test carries out on transactions in memory; and the look at
+these transactions, at an admin client in memory.
 """
 
+import itertools
 import re
+from types import SimpleNamespace
 
 import pytest
+import trio
 
+from moldau.admin import AdminError
 from moldau.protocol.errors import ErrorCode, KafkaError
-from pyspark_moldau.sink.core.protocol import DriverCore, Ended, Entry, Kind, Notes, Report, TryAgainError
+from pyspark_moldau.sink import cluster as sink
+from pyspark_moldau.sink.core.protocol import Decision, DriverCore, Ended, Entry, Kind, Notes, Report, TryAgainError
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
 from pyspark_moldau.sink.explanations import explained
 
@@ -74,3 +80,53 @@ def test_errors_of_a_late_task_name_the_option(code, text):
 
 def test_a_batch_in_time_is_committed():
     assert committed((), has_notes=False) == (["t-0", "t-1", "t-2"], None)
+
+
+class Transactions:
+    """Describes transactions; one that is None is not known to its coordinator."""
+
+    def __init__(self, described):
+        self._described = described
+
+    async def describe_transactions(self, transactional_ids):
+        await trio.lowlevel.checkpoint()
+        found = {name: self._described[name] for name in transactional_ids}
+        unknown = [name for name, each in found.items() if each is None]
+        if unknown:
+            raise AdminError(
+                {name: KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND) for name in unknown},
+                {name: each for name, each in found.items() if each is not None},
+            )
+        return found
+
+
+AS_PREPARED = (sink.ONGOING, 0, 0)
+STATES = [sink.ONGOING, "PrepareAbort", "CompleteAbort", "Empty"]
+FOUND = [None, *itertools.product(STATES, (0, 1), (0, 1))]
+"""Descriptions of a prepared transaction: its state, and whether producer id and epoch are later ones."""
+
+
+def described(entry, found):
+    if found is None:
+        return None
+    state, later_id, later_epoch = found
+    return SimpleNamespace(
+        state=state, producer_id=entry.producer_id + later_id, producer_epoch=entry.producer_epoch + later_epoch
+    )
+
+
+def test_only_the_prepared_transactions_are_taken_for_open():
+    """A task that ran again may have an open one with the same transactional id, which holds other rows."""
+    entries = ENTRIES[:2]
+    decision = Decision(batch=7, run="r", entries=(entries[0], None, entries[1]))
+
+    async def main():
+        for both in itertools.product(FOUND, repeat=2):
+            pairs = list(zip(entries, both, strict=True))
+            admin = Transactions({entry.transactional_id: described(entry, found) for entry, found in pairs})
+            ended = [entry for entry, found in pairs if found != AS_PREPARED]
+            result = await sink._find_ended(admin, decision)
+            assert bool(result) == bool(ended), both
+            assert all(entry in ended for entry in result), both
+
+    trio.run(main)
