@@ -376,6 +376,51 @@ def test_leader_rejoins_when_it_learns_of_topics():
     simulate(scenario)
 
 
+def rebalance(cluster, leader):
+    """Makes the members of the group join again; the one of that number leads, also in later generations."""
+    group = cluster.group("g")
+    usual = type(cluster).complete_join
+
+    def complete_join(joined):
+        usual(cluster, joined)
+        names = sorted(joined.joined)
+        joined.leader = names[min(leader, len(names) - 1)]
+
+    cluster.complete_join = complete_join
+    group.state, group.joined, group.deadline = "Preparing", {}, trio.current_time()
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize("leaders", [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_a_group_rests_after_any_change_of_leaders(leaders, strategy):
+    """A topic grows after the last change of the leader. One rebalance, or two, give the partition to a member."""
+
+    async def scenario(cluster, open_consumer):
+        cluster.add_topic("t", 3)
+        config = {
+            "metadata_max_age_ms": 500,
+            "heartbeat_interval_ms": 200,
+            "partition_assignment_strategy": strategy,
+        }
+        async with group_of(cluster, open_consumer, 2, **config) as members:
+            await settled(members, ALL[:3])
+            for leader in leaders:
+                rebalance(cluster, leader)
+                await trio.sleep(5)
+                await settled(members, ALL[:3])
+            before = cluster.group("g").generation
+            cluster.topics["t"] += cluster.add_topic("spare", 1)
+            await settled(members, ALL)
+            await trio.sleep(2)
+            generation = cluster.group("g").generation
+            assert generation <= before + 2
+            await trio.sleep(20)
+            assert cluster.group("g").generation == generation
+            assert [member.errors for member in members] == [[], []]
+
+    simulate(scenario)
+
+
 def test_changing_the_subscription_and_unsubscribing():
     async def scenario(cluster, open_consumer):
         fill(cluster.add_topic("a")[0], 0, 5)
