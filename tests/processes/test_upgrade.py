@@ -64,7 +64,7 @@ def cluster_of(release, directory, **more):
     try:
         for node in (*CONTROLLERS, *BROKERS):
             nodes.start(node, release)
-        wait_until(lambda: healthy(nodes), "the cluster is healthy")
+        wait_until(lambda: healthy(nodes) and is_complete(nodes), "the cluster is healthy")
         for topic in TOPICS:
             moldau(nodes, "topics", "create", topic, "--partitions", "6", "--replication-factor", "3")
         yield nodes
@@ -81,6 +81,11 @@ def moldau(nodes, *words, code=0):
 
 def healthy(nodes):
     return run_command("cluster", "status", "-b", nodes.bootstrap).returncode == 0
+
+
+def is_complete(nodes):
+    """A cluster that has not seen its last broker yet is healthy, but has no place for three replicas."""
+    return len(moldau(nodes, "brokers", "list")["brokers"]) == len(BROKERS)
 
 
 def levels(nodes):
