@@ -544,7 +544,10 @@ def commit_batch(options: SinkOptions, names: Names, batch: int, run: str, repor
 
 
 def abort_batch(options: SinkOptions, names: Names, batch: int) -> None:
-    """Aborts the open transactions of a batch that failed, unless it is decided."""
+    """Aborts the open transactions of a batch that failed, unless it is decided.
+
+    If a later batch is decided, another driver has gone on, and open transactions may be those of its decision.
+    """
 
     async def main() -> None:
         # A commit that failed may still be writing its decision: its transaction is ended first.
@@ -553,6 +556,8 @@ def abort_batch(options: SinkOptions, names: Names, batch: int) -> None:
             await _reach(admin, options)
             await producer.init_transactions()
             decision = await read_decision(admin, names, is_final=True, limit_ms=wait_ms(options))
+            if decision is not None and decision.batch > batch:
+                return
             entries = () if decision is None or decision.batch != batch else decision.entries
             kept = frozenset(entry.transactional_id for entry in entries if entry is not None)
             await _abort_orphans(admin, names, kept)

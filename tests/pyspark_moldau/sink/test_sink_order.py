@@ -65,13 +65,23 @@ class Cluster:
         self.aborted.append(name)
 
 
-@pytest.mark.parametrize(("batch", "aborted"), [(3, [ORPHAN]), (4, [DECIDED, ORPHAN])])
-def test_a_driver_ends_its_decision_before_it_reads_it(monkeypatch, batch, aborted):
+def aborted_by(monkeypatch, batch):
+    """Returns the transactional ids whose transactions the abort of a batch ends."""
     cluster = Cluster()
     monkeypatch.setattr(sink, "_admin", lambda options: cluster)
     monkeypatch.setattr(sink, "Producer", lambda given: cluster)
     sink.abort_batch(OPTIONS, NAMES, batch)
-    assert cluster.aborted == aborted
+    return cluster.aborted
+
+
+@pytest.mark.parametrize(("batch", "aborted"), [(3, [ORPHAN]), (4, [DECIDED, ORPHAN])])
+def test_a_driver_ends_its_decision_before_it_reads_it(monkeypatch, batch, aborted):
+    assert aborted_by(monkeypatch, batch) == aborted
+
+
+def test_a_former_driver_aborts_nothing_of_a_later_batch(monkeypatch):
+    """Spark aborts a batch whose commit failed, as that of a driver fails that another one has overtaken."""
+    assert aborted_by(monkeypatch, 2) == []
 
 
 @pytest.mark.parametrize(
