@@ -342,6 +342,23 @@ def test_a_mirror_starts_at_the_end_if_wanted():
     run_clusters(scenario)
 
 
+@pytest.mark.parametrize("support", ["disabled", "enabled"])
+def test_an_empty_partition_does_not_start_at_the_end_twice(support):
+    """Its first records are written while the mirror is down."""
+
+    async def scenario(clusters):
+        await clusters.create("east", "orders")
+        settings = clusters.settings(["east"], "hub", auto_offset_reset="latest", exactly_once_source_support=support)
+        clusters.start(settings)
+        await trio.sleep(5)
+        clusters.kill()
+        await clusters.fill("east", "orders", numbers(0, 10))
+        clusters.start(settings)
+        await clusters.wait_values("hub", "east.orders", numbers(0, 10))
+
+    run_clusters(scenario)
+
+
 def test_aborted_records_are_not_mirrored():
     async def scenario(clusters):
         await clusters.create("east", "orders")

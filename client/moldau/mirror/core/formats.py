@@ -191,8 +191,7 @@ def position_key(alias: str, partition: TopicPartition) -> bytes:
 
 
 def position_value(position: Position) -> bytes:
-    """Returns the value under which a position is stored; it must be above 0."""
-    assert position.offset > 0, "a partition of which nothing was mirrored has no position"
+    """Returns the value under which a position is stored; MirrorMaker takes that of position 0 for none."""
     document: dict[str, object] = {"offset": position.offset - 1}
     if position.topic_id != ZERO_UUID:
         document["topicId"] = str(position.topic_id)

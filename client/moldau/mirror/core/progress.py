@@ -81,7 +81,7 @@ class Progress:
     @property
     def has_moved(self) -> bool:
         """Whether ``take_moved`` has a position to store."""
-        return any(self.by_partition[partition].position.offset > 0 for partition in self._moved)
+        return bool(self._moved)
 
     def sent(
         self,
@@ -133,10 +133,13 @@ class Progress:
         return sum(len(each.spans) for each in self.by_partition.values())
 
     def take_moved(self) -> dict[TopicPartition, Position]:
-        """Returns the positions that moved since the last call, to be stored; 0 is left out."""
+        """Returns the positions that moved since the last call, to be stored.
+
+        The start of an empty partition is one of them: with ``latest`` a restart would else begin at its new end.
+        """
         moved = {partition: self.by_partition[partition].position for partition in self._moved}
         self._moved.clear()
-        return {partition: position for partition, position in moved.items() if position.offset > 0}
+        return moved
 
     def keep_moved(self, positions: dict[TopicPartition, Position]) -> None:
         """Puts back positions that could not be stored; newer ones replace them."""
