@@ -131,10 +131,16 @@ class ClusterMetadata:
             partitions=tuple(_merge_partition(name, new, before.get(new.partition_index)) for new in partitions),
         )
 
-    def set_leader(self, partition: TopicPartition, leader: int, epoch: int) -> bool:
-        """Takes a leader from a Produce or Fetch answer (KIP-951); returns whether it was new."""
+    def set_leader(self, partition: TopicPartition, leader: int, epoch: int, topic_id: UUID) -> bool:
+        """Takes a leader from a Produce or Fetch answer (KIP-951); returns whether it was new.
+
+        ``topic_id`` is the id, at the time of the request, of the topic that it asked about. A topic that was created
+        again since begins with leader epoch 0: an epoch of its predecessor would be above those of all its leaders.
+        """
         topic = self.topics.get(partition.topic)
-        if topic is None or leader < 0 or not 0 <= partition.partition < len(topic.partitions):
+        if topic is None or topic.topic_id != topic_id:
+            return False
+        if leader < 0 or not 0 <= partition.partition < len(topic.partitions):
             return False
         info = topic.partitions[partition.partition]
         if epoch <= info.leader_epoch:

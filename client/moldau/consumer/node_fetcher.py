@@ -292,6 +292,7 @@ class NodeFetcher:
         for position, generation, _ in asked.values():
             if position.generation == generation:
                 position.is_idle = True  # unless there is something in the answer
+        ids = {topic: topic_id for topic_id, topic in names.items()}
         with_records = sum(bool(answer.records) for topic in response.responses for answer in topic.partitions)
         for topic in response.responses:
             name = topic.topic or names.get(topic.topic_id, "")
@@ -301,6 +302,11 @@ class NodeFetcher:
                     # The broker's session differs from the client's: the next request is a full one.
                     self._plan.session(planned.node_id).lost()
                 elif found[1] == found[0].generation:
+                    leader = answer.current_leader
+                    if answer.error_code and leader.leader_id >= 0:
+                        client.cluster_metadata.set_leader(
+                            found[0].partition, leader.leader_id, leader.leader_epoch, ids.get(name, NO_TOPIC_ID)
+                        )
                     follows = found[0].partition in planned.from_follower
                     copies = with_records > 1
                     self._fetched_partition(*found, answer, copies=copies, topic_id=topic.topic_id, follows=follows)
@@ -370,10 +376,6 @@ class NodeFetcher:
         self, position: PartitionPosition, offset: int, code: ErrorCode, answer: PartitionData, *, follows: bool
     ) -> None:
         position.is_idle = False
-        if answer.current_leader.leader_id >= 0:
-            self._client.cluster_metadata.set_leader(
-                position.partition, answer.current_leader.leader_id, answer.current_leader.leader_epoch
-            )
         if follows:
             position.avoid_followers(self._client.now_ms + _BEHIND_MS)
         if code is not ErrorCode.OFFSET_OUT_OF_RANGE:

@@ -136,6 +136,7 @@ class Sender:
             by_topic.setdefault(batch.partition.topic, {})[batch.partition.partition] = batch
             leader = cluster_metadata.leader(batch.partition) if self._acks != 0 else None
             batch.leader = leader if leader is not None and leader[0] == node_id else None
+            batch.topic_id = cluster_metadata.topic_id(batch.partition.topic)
         request = ProduceRequest(
             transactional_id=self._transactional_id,
             acks=self._acks,
@@ -250,7 +251,9 @@ class Sender:
             self._client.doubt(node_id)
         leader = answer.current_leader
         if leader.leader_id >= 0:
-            self._client.cluster_metadata.set_leader(batch.partition, leader.leader_id, leader.leader_epoch)
+            self._client.cluster_metadata.set_leader(
+                batch.partition, leader.leader_id, leader.leader_epoch, batch.topic_id
+            )
         message = answer.error_message
         if answer.record_errors:
             details = "; ".join(

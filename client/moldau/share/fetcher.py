@@ -171,7 +171,7 @@ class ShareFetcher:
         client = self._client
         if data.current_leader.leader_epoch > 0:
             leader = data.current_leader
-            client.cluster_metadata.set_leader(key[1], leader.leader_id, leader.leader_epoch)
+            client.cluster_metadata.set_leader(key[1], leader.leader_id, leader.leader_epoch, key[0])
         if code in _STALE:
             client.request_update()
         elif not code.retriable or code is ErrorCode.CORRUPT_MESSAGE:  # a damaged log stays damaged, unless it moves

@@ -70,9 +70,10 @@ def test_in_sync_replicas_change_within_an_epoch():
 def test_answers_of_leaders_raise_the_epoch_only():
     """Produce and Fetch name a new leader before the metadata do (KIP-951)."""
     metadata = after(answer(1, 5))
-    assert not metadata.set_leader(T0, 2, 5)
-    assert not metadata.set_leader(T0, NO_LEADER, 7)
+    assert not metadata.set_leader(T0, 2, 5, FIRST)
+    assert not metadata.set_leader(T0, NO_LEADER, 7, FIRST)
+    assert not metadata.set_leader(T0, 2, 7, SECOND)
     assert metadata.leader(T0) == (1, 5)
-    assert metadata.set_leader(T0, 3, 6)
+    assert metadata.set_leader(T0, 3, 6, FIRST)
     metadata.update(answer(1, 5))
     assert metadata.leader(T0) == (3, 6)

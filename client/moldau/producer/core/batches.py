@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from moldau.protocol.errors import ErrorCode
 from moldau.records import set_producer_state
+from moldau.values import ZERO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,6 +56,7 @@ class ProducerBatch:
         "retry_at_ms",
         "size_granted",
         "size_limit",
+        "topic_id",
         "waiter",
         "watchers",
         "whole",
@@ -83,6 +85,7 @@ class ProducerBatch:
         self.is_uncertain = False  # the broker may have written it although no answer confirmed it
         self.last_code = ErrorCode.NONE  # of the last attempt that failed and is repeated
         self.leader: tuple[int, int] | None = None  # broker and leader epoch of the last attempt that is answered
+        self.topic_id = ZERO_UUID  # of its topic at the last attempt; zero where it is not known
         self.base_offset = -1
         self.append_timestamp = -1
         self.error: KafkaError | None = None
