@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 TOPICS_PER_REQUEST_MAX: Final = 10_000
 """Number of topics that one request may create, enlarge or delete; the controller decides nothing else meanwhile."""
+FIXED_TOPICS: Final = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
+"""Topics of coordinators. The number of their partitions says which of them holds a group or a transactional id."""
 TOPIC_NAME_MAX: Final = 249
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -450,6 +452,12 @@ def _add_partitions(
     if topic is None:
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {wanted.name!r} does not exist")
     present = len(topic.partitions)
+    if wanted.name in FIXED_TOPICS:
+        raise RefusedError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"topic {wanted.name!r} keeps its {present} partitions: with others, coordinators would not find what they "
+            "have stored",
+        )
     added = wanted.count - present
     if added <= 0:
         raise RefusedError(

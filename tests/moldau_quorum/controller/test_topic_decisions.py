@@ -215,6 +215,16 @@ def more(controller: ModelController, count: int, assignments: list[list[int]] |
     return controller.handle(CreatePartitionsRequest(topics=[topic])).results[0].error_code
 
 
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "__share_group_state"])
+def test_topics_of_coordinators_keep_their_partitions(name: str) -> None:
+    """Their number says which partition holds a group or a transactional id: a change would lose all that is stored."""
+    controller = controller_of(1, 2, 3)
+    controller.create(name, partitions=2, factor=2)
+    before = controller.image.topics_by_name[name]
+    assert more(controller, 4, name=name) == ErrorCode.INVALID_PARTITIONS
+    assert controller.image.topics_by_name[name] == before
+
+
 def test_partitions_are_added_behind_those_that_exist() -> None:
     controller = controller_of(1, 2, 3)
     controller.create("t", partitions=2, factor=2)
