@@ -520,20 +520,28 @@ class _Driver:
                 await self._producer.commit_transaction()
                 return None
             case AbortOrphans(kept):
-                await _abort_orphans(self._admin, self._names, kept)
+                await _abort_orphans(self._admin, self._names, self._core.batch, kept)
                 return None
         raise AssertionError(f"{effect} is not the driver's")
 
 
-async def _abort_orphans(admin: Admin, names: Names, kept: frozenset[str]) -> None:
-    """Aborts what readers would wait for until its time-out. A failure delays readers, and nothing else."""
+async def _abort_orphans(admin: Admin, names: Names, batch: int, kept: frozenset[str]) -> None:
+    """Aborts what readers would wait for until its time-out. A failure delays readers, and nothing else.
+
+    If a later batch than ``batch`` is decided, another driver has gone on, and is about to commit what is open.
+    """
     try:
         for listed in await admin.list_transactions(states=[ONGOING]):
             name = listed.transactional_id
-            if names.is_task(name) and name not in kept:
-                logger.info("orphan-aborted id=%s", name)
-                await admin.terminate_transaction(name)
-    except (KafkaError, OSError) as error:
+            if not names.is_task(name) or name in kept:
+                continue
+            decided = await _read_offset(admin, names.decision_group(0), owner=names.driver)
+            if decided is not None and decided.offset > batch:
+                logger.warning("orphans-stay prefix=%s decided=%d batch=%d", names.prefix, decided.offset, batch)
+                return
+            logger.info("orphan-aborted id=%s", name)
+            await admin.terminate_transaction(name)
+    except (KafkaError, OSError, SinkError) as error:
         logger.warning("orphans-stay prefix=%s error=%s", names.prefix, error)
 
 
@@ -544,10 +552,7 @@ def commit_batch(options: SinkOptions, names: Names, batch: int, run: str, repor
 
 
 def abort_batch(options: SinkOptions, names: Names, batch: int) -> None:
-    """Aborts the open transactions of a batch that failed, unless it is decided.
-
-    If a later batch is decided, another driver has gone on, and open transactions may be those of its decision.
-    """
+    """Aborts the open transactions of a batch that failed, unless it or a later one is decided."""
 
     async def main() -> None:
         # A commit that failed may still be writing its decision: its transaction is ended first.
@@ -556,10 +561,8 @@ def abort_batch(options: SinkOptions, names: Names, batch: int) -> None:
             await _reach(admin, options)
             await producer.init_transactions()
             decision = await read_decision(admin, names, is_final=True, limit_ms=wait_ms(options))
-            if decision is not None and decision.batch > batch:
-                return
             entries = () if decision is None or decision.batch != batch else decision.entries
             kept = frozenset(entry.transactional_id for entry in entries if entry is not None)
-            await _abort_orphans(admin, names, kept)
+            await _abort_orphans(admin, names, batch, kept)
 
     _run(options, main)

@@ -11,7 +11,7 @@ from moldau.consumer import CommittedOffset
 from moldau.protocol.errors import ErrorCode, KafkaError
 from pyspark_moldau.sink import cluster as sink
 from pyspark_moldau.sink.core.decision_codec import encode_decision
-from pyspark_moldau.sink.core.protocol import Decision, EndDecided, Ended, Entry
+from pyspark_moldau.sink.core.protocol import AbortOrphans, Decision, DriverCore, EndDecided, Ended, Entry
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
 
 OPTIONS = parse_sink_options(
@@ -82,6 +82,17 @@ def test_a_driver_ends_its_decision_before_it_reads_it(monkeypatch, batch, abort
 def test_a_former_driver_aborts_nothing_of_a_later_batch(monkeypatch):
     """Spark aborts a batch whose commit failed, as that of a driver fails that another one has overtaken."""
     assert aborted_by(monkeypatch, 2) == []
+
+
+@pytest.mark.parametrize(("batch", "kept", "aborted"), [(2, [], []), (3, [DECIDED], [ORPHAN])])
+def test_a_driver_that_was_stopped_aborts_nothing_later(batch, kept, aborted):
+    """It wakes up at the end of its commit. Meanwhile another one has decided batch 3, and not committed it yet."""
+    cluster = Cluster()
+    cluster.is_fenced = True
+    driver = sink._Driver(OPTIONS, NAMES, DriverCore(batch=batch, run="r", reports=()))
+    driver._admin = cluster
+    trio.run(driver._perform, AbortOrphans(frozenset(kept)))
+    assert cluster.aborted == aborted
 
 
 @pytest.mark.parametrize(
