@@ -7,27 +7,28 @@ the others.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
+from moldau.runtime.net.pending import PendingResponse
 from moldau.runtime.sasl.core.client import Send
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 
 if TYPE_CHECKING:
+    from moldau.runtime.net.rpc import RpcConnection
     from moldau.runtime.sasl.network import Authenticated
     from moldau.values import Buffer
 
-P = TypeVar("P")
 
-
-class Renewal(Generic[P]):
+class Renewal:
     """The re-authentication of one connection. Invariant: ``held`` is empty unless one is under way."""
 
     __slots__ = ("_authenticated", "awaited", "held")
 
     def __init__(self, authenticated: Authenticated) -> None:
         self._authenticated = authenticated
-        self.awaited: P | None = None  # the answer that the exchange waits for
-        self.held: list[tuple[P | None, tuple[Buffer, ...]]] = []  # requests; None: one that gets no answer
+        self.awaited: RenewalAnswer | None = None  # the answer that the exchange waits for
+        # Requests; None: one that gets no answer.
+        self.held: list[tuple[PendingResponse[object] | None, tuple[Buffer, ...]]] = []
 
     @property
     def is_under_way(self) -> bool:
@@ -61,6 +62,11 @@ class Renewal(Generic[P]):
             return None
         return self._authenticated.session.start_again(exchange, correlation_id)
 
+    def await_answer(self, connection: RpcConnection, correlation_id: int) -> RenewalAnswer:
+        """Returns the answer to a request of the exchange, which is about to be sent."""
+        self.awaited = answer = RenewalAnswer(connection, correlation_id, self)
+        return answer
+
     def receive(self, frame: memoryview, correlation_id: int) -> Send | None:
         """Takes an answer; returns the next request, None at the end.
 
@@ -77,3 +83,19 @@ class Renewal(Generic[P]):
             return step
         self._authenticated.done(step.lifetime_ms)
         return None
+
+
+class RenewalAnswer(PendingResponse[object]):
+    """An answer of the exchange. No task waits for it alone: those that wait for held requests do."""
+
+    __slots__ = ("_renewal",)
+
+    def __init__(self, connection: RpcConnection, correlation_id: int, renewal: Renewal) -> None:
+        """Made by ``Renewal.await_answer``."""
+        super().__init__(connection, correlation_id, lambda frame: frame)
+        self._renewal = renewal
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the time of a held request is over whose wait was cancelled."""
+        return any(pending is not None and pending.is_overdue for pending, _ in self._renewal.held)

@@ -116,7 +116,7 @@ class RpcConnection:
         self._answers = 0  # since the peer said what it serves
         self.throttled_until = 0.0
         """When the peer reads requests again, on trio's clock in seconds, as its last answers said (KIP-219)."""
-        self._renewal: Renewal[PendingResponse[object]] | None = None
+        self._renewal: Renewal | None = None
         if authenticated is not None:
             from moldau.runtime.net.renewal import Renewal  # not loaded by clients without SASL
 
@@ -411,7 +411,7 @@ class RpcConnection:
         renewal.held.append((pending, frame))
         return True
 
-    def _renew(self, renewal: Renewal[PendingResponse[object]]) -> None:
+    def _renew(self, renewal: Renewal) -> None:
         try:
             step = renewal.begin(self._take_correlation_id())
         except SaslAuthenticationError as error:
@@ -423,12 +423,11 @@ class RpcConnection:
             self.fail(SESSION_LOST)
             raise ConnectionAbortedError(f"{self.peer}: {self._error}")
 
-    def _send_renewal(self, renewal: Renewal[PendingResponse[object]], step: Send) -> None:
-        renewal.awaited = pending = PendingResponse[object](self, step.correlation_id, lambda frame: frame)
-        self._pending.append(pending)
+    def _send_renewal(self, renewal: Renewal, step: Send) -> None:
+        self._pending.append(renewal.await_answer(self, step.correlation_id))
         self._queue((step.frame,))
 
-    def _advance_renewal(self, renewal: Renewal[PendingResponse[object]], frame: memoryview) -> None:
+    def _advance_renewal(self, renewal: Renewal, frame: memoryview) -> None:
         """Takes an answer of the re-authentication; at its end the requests that waited leave."""
         try:
             step = renewal.receive(frame, self._take_correlation_id())

@@ -6,13 +6,19 @@ Method: one connection over the virtual network, which drops its packets while r
 from __future__ import annotations
 
 import dataclasses
+import math
 import struct
+from types import SimpleNamespace
 
 import pytest
 import trio
 
+from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from moldau.protocol.messages.metadata import MetadataRequest
 from moldau.runtime.net.rpc import RpcConnection
+from moldau.runtime.sasl.core.client import ClientSession, ClientState
+from moldau.runtime.sasl.core.plain import PlainClient
+from moldau.runtime.sasl.network import Authenticated
 from moldau_jepsen.world.network.network import NetworkProfile
 from moldau_jepsen.world.world import run_world
 
@@ -117,6 +123,41 @@ def test_a_silent_peer_of_a_cancelled_request_is_noticed(story, is_open):
             with pytest.raises(ConnectionError, match="no answer"):
                 connection.submit_raw(API, 0, b"next")
         assert connection.is_open is is_open
+        connection.close()
+
+    run_world(run, 1, CALM)
+
+
+def authenticated(clock):
+    """An authentication that is due for its repetition (KIP-368)."""
+    keys = [ApiVersion(api_key=key, min_version=0, max_version=1) for key in (17, 36)]
+    session = ClientSession("PLAIN", "b:1000", "a", ("test", "1"))
+    session.state, session.api_versions = ClientState.AUTHENTICATED, ApiVersionsResponse(api_keys=keys)
+    login = SimpleNamespace(exchange_nowait=lambda: PlainClient("user", "password"), needs_fetch=False)
+    return Authenticated(session=session, login=login, clock=clock, again_at_ms=0.0, expires_at_ms=math.inf)
+
+
+@pytest.mark.parametrize("slept_s", [1.0, 10.0])
+def test_a_peer_that_is_silent_in_a_renewal_is_noticed(slept_s):
+    """Requests wait for its end. Each of them is cancelled before its own time is over."""
+
+    async def run(world):
+        listener = await world.node("b").environment.network.listen("b", 1000)
+        environment = world.node("a").environment
+        near = await environment.network.connect("b", 1000)
+        connection = RpcConnection(near, "a", authenticated=authenticated(environment.clock))
+        await listener.accept()
+        with trio.move_on_after(1.0):
+            await connection.submit_raw(API, 0, b"first").wait(5_000)
+        with trio.move_on_after(1.0):
+            await connection.submit_raw(API, 0, b"not overdue yet").wait(50_000)
+        await trio.sleep(slept_s)
+        if slept_s < 4:
+            connection.submit_raw(API, 0, b"next")
+        else:
+            with pytest.raises(ConnectionError, match="no answer"):
+                connection.submit_raw(API, 0, b"next")
+        assert connection.is_open is (slept_s < 4)
         connection.close()
 
     run_world(run, 1, CALM)
