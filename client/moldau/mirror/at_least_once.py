@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.cluster.client import TRANSPORT_ERRORS
+from moldau.mirror.reading import FIRST_STORE_MS
 from moldau.mirror.sending import UNLIMITED
 from moldau.producer import FatalTransactionError
 from moldau.protocol.errors import KafkaError
@@ -159,9 +160,11 @@ class AtLeastOnce:
     # --- positions
 
     async def _flush_forever(self) -> None:
+        wait_ms = min(self._flush_ms, FIRST_STORE_MS)
         while True:
-            await trio.sleep(self._flush_ms / 1000)
+            await trio.sleep(wait_ms / 1000)
             await self.flush()
+            wait_ms = self._flush_ms
 
     async def flush(self) -> None:
         """Stores the positions that moved, and the offset syncs; what fails is stored by a later flush."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 import trio
 
 from moldau.cluster.client import TRANSPORT_ERRORS
+from moldau.mirror.reading import FIRST_STORE_MS
 from moldau.producer import FatalTransactionError, TransactionAbortedError, TransactionError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import CorruptRecordError, InvalidRecordError
@@ -71,7 +72,8 @@ class ExactlyOnce:
         self._flush_ms = flush_ms
         self._statistics = statistics
         self._logger = logger
-        self._stored_at_ms = self._begun_ms = clock.monotonic_ms()
+        self._begun_ms = clock.monotonic_ms()
+        self._stored_at_ms = self._begun_ms - max(flush_ms - FIRST_STORE_MS, 0)  # of the last store
 
     async def run(self, stop: trio.Event) -> None:
         """Copies until ``stop`` is set.

@@ -26,7 +26,7 @@ from moldau.mirror.exactly_once import WATCH_S, ExactlyOnce
 from moldau.mirror.group_sync import GroupSync
 from moldau.mirror.internal import create_compacted, open_reader
 from moldau.mirror.positions import PositionStore
-from moldau.mirror.reading import FIRST_RETRY_MS, SourceReader
+from moldau.mirror.reading import FIRST_RETRY_MS, SourceMemory, SourceReader
 from moldau.mirror.sending import TargetSender
 from moldau.mirror.statistics import SourceStatistics
 from moldau.mirror.syncs import SyncWriter
@@ -75,6 +75,7 @@ class SourceFlow:
         self._settings = settings
         self._stop = stop
         self.statistics = SourceStatistics(alias=settings.alias)
+        self._memory = SourceMemory()
         self._logger = EventLogger("moldau.mirror", source=settings.alias, target=settings.target_alias)
 
     async def run(self) -> None:
@@ -148,6 +149,7 @@ class SourceFlow:
                 clients.consumer,
                 await store.read(),
                 starts_at_end=self._settings.config.get_str("auto.offset.reset") == "latest",
+                memory=self._memory,
                 retry_max_ms=self._settings.retry_max_ms,
                 statistics=self.statistics,
                 syncs=syncs,
@@ -157,10 +159,13 @@ class SourceFlow:
             await topics.refresh()
             self.statistics.is_running = True
             self._logger.info("source-mirrored", topics=len(topics.topics.known))
-            async with trio.open_nursery() as nursery:
-                self._start_side_tasks(nursery, clients, topics)
-                await self._copy(clients, reader, store, syncs, provenance)
-                nursery.cancel_scope.cancel()
+            try:
+                async with trio.open_nursery() as nursery:
+                    self._start_side_tasks(nursery, clients, topics)
+                    await self._copy(clients, reader, store, syncs, provenance)
+                    nursery.cancel_scope.cancel()
+            finally:
+                reader.remember()
 
     async def _open(self, stack: AsyncExitStack) -> Clients:
         settings, environment = self._settings, self._environment

@@ -7,6 +7,7 @@ same name are recognised, whatever their offsets are: such a partition is read f
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import trio
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 _IDLE_MS = 100.0
 FIRST_RETRY_MS = 500.0
+FIRST_STORE_MS = 1_000.0
+"""Positions are stored for the first time so soon: a crash before that begins again at the end of the partitions."""
 
 
 class Part(NamedTuple):
@@ -47,6 +50,16 @@ class Part(NamedTuple):
         return self.batches.topic_partition
 
 
+@dataclass(slots=True)
+class SourceMemory:
+    """What this process remembers of a source when its reader has failed and another one begins."""
+
+    first: dict[TopicPartition, UUID] | None = None
+    """The partitions that the source had at the first look, with their topic ids; None before that."""
+    positions: dict[TopicPartition, Position] = field(default_factory=dict)
+    """The last positions that the target has acknowledged; it need not have stored them."""
+
+
 class SourceReader:
     """The consumer of a source, and the progress of its partitions."""
 
@@ -57,12 +70,13 @@ class SourceReader:
         stored: Mapping[TopicPartition, Position],
         *,
         starts_at_end: bool,
+        memory: SourceMemory,
         retry_max_ms: float,
         statistics: SourceStatistics,
         syncs: SyncWriter,
         logger: EventLogger,
     ) -> None:
-        """``stored`` holds the positions of the target; ``starts_at_end`` is for partitions of the first ``want``."""
+        """``stored`` holds the positions of the target; ``starts_at_end`` is for partitions of the first look."""
         self.progress = Progress()
         self._environment = environment
         self._consumer = consumer
@@ -72,7 +86,7 @@ class SourceReader:
         self._syncs = syncs
         self._logger = logger
         self._wanted: dict[TopicPartition, UUID] | None = None
-        self._is_first = True
+        self._memory = memory
         self._ids: dict[TopicPartition, UUID] = {}
         self._former_ids: dict[TopicPartition, UUID] = {}
         self._retry_at_ms: dict[TopicPartition, float] = {}
@@ -80,6 +94,12 @@ class SourceReader:
         self._held: dict[TopicPartition, None] = {}
         self._starting: dict[TopicPartition, bool] = {}  # whose first offset is not known yet: whether it is the end
         self._retry = BackoffPolicy(initial_ms=FIRST_RETRY_MS, max_ms=retry_max_ms)
+
+    def remember(self) -> None:
+        """Keeps the positions for the next reader, because this one has ended."""
+        for partition, found in self.progress.by_partition.items():
+            if partition not in self._starting:
+                self._memory.positions[partition] = found.position
 
     def want(self, topics: Mapping[str, SourceTopic]) -> None:
         """Says which topics are to be read from the next poll on; the target has them already."""
@@ -128,6 +148,8 @@ class SourceReader:
         wanted, self._wanted = self._wanted, None
         assert wanted is not None
         former = self._ids
+        if self._memory.first is None:
+            self._memory.first = dict(wanted)
         for partition in [each for each in former if each not in wanted]:
             self._forget(partition)
         self._ids = {partition: former.get(partition, topic_id) for partition, topic_id in wanted.items()}
@@ -139,7 +161,6 @@ class SourceReader:
             # The id before the present one comes from a broker that is behind.
             elif topic_id not in (self._ids[partition], self._former_ids.get(partition)):
                 self._recreated(partition, topic_id)
-        self._is_first = False
 
     def _forget(self, partition: TopicPartition) -> None:
         found = self.progress.by_partition.get(partition)
@@ -151,15 +172,21 @@ class SourceReader:
             table.pop(partition, None)
 
     def _start(self, partition: TopicPartition, topic_id: UUID) -> None:
-        """Begins where the target knows the partition, else at its start, or at its end."""
+        """Begins where the target or an earlier reader knows the partition, else at its start, or at its end."""
         stored = self._stored.get(partition)
         start = stored_start(stored, topic_id)
         if start is not None:
             self._go(partition, start)
             return
+        start = stored_start(self._memory.positions.get(partition), topic_id)
+        if start is not None:
+            self._go(partition, start, is_news=True)
+            return
         if stored is not None:
             self._logger.warning("source-topic-recreated", partition=partition, former=stored.topic_id)
-        self._go_to_edge(partition, at_end=self._is_first and self._starts_at_end)
+        assert self._memory.first is not None, "partitions begin after the first look"
+        is_first = self._memory.first.get(partition) == topic_id
+        self._go_to_edge(partition, at_end=self._starts_at_end and is_first)
 
     def _go_to_edge(self, partition: TopicPartition, *, at_end: bool) -> None:
         """Begins at the start or at the end of a partition, as soon as its leader names the offset.

@@ -13,6 +13,7 @@ import trio
 from moldau import ErrorCode, KafkaError, TopicPartition
 from moldau.admin import ConfigAlteration, ConfigResource, ResourceType
 from moldau.admin.calls.acls import Acl, AclFilter
+from moldau.mirror.at_least_once import AtLeastOnce
 from moldau.mirror.core.formats import Heartbeat
 from moldau.mirror.status import source_status
 from moldau.producer.sender import Sender
@@ -355,6 +356,58 @@ def test_an_empty_partition_does_not_start_at_the_end_twice(support):
         await clusters.fill("east", "orders", numbers(0, 10))
         clusters.start(settings)
         await clusters.wait_values("hub", "east.orders", numbers(0, 10))
+
+    run_clusters(scenario)
+
+
+@pytest.mark.parametrize("support", ["disabled", "enabled"])
+def test_a_start_at_the_end_is_stored_at_once(support):
+    """The mirror is killed long before it stores positions for the second time."""
+
+    async def scenario(clusters):
+        await clusters.create("east", "orders")
+        await clusters.fill("east", "orders", numbers(0, 50))
+        keys = {"auto_offset_reset": "latest", "offset_flush_interval_ms": 60_000}
+        settings = clusters.settings(["east"], "hub", exactly_once_source_support=support, **keys)
+        clusters.start(settings)
+        await trio.sleep(5)
+        clusters.kill()
+        await clusters.fill("east", "orders", numbers(50, 60))
+        clusters.start(settings)
+        assert await clusters.wait_values("hub", "east.orders", numbers(50, 60)) == numbers(50, 60)
+
+    run_clusters(scenario)
+
+
+@pytest.mark.parametrize("flush_ms", [500, 600_000])
+def test_a_source_that_restarts_does_not_start_at_the_end(monkeypatch, flush_ms):
+    """Neither with a topic that was made meanwhile, nor where its position was not stored yet."""
+    failing, failed, has_failed = AtLeastOnce.run, trio.Event(), trio.Event()
+
+    async def fail_once(flow, stop):
+        if has_failed.is_set():
+            await failing(flow, stop)
+            return
+        with trio.move_on_after(5):
+            await failing(flow, stop)
+        failed.set()
+        await has_failed.wait()
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+
+    monkeypatch.setattr(AtLeastOnce, "run", fail_once)
+
+    async def scenario(clusters):
+        await clusters.create("east", "orders")
+        await clusters.fill("east", "orders", numbers(0, 50))
+        keys = {"auto_offset_reset": "latest", "offset_flush_interval_ms": flush_ms}
+        clusters.start(clusters.settings(["east"], "hub", **keys))
+        await failed.wait()
+        await clusters.create("east", "late")
+        await clusters.fill("east", "late", numbers(70, 80))
+        await clusters.fill("east", "orders", numbers(50, 60))
+        has_failed.set()
+        await clusters.wait_values("hub", "east.late", numbers(70, 80))
+        assert await clusters.wait_values("hub", "east.orders", numbers(50, 60)) == numbers(50, 60)
 
     run_clusters(scenario)
 

@@ -12,7 +12,7 @@ from moldau import Consumer, TopicPartition
 from moldau.mirror.core.formats import Position
 from moldau.mirror.core.settings import parse_settings
 from moldau.mirror.core.topics import SourceTopic
-from moldau.mirror.reading import FIRST_RETRY_MS, SourceReader
+from moldau.mirror.reading import FIRST_RETRY_MS, SourceMemory, SourceReader
 from moldau.mirror.statistics import SourceStatistics
 from moldau.mirror.syncs import SyncWriter
 from moldau.records import decode_records, encode_batch
@@ -39,6 +39,7 @@ class Lab:
             consumer,
             stored,
             starts_at_end=False,
+            memory=SourceMemory(),
             retry_max_ms=4_000,
             statistics=self.statistics,
             syncs=SyncWriter(settings, self.statistics),
