@@ -52,7 +52,7 @@ class Part(NamedTuple):
 
 @dataclass(slots=True)
 class SourceMemory:
-    """What this process remembers of a source when its reader has failed and another one begins."""
+    """The knowledge of a source that outlives its reader: another one begins when that has failed."""
 
     first: dict[TopicPartition, UUID] | None = None
     """The partitions that the source had at the first look, with their topic ids; None before that."""
