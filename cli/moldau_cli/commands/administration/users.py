@@ -75,6 +75,9 @@ def remove(user: User, mechanism: Of = Mechanism.SCRAM_SHA_256, bootstrap_server
     """Remove a credential; connections that have authenticated with it stay."""
 
     async def work(admin: Admin) -> None:
+        known = _mechanisms(user, await admin.describe_users())
+        if known and mechanism.value not in known:
+            raise UsageError(_lacking(user, mechanism, known, "remove"))
         await admin.remove_user_credential(user, mechanism=mechanism.value)
 
     with_admin(bootstrap_server, work)
@@ -91,11 +94,12 @@ def _set_password(
     password = _read_password()
 
     async def work(admin: Admin) -> None:
-        known = {(each.user, each.mechanism) for each in await admin.describe_users()}
-        if ((user, mechanism.value) in known) != exists:
-            have = "has no" if exists else "has a"
-            command = "add" if exists else "alter"
-            raise UsageError(f"user {user} {have} credential for {mechanism.value}; use: moldau users {command} {user}")
+        known = _mechanisms(user, await admin.describe_users())
+        if exists and mechanism.value not in known:
+            raise UsageError(_lacking(user, mechanism, known, "alter"))
+        if not exists and mechanism.value in known:
+            use = f"moldau users alter {user} --mechanism {mechanism.value}"
+            raise UsageError(f"user {user} has a credential for {mechanism.value}; use: {use}")
         await admin.set_user_password(user, password, mechanism=mechanism.value, iterations=iterations)
 
     with_admin(bootstrap_server, work)
@@ -103,6 +107,24 @@ def _set_password(
     output.answer(
         {"user": user, "mechanism": mechanism.value, "iterations": iterations, done: True},
         f"{done} {mechanism.value} of {user}",
+    )
+
+
+def _mechanisms(user: str, credentials: list[UserCredential]) -> list[str]:
+    return sorted(each.mechanism for each in credentials if each.user == user)
+
+
+def _lacking(user: str, mechanism: Mechanism, known: list[str], command: str) -> str:
+    """Returns an error for a user without this credential that names the one which the user has.
+
+    Otherwise the next attempt would add a second credential, and the former password would stay valid.
+    """
+    if not known:
+        return f"user {user} has no credential; use: moldau users add {user} --mechanism {mechanism.value}"
+    have = " and ".join(known)
+    return (
+        f"user {user} has no credential for {mechanism.value}, but for {have}; "
+        f"use: moldau users {command} {user} --mechanism {known[0]}"
     )
 
 
