@@ -25,6 +25,7 @@ from moldau.runtime.config import (
 )
 from moldau.runtime.ports.descriptors import COMFORTABLE
 from moldau.runtime.tls.context import controllers_environment, listener_tls
+from moldau_cli.nodes.certificates import unnamed_host
 from moldau_cli.nodes.format import directories, foreign_files
 from moldau_cli.nodes.group.layout import misplaced_data
 from moldau_quorum.node.directory import META_PROPERTIES
@@ -99,7 +100,7 @@ async def check_ports(environment: Environment, config: Config) -> list[Finding]
 
 
 def check_certificates(environment: Environment, config: Config) -> list[Finding]:
-    """Looks when the certificates of the listeners with TLS expire.
+    """Looks when the certificates of the listeners with TLS expire, and whether they name the hosts of these.
 
     Raises:
         ConfigError: a file cannot be used.
@@ -115,6 +116,9 @@ def check_certificates(environment: Environment, config: Config) -> list[Finding
         state = PROBLEM if days < 0 else WARNING if days < CERTIFICATE_DAYS_MIN else OK
         detail = f"{'expired' if days < 0 else 'expires'} at {at:%Y-%m-%d %H:%M:%S} UTC"
         found.append(Finding(check="certificate", subject=str(endpoint), state=state, detail=detail))
+        if (host := unnamed_host(environment, config, endpoint)) is not None:
+            detail = f"does not name {host}, the host that others connect to: they refuse it"
+            found.append(Finding(check="certificate", subject=str(endpoint), state=WARNING, detail=detail))
     return found
 
 
@@ -126,6 +130,8 @@ def check_directories(environment: Environment, config: Config) -> list[Finding]
         existing = _existing_ancestor(Path(path))
         if not existing.is_dir() or not os.access(existing, os.R_OK | os.W_OK | os.X_OK):
             detail = f"user {os.geteuid()} cannot write to {existing}"
+            if not existing.is_dir():
+                detail = f"{existing} is not a directory"
             found.append(Finding(check="directory", subject=path, state=PROBLEM, detail=detail))
             continue
         free = disk.free_bytes(str(existing))

@@ -273,7 +273,7 @@ def test_check_finds_what_is_wrong_with_the_machine(tmp_path):
     (tmp_path / "n").write_text("a file")
     done = run_command("node", "check", str(file), "--json")
     assert done.returncode == 1
-    assert "cannot write to" in findings(done)["directory", "problem"]
+    assert findings(done)["directory", "problem"] == f"{tmp_path / 'n'} is not a directory"
     assert (
         "exists; --force replaces it"
         in init(tmp_path, "n", "--role", "controller", "--node-id", "1", voters="1@a:1", code=2)[1].stderr
@@ -311,6 +311,38 @@ def test_the_check_says_when_certificates_expire(tmp_path, days, state):
     _, done = init(tmp_path, "n", *options, voters=f"101@127.0.0.1:{voter}", code=int(state == "problem"))
     detail = findings(done)["certificate", state]
     assert detail == f"{'expired' if days < 0 else 'expires'} at {ends:%Y-%m-%d %H:%M:%S} UTC"
+
+
+@pytest.mark.parametrize("versions", ["TLSv1.2", "TLSv1.3"])
+@pytest.mark.parametrize(
+    ("names", "host", "is_named"),
+    [
+        (("b1.example",), "b1.example", True),
+        (("*.a.example",), "b1.a.example", True),
+        (("b2.example",), "b1.example", False),
+        (("127.0.0.1",), "127.0.0.1", True),
+        (("127.0.0.2",), "127.0.0.1", False),
+    ],
+)
+def test_the_check_says_whose_certificate_it_is(tmp_path, names, host, is_named, versions):
+    """A node starts with the certificate of another one; then clients and the other brokers refuse it."""
+    chain, key = authority().issue(*names)
+    (tmp_path / "node.pem").write_text(key + chain)
+    (tmp_path / "trust.pem").write_text(authority().trust)
+    stores = ("--keystore", str(tmp_path / "node.pem"), "--truststore", str(tmp_path / "trust.pem"))
+    port, voter = take_free_ports(2)
+    both = f"101@{host}:{voter}"
+    more = ("--set", f"ssl.enabled.protocols={versions}", "--set", "ssl.client.auth=required")
+    for role, node, options in (("broker", 1, ("--host", host, "--port", str(port))), ("controller", 101, ())):
+        options = ("--role", role, "--node-id", str(node), *options, *stores, *more)
+        _, done = init(tmp_path, role, *options, voters=both)
+        said = findings(done).get(("certificate", "warning"))
+        wrong = f"does not name {host}, the host that others connect to: they refuse it"
+        assert said == (None if is_named else wrong), role
+        _, done = init(
+            tmp_path, role, *options, "--set", "ssl.endpoint.identification.algorithm=", "--force", voters=both
+        )
+        assert ("certificate", "warning") not in findings(done)
 
 
 def test_the_next_step_after_init_can_be_typed(tmp_path):
