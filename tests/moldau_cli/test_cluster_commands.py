@@ -553,7 +553,7 @@ def test_nodes_are_paused_killed_and_restarted(shell):
     assert {node["state"] for node in shell.json("cluster", "status")["nodes"]} == {"running"}
 
 
-def test_a_stopped_cluster_starts_again_with_its_data(shell):
+def test_a_stopped_cluster_starts_again_with_its_data(shell, monkeypatch):
     shell("topics", "create", "kept", "--partitions", "1")
     shell("produce", "kept", given="precious\n")
     assert shell.json("cluster", "stop") == {"stopped": 4, "killed": []}
@@ -561,4 +561,11 @@ def test_a_stopped_cluster_starts_again_with_its_data(shell):
     again = shell.json("cluster", "start")
     assert again["bootstrap"] == shell.started["bootstrap"]
     assert shell("consume", "kept", "--exit").stdout == "precious\n"
+    shell("cluster", "stop")
+    monkeypatch.setenv("MOLDAU_BOOTSTRAP", "prod.example:9092")  # another cluster, which a test must not change
+    noted = shell("cluster", "start").stderr
+    assert f"but that of MOLDAU_BOOTSTRAP (prod.example:9092); for this one, give -b {again['bootstrap']}\n" in noted
+    monkeypatch.setenv("MOLDAU_BOOTSTRAP", again["bootstrap"])
+    shell("cluster", "stop")
+    assert "commands do not use" not in shell("cluster", "start").stderr
     shell("cluster", "stop")

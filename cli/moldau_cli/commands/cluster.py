@@ -117,6 +117,22 @@ def start(
         )
         if cluster.client_config is not None:
             output.note(f"the administrator's login is in {cluster.client_config} (--command-config)")
+        _note_other_choice(cluster.bootstrap)
+
+
+def _note_other_choice(bootstrap: str) -> None:
+    """Warns that the next command would change another cluster, because a profile or variable goes first."""
+    import os
+
+    from moldau_cli.profiles.selection import other_choice
+
+    try:
+        other = other_choice(bootstrap, os.environ)
+    except UsageError as error:
+        output.note(f"commands need -b {bootstrap}: {error}")
+        return
+    if other is not None:
+        output.note(f"commands do not use this cluster, but that of {other}; for this one, give -b {bootstrap}")
 
 
 def _with_watchdog(settings: dict[str, str]) -> dict[str, str]:

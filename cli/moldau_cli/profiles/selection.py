@@ -67,3 +67,17 @@ def choose(given: str | None, *, config_address: str | None, named: str | None, 
     if profile is None:
         return Choice(address=None)
     return Choice(address=profile.bootstrap, source=origin_of(profile), profile=profile)
+
+
+def other_choice(address: str, environ: Mapping[str, str]) -> str | None:
+    """Returns source and addresses of the cluster that commands without an option use in place of that of ``address``.
+
+    None if they use that one, or the cluster nearby.
+
+    Raises:
+        UsageError: a profile does not exist, or the file of profiles cannot be used.
+    """
+    choice = choose(None, config_address=None, named=None, environ=environ)
+    if choice.address is None or choice.address == address:
+        return None
+    return f"{choice.source} ({choice.address})"
