@@ -6,7 +6,7 @@ A ``GroupType`` lists, shows, finds and deletes groups of one type; each command
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from moldau_cli import output
 from moldau_cli.client import deleting, refuse_failures, refuse_repeated, with_admin
@@ -36,6 +36,25 @@ class Described(Protocol):
 
 
 D = TypeVar("D", bound=Described)
+
+COMMANDS: Final = {"classic": "groups", "consumer": "groups", "share": "share-groups", "streams": "streams-groups"}
+"""The command for each type of group, as ListGroups names it."""
+
+
+async def refuse_other_type(admin: Admin, group: str, command: str) -> None:
+    """Refuses a group that exists, but is of a type that another command than ``command`` handles.
+
+    Otherwise the list of groups, which has all types, would show a group that does not exist according to the command.
+
+    Raises:
+        UsageError: the group is of another type.
+    """
+    from moldau_cli.operations.partial import ask_groups
+
+    found, _ = await ask_groups(admin)
+    for one in found:
+        if one.group_id == group and COMMANDS.get(one.type, command) != command:
+            raise UsageError(f"group {group!r} is a {one.type} group; use: moldau {COMMANDS[one.type]}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +151,7 @@ class GroupType(Generic[D]):
         except AdminError as error:
             failure = error.failures[group]
             if failure.code is ErrorCode.GROUP_ID_NOT_FOUND:
+                await refuse_other_type(admin, group, f"{self.name}-groups")
                 raise UsageError(f"there is no {self.name} group {group!r}{hint}") from error
             if failure.code is ErrorCode.UNSUPPORTED_VERSION:
                 remedy = f"moldau features upgrade --feature {self.name}.version=1"

@@ -1,9 +1,13 @@
-"""Goal: an interrupted roll says how to go on. Method: the progress of a roll at each place where Ctrl-C can come."""
+"""Goal: a roll that is interrupted, or cannot begin, says how to go on.
+
+Method: the progress of a roll at each place where Ctrl-C can come; a command in a directory without a cluster.
+"""
 
 from __future__ import annotations
 
 from moldau_cli.operations.rolling import RollProgress
 from moldau_cli.plans.roll import RollNode
+from support.commands import run_command
 
 
 def node(node_id, *roles):
@@ -32,3 +36,10 @@ def test_between_two_restarts_the_others_are_named():
 
 def test_after_the_last_restart_only_leaders_are_left():
     assert "moldau elect" in RollProgress(begun=True).after_interrupt()
+
+
+def test_a_roll_of_nodes_elsewhere_needs_their_command(tmp_path):
+    """The brokers may come from a profile or a variable, which say nothing about the machines."""
+    done = run_command("cluster", "roll", cwd=tmp_path)
+    where = tmp_path / "moldau-cluster"
+    assert done == (2, "", f"moldau: no cluster in {where}; for nodes elsewhere, give --restart-command\n")

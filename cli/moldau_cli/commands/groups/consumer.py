@@ -35,6 +35,7 @@ from moldau_cli.commands.groups.positions import (
 )
 from moldau_cli.completion import names
 from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.group_types import refuse_other_type
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -322,7 +323,7 @@ def reset(
     since_ms = earliest_ms(to_datetime, by_duration)
 
     async def work(admin: Admin) -> dict[TopicPartition, int]:
-        found = (await admin.describe_groups([group]))[group] if create else await _existing(admin, group, CREATES)
+        found = await _existing(admin, group, None if create else CREATES)
         refuse_members(f"group {group}", found.members)
         committed = {one: at.offset for one, at in (await admin.list_group_offsets(group)).items()}
         partitions = await living(admin, committed) if all_topics else await named_partitions(admin, wanted)
@@ -421,9 +422,16 @@ def delete(
     with_admin(bootstrap_server, work)
 
 
-async def _existing(admin: Admin, group: str, hint: str = "") -> GroupDescription:
+async def _existing(admin: Admin, group: str, hint: str | None = "") -> GroupDescription:
+    """Returns the description of a group; with ``hint`` None also that of a group that does not exist.
+
+    Raises:
+        UsageError: there is no such group, or it is of a type with a command of its own.
+    """
     description = (await admin.describe_groups([group]))[group]
     if description.state == DEAD:
+        await refuse_other_type(admin, group, "groups")
+    if description.state == DEAD and hint is not None:
         raise UsageError(f"there is no group {group!r}{hint}")
     return description
 

@@ -125,7 +125,10 @@ def _local(stack: ExitStack, directory: Path) -> LocalCluster:
     from moldau_cli.operations.local import launcher_errors
     from moldau_jepsen.launcher import open_cluster
     from moldau_jepsen.launcher.cluster import exclusive
+    from moldau_jepsen.launcher.spec import FILE_NAME
 
+    if directory == DEFAULT_DIRECTORY and not (directory / FILE_NAME).exists():
+        raise UsageError(f"no cluster in {directory.absolute()}; for nodes elsewhere, give --restart-command")
     with launcher_errors():
         cluster = open_cluster(directory)
         stack.enter_context(exclusive(directory))
