@@ -19,19 +19,25 @@ commands = typer.Typer(help="Inspect the metadata quorum, and change its voters 
 
 @commands.command()
 def status(bootstrap_server: BootstrapServer = None) -> None:
-    """Show leader, epoch, high watermark, and the lag of each replica of the metadata log."""
+    """Show leader, epoch, high watermark, and the lag of each replica of the metadata log.
+
+    The lag of a replica that does not answer the leader is that of its last answer.
+    """
+    from moldau_cli.health import is_silent
 
     async def work(admin: Admin) -> tuple[QuorumDescription, ClusterDescription]:
         return await admin.describe_quorum(), await admin.describe_cluster()
 
     quorum, cluster = with_admin(bootstrap_server, work)
     end = max((replica.log_end_offset for replica in quorum.voters), default=0)
+    now_ms = next((one.last_fetch_ms for one in quorum.voters if one.replica_id == quorum.leader_id), -1)
     rows: list[dict[str, output.Json]] = [
         {
             "node": replica.replica_id,
             "role": "leader" if replica.replica_id == quorum.leader_id else kind,
             "log_end_offset": replica.log_end_offset if replica.log_end_offset >= 0 else None,
             "lag": max(0, end - replica.log_end_offset) if replica.log_end_offset >= 0 else None,
+            "answers": not is_silent(replica, now_ms) if now_ms >= 0 else None,
         }
         for kind, replicas in (("voter", quorum.voters), ("observer", quorum.observers))
         for replica in replicas
@@ -50,7 +56,7 @@ def status(bootstrap_server: BootstrapServer = None) -> None:
         f"cluster {cluster.cluster_id}: leader {quorum.leader_id}, epoch {quorum.leader_epoch}, "
         f"high watermark {quorum.high_watermark}"
     )
-    output.answer_rows("replicas", ["node", "role", "log_end_offset", "lag"], rows)
+    output.answer_rows("replicas", ["node", "role", "log_end_offset", "lag", "answers"], rows)
 
 
 VoterId = Annotated[int, typer.Argument(metavar="NODE", min=0, help="Node id of a controller.")]

@@ -1,0 +1,48 @@
+"""Goal: the status of the quorum shows which voters are down, although nothing was written since they fell silent.
+
+Method: the command runs against an admin client with a quorum of three voters.
+"""
+
+import json
+
+import pytest
+import trio
+
+from moldau.admin import ClusterDescription, QuorumDescription, QuorumReplica
+from moldau_cli.commands.administration import quorum
+from support.commands import run_command
+
+NOW_MS = 1_700_000_000_000
+
+
+class Quorum:
+    """An admin client; ``ages_ms`` says how long ago the voters 101, 102, ... last answered the leader 101."""
+
+    def __init__(self, ages_ms, leader_id):
+        self._voters = tuple(
+            QuorumReplica(replica_id=101 + at, log_end_offset=7, last_fetch_ms=NOW_MS - age_ms, last_caught_up_ms=-1)
+            for at, age_ms in enumerate(ages_ms)
+        )
+        self._leader_id = leader_id
+
+    async def describe_quorum(self):
+        await trio.lowlevel.checkpoint()
+        quorum = {"leader_epoch": 1, "high_watermark": 7, "observers": ()}
+        return QuorumDescription(leader_id=self._leader_id, voters=self._voters, **quorum)
+
+    async def describe_cluster(self):
+        await trio.lowlevel.checkpoint()
+        return ClusterDescription(cluster_id="c", controller_id=1, brokers=())
+
+
+@pytest.mark.parametrize(("leader_id", "answers"), [(101, [True, True, False]), (-1, [None, None, None])])
+def test_a_voter_that_is_down_does_not_look_caught_up(monkeypatch, leader_id, answers):
+    """Its last answer had no lag, which stays true while the metadata do not change."""
+    admin = Quorum([0, 500, 60_000], leader_id)
+    monkeypatch.setattr(quorum, "with_admin", lambda _, work: trio.run(work, admin))
+    replicas = json.loads(run_command("quorum", "status", "--json").stdout)["replicas"]
+    assert [one["lag"] for one in replicas] == [0, 0, 0]
+    assert [one["answers"] for one in replicas] == answers
+    words = {True: "yes", False: "no", None: "-"}
+    rows = run_command("quorum", "status").stdout.splitlines()[2:]
+    assert [row.split()[-1] for row in rows] == [words[one] for one in answers]
