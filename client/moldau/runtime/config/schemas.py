@@ -56,6 +56,19 @@ def _check_connections(config: Config) -> list[str]:
     return problems_of(connections_of_ips, config)
 
 
+def _check_super_users(config: Config) -> list[str]:
+    """Refuses names that no principal has, above all a list with commas, which would be one name.
+
+    A comma may be part of a distinguished name (``User:CN=a,O=b``), but not before another ``User:``.
+    """
+    for each in config.get_str("super.users").split(";"):
+        kind, _, name = each.strip().partition(":")
+        if each.strip() and not (kind and name and ",User:" not in name.replace(" ", "")):
+            form = "expected principals such as User:alice, separated by semicolons"
+            return [f"super.users: {form}, not {each.strip()!r}"]
+    return []
+
+
 def _check_protocols(config: Config) -> list[str]:
     problems = problems_of(controller_protocol, config)
     if problems:
@@ -114,7 +127,15 @@ BROKER_CONFIG = ConfigSchema.of(
         *SASL_KEYS,
         *SECURITY_KEYS,
     ),
-    (check_server, _check_connections, _check_protocols, _check_topic_defaults, check_group_defaults, check_processes),
+    (
+        check_server,
+        _check_connections,
+        _check_super_users,
+        _check_protocols,
+        _check_topic_defaults,
+        check_group_defaults,
+        check_processes,
+    ),
     listener_prefix="listener.name.",
     unserved=KAFKA_KEYS,
     unserved_prefixes=KAFKA_PREFIXES,

@@ -107,6 +107,20 @@ def test_invalid_listener_settings_are_refused(changes, problem):
     assert any(problem in each for each in caught.value.problems), caught.value.problems
 
 
+@pytest.mark.parametrize(
+    "text", ["User:node,User:admin", "User:node, User:admin", "alice", "User:a;bob", "User:", ":a"]
+)
+def test_super_users_that_no_principal_is_are_refused(text):
+    """Each of these would be a name without rights: the nodes or the administrator would be refused later."""
+    with pytest.raises(ConfigError, match=r"super\.users: expected principals such as User:alice, separated by semi"):
+        node(super__users=text)
+
+
+@pytest.mark.parametrize("text", ["", "User:a", "User:a; User:b;", "User:CN=node,O=Example;User:admin", "Group:a"])
+def test_super_users_are_separated_by_semicolons(text):
+    assert node(super__users=text).get_str("super.users") == text
+
+
 def test_a_controller_that_knows_itself_alone_is_found_out():
     """Started for the first time, it would ask itself for a quorum for ever."""
     alone = {"controller__quorum__voters": "DROP", "controller__quorum__bootstrap__servers": "localhost:9093"}
