@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from pyspark_moldau.source.core.options import Subscription
     from pyspark_moldau.wire.group_offsets import GroupOffsets
 
 logger = logging.getLogger(__name__)
@@ -131,9 +132,7 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen = dict(ends)
         self._check_topics(begin, topic_ids)
         for topic, number in sorted(begin.keys() - ends.keys()):
-            report_loss(
-                f"{topic}-{number} was deleted while the query read it, or the query no longer names it", options
-            )
+            report_loss(_missing(topic, number, options.subscription), options)
         replaced = replaced_topics(topic_ids_of(start), topic_ids, options)
         begin = {partition: at for partition, at in begin.items() if partition[0] not in replaced}
         if self._target is not None:
@@ -330,3 +329,17 @@ class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             OptionError: Always.
         """
         self._refuse()
+
+
+def _missing(topic: str, number: int, subscription: Subscription) -> str:
+    """Returns why a partition of the checkpoint is not among those of the query."""
+    named = subscription.topics if subscription.topics is not None else subscription.assignment
+    if named is None:
+        return f"{topic}-{number} was deleted while the query read it, or the query no longer names it"
+    numbers = None if subscription.assignment is None else subscription.assignment.get(topic)
+    if topic in named and (numbers is None or number in numbers):
+        return f"{topic}-{number} was deleted while the query read it"
+    return (
+        f"{topic}-{number} is in the checkpoint, and the query does not name it; give a query of other topics a "
+        "checkpoint of its own"
+    )

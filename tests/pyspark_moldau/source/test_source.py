@@ -476,11 +476,33 @@ def test_checkpoints_without_topic_ids_are_read(log):
         reader.latestOffset({"logOffset": 7}, ReadAllAvailable())
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"subscribe": "u"},
+            "t-0 is in the checkpoint, and the query does not name it; give a query of other topics a",
+        ),
+        ({"subscribe": None, "assign": '{"t": [1]}'}, "t-0 is in the checkpoint, and the query does not name it"),
+        ({"subscribe": None, "subscribePattern": "u.*"}, "t-0 was deleted .*, or the query no longer names it"),
+    ],
+)
+def test_a_checkpoint_of_other_topics_is_not_a_deletion(log, monkeypatch, changes, words):
+    monkeypatch.setattr(planning, "SETTLE_S", 0.0)
+    start = stream(log).initialOffset()
+    log.create("u", 1, "id-u")
+    given = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"} | changes
+    options = parse_options({key: value for key, value in given.items() if value is not None}, streaming=True)
+    reader = source.MoldauStreamReader(options, connect=lambda client: log)
+    with pytest.raises(DataLossError, match=words):
+        reader.latestOffset(start, ReadAllAvailable())
+
+
 def test_a_deleted_topic_ends_a_query_or_waits_for_it(log, monkeypatch):
     monkeypatch.setattr(planning, "SETTLE_S", 0.0)
     start = stream(log).initialOffset()
     log.delete("t")
-    with pytest.raises(DataLossError, match="t-0 was deleted while the query read it"):
+    with pytest.raises(DataLossError, match="t-0 was deleted while the query read it; set failOn"):
         stream(log).latestOffset(start, ReadAllAvailable())
     reader = stream(log, failOnDataLoss="false")
     gone = reader.latestOffset(start, ReadAllAvailable())
