@@ -57,6 +57,7 @@ from moldau.producer.core.transaction_values import (
     Outcome,
     PreparedTransaction,
     State,
+    described,
 )
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
@@ -152,7 +153,7 @@ class TransactionManager:
                     f"cannot {action}: the transaction of {self.transactional_id!r} was {name}; "
                     "the call that asked for it ended before that was known"
                 )
-        raise RuntimeError(f"cannot {action}: transactional producer {self.transactional_id!r} is {self.state.value}")
+        raise RuntimeError(f"cannot {action}: {described(self.transactional_id, self.state, action)}")
 
     def _ask(self, action: State) -> Outcome:
         """Enters the state of an init, a commit or an abort; returns where its outcome will be."""

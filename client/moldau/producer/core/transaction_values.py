@@ -24,6 +24,16 @@ class State(enum.Enum):
     FATAL_ERROR = "failed for good"
 
 
+def described(transactional_id: str, state: State, action: str) -> str:
+    """Returns the words for a producer that refuses an action in this state, and for the call that it misses."""
+    remedy = {
+        State.UNINITIALIZED: "; call init_transactions first",
+        State.READY: "" if action.startswith("init") else "; begin a transaction first, with transaction()",
+        State.IN_TRANSACTION: "; commit or abort it first",
+    }.get(state, "")
+    return f"transactional producer {transactional_id!r} is {state.value}{remedy}"
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Outcome:
     """The outcome of one init, commit, abort or sending of offsets, independent of later calls.

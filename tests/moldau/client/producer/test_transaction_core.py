@@ -81,15 +81,16 @@ def test_pauses_between_attempts_double_up_to_the_limit():
 def test_calls_in_a_wrong_state_are_refused_with_a_message():
     manager = make()
     for action in (manager.begin, manager.begin_commit, manager.begin_abort, manager.check_sending):
-        with pytest.raises(RuntimeError, match="'id' is not initialized"):
+        with pytest.raises(RuntimeError, match="'id' is not initialized; call init_transactions first"):
             action()
     manager = ready()
-    with pytest.raises(RuntimeError, match="cannot initialize transactions"):
+    with pytest.raises(RuntimeError, match=r"cannot initialize transactions: transactional producer 'id' is ready$"):
         manager.begin_init()
-    with pytest.raises(RuntimeError, match="cannot commit"):
-        manager.begin_commit()
+    for action in (manager.begin_commit, manager.check_sending):
+        with pytest.raises(RuntimeError, match=r"is ready; begin a transaction first, with transaction\(\)$"):
+            action()
     manager.begin()
-    with pytest.raises(RuntimeError, match="is in a transaction"):
+    with pytest.raises(RuntimeError, match="is in a transaction; commit or abort it first"):
         manager.begin()
 
 
