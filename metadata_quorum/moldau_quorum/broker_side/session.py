@@ -280,7 +280,9 @@ class BrokerSession:
                 ErrorCode.INVALID_REQUEST,
             ):
                 raise _refusal(registration, code)
-            self._log.warning("registration-refused", error=ErrorCode.of(code).name)
+            self._log.warning(
+                "registration-refused", error=ErrorCode.of(code).name, reason=str(_refusal(registration, code))
+            )
             await trio.sleep(REGISTRATION_RETRY_MS / 1000)
 
     async def _beat(self) -> None:
@@ -321,7 +323,10 @@ class BrokerSession:
 def _refusal(registration: BrokerRegistration, code: int) -> RegistrationRefusedError:
     name = ErrorCode.of(code).name
     if code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
-        return DuplicateBrokerError(f"broker id {registration.broker_id} belongs to another live broker ({name})")
+        return DuplicateBrokerError(
+            f"node.id {registration.broker_id} belongs to another live broker, or to one that ended just now ({name}): "
+            "if both are to run, give this node a node.id of its own and empty log.dirs"
+        )
     if code == ErrorCode.INCONSISTENT_CLUSTER_ID:
         return RegistrationRefusedError(
             f"this node belongs to cluster {registration.cluster_id!r}, the controllers to another one ({name}): "

@@ -198,7 +198,9 @@ def test_a_controlled_shutdown_moves_leaders_first() -> None:
     run_world(main, 11)
 
 
-def test_a_second_broker_with_a_live_id_is_refused() -> None:
+def test_a_second_broker_with_a_live_id_is_refused(caplog) -> None:
+    """The log says from the first attempt on what is wrong: the last one may be a minute away."""
+
     async def main(world) -> None:
         cluster = TestCluster(world, controllers=1)
         cluster.start_controllers()
@@ -215,8 +217,11 @@ def test_a_second_broker_with_a_live_id_is_refused() -> None:
             metadata_offset=lambda: 0,
             registration_timeout_ms=3000,
         )
-        with pytest.raises(DuplicateBrokerError, match="another live broker"):
+        with pytest.raises(DuplicateBrokerError, match="another live broker") as refused:
             await impostor.run()
+        reasons = {one.getMessage() for one in caplog.records if "registration-refused" in one.getMessage()}
+        assert [str(refused.value) in one for one in reasons] == [True]
+        assert "give this node a node.id of its own" in str(refused.value)
         assert cluster.brokers[1].session.fenced is False
 
     run_world(main, 5)
