@@ -3,8 +3,8 @@
 The first of these that is there counts: ``--bootstrap-server``; ``bootstrap.servers`` of ``--command-config``;
 ``--profile``; MOLDAU_BOOTSTRAP; the profile of MOLDAU_PROFILE; the profile in use; ``./moldau-cluster``; the default.
 
-The settings of a profile go only to its own address, unless the user names the profile for this command
-(``--profile`` or MOLDAU_PROFILE). So a login of one cluster is never sent to another by accident.
+The settings of a profile go only to its own addresses, or some of them, unless the user names the profile for this
+command (``--profile`` or MOLDAU_PROFILE). So a login of one cluster is never sent to another by accident.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from moldau.values import list_elements
+from moldau_cli.errors import UsageError
 from moldau_cli.profiles.store import load_profiles, profiles_file
 
 if TYPE_CHECKING:
@@ -55,11 +57,13 @@ def choose(given: str | None, *, config_address: str | None, named: str | None, 
     if explicit is not None:
         profile = load_profiles().get(explicit, "--profile" if named else PROFILE_VARIABLE)
     if given:
+        profile = profile or (_with_address(given) if variable is None else None)
         return Choice(address=given, source="--bootstrap-server", profile=profile)
     if config_address:
         return Choice(address=config_address, source="bootstrap.servers of --command-config", profile=profile)
     inherited = environ.get(BOOTSTRAP_VARIABLE)
     if inherited and not named:
+        profile = profile or (_with_address(inherited) if variable is None else None)
         return Choice(address=inherited, source=BOOTSTRAP_VARIABLE, profile=profile)
     if profile is None and variable is None:
         known = load_profiles()
@@ -67,6 +71,21 @@ def choose(given: str | None, *, config_address: str | None, named: str | None, 
     if profile is None:
         return Choice(address=None)
     return Choice(address=profile.bootstrap, source=origin_of(profile), profile=profile)
+
+
+def _with_address(given: str) -> Profile | None:
+    """Returns the profile in use if all the given addresses are among its own; else None.
+
+    A file of profiles that cannot be used is no error here: the address was given.
+    """
+    try:
+        known = load_profiles()
+    except UsageError:
+        return None
+    profile = known.by_name.get(known.current)
+    if profile is None or not set(list_elements(given)) <= set(list_elements(profile.bootstrap)):
+        return None
+    return profile
 
 
 def other_choice(address: str, environ: Mapping[str, str]) -> str | None:

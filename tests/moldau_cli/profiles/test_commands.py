@@ -7,6 +7,7 @@ import pytest
 
 from moldau_cli.client import bootstrap_of, command_config, use_command_config
 from moldau_cli.profiles.selection import choose
+from moldau_cli.profiles.store import profiles_file
 from support.client.socket_cluster import cluster
 from support.commands import run_command
 
@@ -96,6 +97,26 @@ def test_settings_go_to_no_other_cluster_by_accident(home):
     assert used(MOLDAU_BOOTSTRAP=ENVIRONMENT).profile is None
     assert choose(OPTION, config_address=None, named="p", environ={}).profile.name == "p"
     assert used(MOLDAU_BOOTSTRAP=ENVIRONMENT, MOLDAU_PROFILE="p").profile.name == "p"
+
+
+def test_settings_go_to_one_of_the_addresses_of_a_profile(home):
+    """An operator asks a single broker of the cluster in use; without its settings TLS would refuse the command."""
+    several = f"{PROFILE},{OPTION}"
+    run("profile", "add", "p", "-b", several, "-X", "security.protocol=SSL")
+
+    def of(given, **environ):
+        found = choose(given, config_address=None, named=None, environ=environ)
+        return found.address, None if found.profile is None else found.profile.name
+
+    assert of(OPTION) == of(None, MOLDAU_BOOTSTRAP=OPTION) == (OPTION, "p")
+    assert of(f"{OPTION}, {PROFILE}") == (f"{OPTION}, {PROFILE}", "p")
+    assert of(f"{OPTION},{ENVIRONMENT}") == (f"{OPTION},{ENVIRONMENT}", None)
+    assert of(OPTION, MOLDAU_PROFILE="") == (OPTION, None)
+    run("profile", "add", "q", "-b", ENVIRONMENT)
+    run("profile", "use", "q")
+    assert of(OPTION) == (OPTION, None)
+    profiles_file().write_text("no profiles")
+    assert of(OPTION) == (OPTION, None)
 
 
 def test_commands_use_address_and_settings(home):
