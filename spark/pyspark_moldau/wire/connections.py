@@ -80,7 +80,7 @@ class BrokerConnection:
         self._has_answered = False
         self._until_s = math.inf
         context, login = tls_context(client), login_of(client)
-        self._tls_remedy = "SSL" if login is None else "SASL_SSL"
+        self._tls_remedy = "SSL, or SASL_SSL if it demands a login" if login is None else "SASL_SSL"
         kinds, protocols = _OTHERWISE.get((context is not None, login is not None), ("", ""))
         self._hint = f"; if its listener uses {kinds}, set {PREFIX}security.protocol to {protocols}" if kinds else ""
         self._socket = socket.create_connection((host, port), timeout=client.connect_timeout_ms / 1000)

@@ -70,7 +70,11 @@ def closed_port():
 
 ANSWERS = {
     "hangs up": ({}, b"", r"closed the connection; if its listener uses TLS or SASL, set kafka\.security\.protocol to"),
-    "TLS": ({}, b"\x15\x03\x03\0\x02\x02\x46", r"this listener speaks TLS: set kafka\.security\.protocol to SSL"),
+    "TLS": (
+        {},
+        b"\x15\x03\x03\0\x02\x02\x46",
+        r"this listener speaks TLS: set kafka\.security\.protocol to SSL, or SASL_SSL if it demands a login",
+    ),
     "HTTP": ({}, b"HTTP/1.1 400 Bad Request\r\n\r\n", "is none of Kafka's protocol .*: is this another service?"),
     "no TLS, hangs up": ({"kafka.security.protocol": "SSL"}, b"", "does not speak TLS: set .* to PLAINTEXT, or use"),
     "no TLS": (
