@@ -222,7 +222,9 @@ def _reason(error: Exception) -> str:
     if isinstance(error, socket.gaierror):
         return str(error.strerror)
     if isinstance(error, OSError) and error.errno:
-        return os.strerror(error.errno)
+        usual = os.strerror(error.errno)
+        said = error.strerror or usual
+        return usual if usual in said else said  # the number of an error of TLS or of a name's look-up says nothing
     return " ".join(str(error).split()) or type(error).__name__
 
 

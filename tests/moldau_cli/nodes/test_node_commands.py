@@ -18,12 +18,15 @@ from hypothesis import strategies as st
 
 from moldau.runtime.config import listeners, parse_server_config
 from moldau.runtime.config.listeners import SecurityProtocol
+from moldau.runtime.ports.real import real_environment
+from moldau.runtime.tls.context import ListenerTls
 from moldau_cli.errors import UsageError
 from moldau_cli.nodes import format as format_module
 from moldau_cli.nodes.checks import clock_offset_ms
 from moldau_cli.nodes.file import INTERNAL_REPLICAS, NewNode, configuration_text, parse_voters
 from moldau_jepsen.launcher.ports import take_free_ports
 from support.certificates import authority
+from support.client.socket_cluster import cluster
 from support.commands import run_command
 from support.interop.clients import wait_until
 from support.started import Command
@@ -425,6 +428,28 @@ def test_init_asks_voters_over_tls(tmp_path):
         finally:
             node.terminate()
             assert node.wait(timeout=30) == 0
+
+
+def test_a_voter_that_cannot_be_asked_has_a_reason(tmp_path):
+    """The system's number of a failed handshake is that of any protocol error."""
+    chain, key = authority().issue("127.0.0.1")
+    (tmp_path / "node.pem").write_text(key + chain)
+    stores = ("--keystore", str(tmp_path / "node.pem"))
+    trusts = ("--truststore", str(tmp_path / "node.pem"))
+    secure = ListenerTls(authority().settings("127.0.0.1"), real_environment().disk)
+    with cluster(secure) as fake:
+        port, closed = take_free_ports(2)
+        voters = f"101@{fake.bootstrap},102@no-such-host.invalid:9093,103@127.0.0.1:{closed}"
+        options = ("--role", "broker", "--node-id", "1", "--host", "127.0.0.1", "--port", str(port), *stores, *trusts)
+        _, done = init(tmp_path, "n", *options, voters=voters)
+    rows = json.loads(done.stdout)["checks"]
+    said = [row["detail"] for row in rows if row["check"] == "voter"]
+    words = (
+        "TLS handshake failed: CERT",
+        "host name 'no-such-host.invalid' cannot be",
+        "no answer: Connection refused",
+    )
+    assert [each in one for each, one in zip(words, said, strict=True)] == [True] * 3, said
 
 
 def test_the_unit_is_valid(tmp_path):
