@@ -346,6 +346,7 @@ class Sender:
                 self._accumulator.set_producer_id(response.producer_id, response.producer_epoch)
             elif code.retriable or not code.fatal:
                 client.logger.info("producer-id-refused", code=code.name)
+                self._accumulator.id_refusal = code.name
                 self._retry_id_at_ms = client.now_ms + client.retry.initial_ms
             else:
                 self.fail(KafkaError(code, f"no producer id: {code.message}"))
@@ -353,6 +354,7 @@ class Sender:
             self.fail(error)
         except TRANSPORT_ERRORS as error:
             client.logger.info("producer-id-failed", error=error)
+            self._accumulator.id_refusal = str(error)
             self._retry_id_at_ms = client.now_ms + client.retry.initial_ms
         finally:
             self._is_fetching_id = False

@@ -113,6 +113,7 @@ class Accumulator:
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = -1
         self.needs_producer_id = limits.is_idempotent
+        self.id_refusal = ""  # why the last request for a producer id failed, for an error text
         self._turn = 0
 
     @property
@@ -521,7 +522,11 @@ class Accumulator:
                 break
             expired.append(batch)
         for batch in expired:
-            message = f"{batch.partition}: not delivered within {limit_ms:g} ms of send ({batch.progress()})"
+            progress = batch.progress()
+            if batch.attempts == 0 and self.needs_producer_id:
+                last = f" ({self.id_refusal})" if self.id_refusal else ""
+                progress += f": brokers have sent no producer id, which they get from the controllers{last}"
+            message = f"{batch.partition}: not delivered within {limit_ms:g} ms of send ({progress})"
             self._discard(batch, KafkaError(ErrorCode.REQUEST_TIMED_OUT, message))
         return expired
 

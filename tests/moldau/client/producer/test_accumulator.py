@@ -297,6 +297,18 @@ def test_an_expired_batch_says_why_it_was_not_delivered():
     assert "(no attempt could be made)" in str(unsent.error)
 
 
+def test_a_batch_without_a_producer_id_says_so():
+    """Brokers have none for new producers while a majority of the controllers is down."""
+    core = Accumulator(Limits(linger_ms=0, delivery_timeout_ms=1_000))
+    words = "no attempt could be made: brokers have sent no producer id, which they get from the controllers"
+    for number, refusal in enumerate(("", "COORDINATOR_LOAD_IN_PROGRESS")):
+        core.id_refusal = refusal
+        add(core, now=number * 1_000)
+        assert sent(core, number * 1_000) == []
+        (unsent,) = core.expire((number + 1) * 1_000)
+        assert f"({words}{f' ({refusal})' if refusal else ''})" in str(unsent.error)
+
+
 def test_retries_end():
     core = accumulator(linger_ms=0, retries=1)
     add(core)
