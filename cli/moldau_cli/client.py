@@ -15,6 +15,7 @@ from moldau.runtime.tasks.exceptions import leaves
 from moldau.values import list_elements
 from moldau_cli import output
 from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.words import address_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -464,14 +465,9 @@ async def _check_reachable(bootstrap: str) -> None:
     """Fails within seconds, instead of after a client's long retries, if no broker listens."""
     import trio
 
-    from moldau.runtime.config import ConfigError, parse_address
-
     reasons = []
     for address in list_elements(bootstrap):
-        try:
-            host, port = parse_address(address)
-        except (ConfigError, ValueError) as error:
-            raise UsageError(f"{_address_source}: expected HOST:PORT, not {address!r}") from error
+        host, port = address_of(address, f"{_address_source}: ")
         try:
             with trio.fail_after(PROBE_TIMEOUT_S):
                 stream = await trio.open_tcp_stream(host, port)

@@ -18,6 +18,25 @@ def is_number(text: str) -> bool:
     return text.isdecimal() and len(text) <= len(str(NUMBER_MAX)) and int(text) <= NUMBER_MAX
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns a number with its noun: "1 broker", "2 brokers"."""
+    return f"{number} {noun if number == 1 else noun + 's'}"
+
+
+def address_of(text: str, source: str) -> tuple[str, int]:
+    """Parses ``HOST:PORT``; ``source`` says where the text comes from, in front of the error.
+
+    Raises:
+        UsageError: it has another form, or there is no such port.
+    """
+    from moldau.runtime.config import parse_address
+
+    try:
+        return parse_address(text)
+    except ValueError as error:
+        raise UsageError(f"{source}expected HOST:PORT, not {text!r} ({error})") from error
+
+
 def parse_settings(pairs: list[str], *, may_repeat: bool = True) -> dict[str, str]:
     """Parses ``KEY=VALUE`` words; the last one of a key counts.
 

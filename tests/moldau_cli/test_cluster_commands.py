@@ -464,6 +464,7 @@ def test_replicas_move_and_leaders_are_elected(shell):
         (["groups", "reset", "typo", "--topic", "lines", "--to", "latest"], 2, "no group 'typo'; --create makes it"),
         (["topics", "list", "-b", "127.0.0.1:1"], 1, "no broker answers"),
         (["topics", "list", "-b", "nonsense"], 2, "expected HOST:PORT"),
+        (["topics", "list", "-b", "h:99999"], 2, "not 'h:99999' ('h:99999': port 99999 is not from 0 to 65535)"),
         (["consume", "lines", "-X", "fetch.min.byte=1"], 2, "fetch.min.bytes"),
         (["reassign", "start", "lines", "0", "1,1"], 2, "expected different broker ids"),
         (["reassign", "start", "lines", "0", "1,9"], 2, "9"),

@@ -13,7 +13,7 @@ from moldau_cli import output
 from moldau_cli.commands.operations.roll import roll
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.operations.local import launcher_errors
-from moldau_cli.words import parse_settings
+from moldau_cli.words import counted, parse_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -208,7 +208,8 @@ def _report_health(bootstrap_server: str | None) -> None:
         output.answer(document, "")
     else:
         output.write_line(
-            f"{found}: {len(problems)} problems; {brokers} brokers, {topics} topics, {partitions} partitions"
+            f"{found}: {counted(len(problems), 'problem')}; {counted(brokers, 'broker')}, {counted(topics, 'topic')}, "
+            f"{counted(partitions, 'partition')}"
         )
         if seen.refusals.total:
             output.write_line(f"logins refused since the nodes started: {seen.refusals.text()}")

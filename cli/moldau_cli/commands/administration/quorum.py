@@ -9,6 +9,7 @@ import typer
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, command_environment, with_admin
 from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.words import address_of
 
 if TYPE_CHECKING:
     from moldau import Admin
@@ -69,12 +70,7 @@ def add_voter(
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Make a running controller a voter; returns when it has caught up and the change is committed."""
-    from moldau.runtime.config import ConfigError, parse_address
-
-    try:
-        host, port = parse_address(address)
-    except (ConfigError, ValueError) as error:
-        raise UsageError(f"expected HOST:PORT, not {address!r}") from error
+    host, port = address_of(address, "")
 
     async def work(admin: Admin) -> None:
         await admin.add_voter(node, host, port)

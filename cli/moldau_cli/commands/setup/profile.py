@@ -10,7 +10,7 @@ import typer
 from moldau_cli import output
 from moldau_cli.completion import names
 from moldau_cli.errors import UsageError
-from moldau_cli.words import parse_settings
+from moldau_cli.words import address_of, parse_settings
 
 if TYPE_CHECKING:
     from moldau_cli.profiles.core.document import Profile, Profiles
@@ -128,13 +128,10 @@ def remove(name: Annotated[str, typer.Argument(help="Name of the profile.", auto
 
 def _check(bootstrap: str, settings: dict[str, str]) -> None:
     """Refuses addresses and keys that no client could use."""
-    from moldau.runtime.config import ADMIN_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG, ConfigError, parse_address
+    from moldau.runtime.config import ADMIN_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG, ConfigError
 
     for address in bootstrap.split(","):
-        try:
-            parse_address(address.strip())
-        except (ConfigError, ValueError) as error:
-            raise UsageError(f"--bootstrap-server: expected HOST:PORT, not {address!r}") from error
+        address_of(address.strip(), "--bootstrap-server: ")
     for key, value in settings.items():
         schema = next((one for one in (ADMIN_CONFIG, PRODUCER_CONFIG, CONSUMER_CONFIG) if key in one.keys), None)
         if schema is None:
