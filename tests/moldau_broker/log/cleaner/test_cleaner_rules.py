@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 
@@ -283,3 +284,30 @@ def test_each_cleaned_segment_lists_its_own_aborted_transactions() -> None:
     assert sum(map(bool, listed)) >= 2
     assert sum(map(len, listed)) == 8
     assert all(base <= last < end for (base, end), own in zip(bounds, listed, strict=False) for last in own)
+
+
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+@pytest.mark.parametrize("former", [10, 30, 60])
+def test_a_deleted_key_of_a_new_topic_stays_deleted(former: int, is_checkpointed: bool) -> None:
+    """The next log of a name is not clean, however far the cleaner came in the deleted one.
+
+    A tombstone in it may go only after the older value of its key.
+    """
+    lab = Lab(delete_retention_ms=DAY)
+    for number in range(former):
+        lab.put(b"key%d" % number, b"v")
+    lab.fill()
+    assert lab.clean() > 0
+    if is_checkpointed:
+        lab.tick()
+    assert lab.manager.delete(PARTITION, lab.now)
+    lab.log = lab.manager.get_or_create(PARTITION, topic_id=UUID(int=2), now_ms=lab.now)
+    lab.put(b"gone", b"secret")
+    lab.put(b"gone", None)
+    for _ in range(3):
+        for number in range(40):
+            lab.put(b"key%d" % number, b"w")
+        lab.fill()
+        assert lab.clean() > 0
+        lab.now += 2 * DAY
+    assert lab.committed() == {b"key%d" % number: b"w" for number in range(40)}
