@@ -5,12 +5,18 @@ Method: stories against the pure core, with virtual time and with commits of the
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from moldau.protocol.messages.list_groups import ListGroupsRequest
+from moldau.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
 from moldau.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -22,6 +28,9 @@ from moldau_broker.coordinator.group.core.config import GroupConfig
 from support.coordinator.consumer_world import GROUP, SESSION_MS, ConsumerClient, group_of
 from support.coordinator.group_world import Consumer, CoreDriver, code_of, commit_request, join_request, leave_request
 from support.coordinator.migration_world import COOPERATIVE, EAGER, ClassicClient, subscription_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def world(**limits: Any) -> CoreDriver:
@@ -367,3 +376,81 @@ def test_a_group_is_stable_once_all_have_their_target(
         name = f"m{number}"
         found.members[name] = ConsumerMember(member_id=name, epoch=member_epoch, state=step)
     assert found.state.value == state
+
+
+def joins(driver: CoreDriver, member: ConsumerClient) -> None:
+    del member
+    ConsumerClient(driver, "b", ("u",)).send()
+
+
+def leaves(driver: CoreDriver, member: ConsumerClient) -> None:
+    driver.send(ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id=member.member_id, member_epoch=-1), 1)
+
+
+def falls_silent(driver: CoreDriver, member: ConsumerClient) -> None:
+    del member
+    driver.pass_time(SESSION_MS)
+
+
+def resubscribes(*topics: str) -> Callable[[CoreDriver, ConsumerClient], None]:
+    def act(driver: CoreDriver, member: ConsumerClient) -> None:
+        del driver
+        member.topics, member.sends_all = topics, True
+        member.send()
+
+    return act
+
+
+def outcome_of_deletion(
+    act: Callable[[CoreDriver, ConsumerClient], None], *, is_in_flight: bool
+) -> tuple[list[int], list[tuple[str, int]]]:
+    """Returns the codes of an OffsetDelete that follows ``act``, and the partitions whose offsets are left."""
+    driver = world()
+    driver.topics.counts = {"t": 1, "u": 1, "v": 1}
+    driver.make_topic("v")
+    for topic in driver.topics.counts:
+        driver.ask(commit_request(1, "", -1, group=GROUP, topic=topic), 9)
+    member = ConsumerClient(driver, "a", ("t", "v"))
+    rest(driver, [member])
+    driver.auto_commit = False
+    act(driver, member)
+    assert driver.uncommitted
+    if not is_in_flight:
+        driver.commit()
+    request = OffsetDeleteRequest(
+        group_id=GROUP,
+        topics=[
+            OffsetDeleteRequestTopic(name=name, partitions=[OffsetDeleteRequestPartition(partition_index=0)])
+            for name in driver.topics.counts
+        ],
+    )
+    request_id = driver.send(request, 0)
+    driver.commit()
+    answer: Any = driver.answers[request_id]
+    codes = [topic.partitions[0].error_code for topic in answer.topics]
+    return codes, sorted(driver.core.offsets.committed(GROUP))
+
+
+@pytest.mark.parametrize(
+    ("act", "kept"),
+    [
+        (joins, "tuv"),
+        (leaves, ""),
+        (falls_silent, ""),
+        (resubscribes("t"), "t"),
+        (resubscribes("t", "u", "v"), "tuv"),
+        (resubscribes("u"), "u"),
+        (resubscribes(), ""),
+    ],
+)
+def test_a_deletion_of_offsets_follows_the_write_in_flight(
+    act: Callable[[CoreDriver, ConsumerClient], None], kept: str
+) -> None:
+    """The tombstones come behind that write in the log, so they must not concern a topic that a member reads by then.
+
+    Whether the write of a join, a leave or a new subscription is committed already makes no difference.
+    """
+    codes = [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if topic in kept else ErrorCode.NONE for topic in "tuv"]
+    expected = codes, [(topic, 0) for topic in kept]
+    assert outcome_of_deletion(act, is_in_flight=False) == expected
+    assert outcome_of_deletion(act, is_in_flight=True) == expected
