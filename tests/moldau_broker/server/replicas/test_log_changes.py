@@ -1,0 +1,137 @@
+"""Goal: once all files are in step with the metadata, a broker has the logs of its present replicas and no others.
+
+Method: all short histories of one partition, whose topic is created, deleted, created again and moved, with the real
+replica manager over a virtual disk. After each change the metadata are applied or merged with the next ones, and the
+files follow at once or later.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+
+from moldau.values import BrokerId
+from moldau_broker.log.config import LogConfig
+from moldau_broker.log.values import TopicPartition
+from moldau_broker.server.replicas.collaborators import TopicSettings
+from moldau_broker.server.replicas.replica_manager import ReplicaManager, ReplicaSettings
+from moldau_quorum.metadata.image import MetadataImage, delta_between
+from moldau_quorum.metadata.records import (
+    ClusterRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from support.log.lab import open_manager
+from support.log.model import START_MS, VirtualMachine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from moldau_quorum.metadata.image import TopicImage
+    from moldau_quorum.metadata.records import MetadataRecord
+
+KEY = TopicPartition("t", 0)
+HERE, THERE = BrokerId(1), BrokerId(2)
+IDS = [UUID(int=number) for number in (5, 3, 7, 1, 9)]
+"""Of the topics in turn; a delta names its partitions in the order of these."""
+MERGE, APPLY, FOLLOW = "merge", "apply", "follow"
+"""Nothing follows a change before the next one, the memory follows, or the memory and all files."""
+
+
+def nothing(*_: object, **__: object) -> None:
+    """Does nothing."""
+
+
+class Broker:
+    """The replicas and logs of a broker, and the metadata that it is to follow."""
+
+    def __init__(self) -> None:
+        self.logs = open_manager(VirtualMachine(1), ["/d1"])
+        directories: Any = SimpleNamespace(
+            place=nothing, reconcile=nothing, gone=nothing, went_offline=nothing, moves_changed=nothing, offline={}
+        )
+        clock: Any = SimpleNamespace(monotonic_ms=lambda: 0.0, wall_ms=lambda: START_MS)
+        self.replicas = ReplicaManager(
+            clock,
+            ReplicaSettings(broker_id=HERE, lag_time_max_ms=1_000),
+            self.logs,
+            lambda *_: TopicSettings(log=LogConfig(), min_insync_replicas=1),
+            directories=directories,
+            on_isr_proposal=nothing,
+            on_directory_failure=nothing,
+        )
+        following: Any = SimpleNamespace(follow=nothing, unfollow=nothing, policy_changed=nothing)
+        self.replicas.connect(following, nothing)
+        self.image = self.applied = MetadataImage()
+        self.made = 0
+        self.commit(ClusterRecord(cluster_id="c"))
+        self.follow(FOLLOW)
+
+    def commit(self, *records: MetadataRecord) -> None:
+        self.image = self.image.apply(records, offset=self.image.offset + 1, epoch=1).image
+
+    def follow(self, how: str) -> None:
+        if how == MERGE:
+            return
+        for _ in self.replicas.apply(delta_between(self.applied, self.image)):
+            pass
+        self.applied = self.image
+        while how == FOLLOW and len(self.replicas.log_changes):
+            self.replicas.log_changes.step()
+
+    @property
+    def topic(self) -> TopicImage | None:
+        return self.image.topics_by_name.get(KEY.topic)
+
+    def change(self, place: BrokerId | None) -> None:
+        """Creates the topic on a broker, moves its partition there, or deletes it."""
+        topic = self.topic
+        if topic is None:
+            assert place is not None
+            topic_id = IDS[self.made]
+            self.made += 1
+            self.commit(
+                TopicRecord(name=KEY.topic, topic_id=topic_id),
+                PartitionRecord(topic_id=topic_id, partition_id=0, replicas=(place,), isr=(place,), leader=place),
+            )
+        elif place is None:
+            self.commit(RemoveTopicRecord(topic_id=topic.topic_id))
+        else:
+            epoch = topic.partitions[0].partition_epoch + 1
+            moved = PartitionChangeRecord(
+                topic_id=topic.topic_id,
+                partition_id=0,
+                partition_epoch=epoch,
+                leader=place,
+                isr=(place,),
+                replicas=(place,),
+            )
+            self.commit(moved)
+
+
+def histories(length: int) -> Iterator[tuple[BrokerId | None, ...]]:
+    """Yields where the partition is after each change, None while there is no topic; each change is one."""
+    for places in product((HERE, THERE, None), repeat=length):
+        if all(before != after for before, after in zip((None, *places), places, strict=False)):
+            yield places
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4])
+def test_files_follow_the_metadata_in_any_rhythm(length: int) -> None:
+    for places in histories(length):
+        for rhythm in product((MERGE, APPLY, FOLLOW), repeat=length - 1):
+            broker = Broker()
+            for place, how in zip(places, (*rhythm, FOLLOW), strict=True):
+                broker.change(place)
+                broker.follow(how)
+            wanted = {} if places[-1] != HERE or broker.topic is None else {KEY: broker.topic.topic_id}
+            history = places, rhythm
+            assert {key: log.topic_id for key, log in broker.logs.logs.items()} == wanted, history
+            assert {key: each.topic_id for key, each in broker.replicas.partitions.items()} == wanted, history
+            assert all(broker.replicas.partitions[key].log is broker.logs.logs[key] for key in wanted), history
