@@ -19,7 +19,7 @@ from moldau_broker.coordinator.group.consumer.core.state import ConsumerGroup
 from moldau_broker.coordinator.group.core.config import GroupConfig
 from moldau_broker.coordinator.group.core.group import GroupState
 from support.coordinator.consumer_world import GROUP, ConsumerClient, group_of, settle
-from support.coordinator.group_world import CoreDriver, code_of, heartbeat_request, join_request
+from support.coordinator.group_world import CoreDriver, code_of, commit_request, heartbeat_request, join_request
 from support.coordinator.migration_world import (
     BEAT,
     COOPERATIVE,
@@ -334,6 +334,28 @@ def test_commits_by_generation() -> None:
     assert clients[0].commit() is ErrorCode.ILLEGAL_GENERATION
     newcomer.epoch -= 1
     assert newcomer.commit() is ErrorCode.STALE_MEMBER_EPOCH
+
+
+@pytest.mark.parametrize("moment", ["before", "in flight", "after"])
+@pytest.mark.parametrize(("lag", "code"), [(0, ErrorCode.NONE), (1, ErrorCode.ILLEGAL_GENERATION)])
+def test_commits_of_classic_members_outlast_a_downgrade(moment: str, lag: int, code: ErrorCode) -> None:
+    """They are checked by member and generation at every moment; a member keeps what it has read since its join."""
+    driver = driver_of()
+    clients = classic_group(driver)
+    newcomer = ConsumerClient(driver, "c")
+    rest([*clients, newcomer])
+    driver.auto_commit = False
+    if moment != "before":
+        request = newcomer.request()
+        request.member_epoch = -1
+        driver.send(request, 1)
+        assert len(driver.uncommitted) == 1
+    if moment == "after":
+        driver.commit()
+        assert driver.core.consumers.get(GROUP) is None
+    sent = [driver.send(commit_request(7, client.member_id, client.epoch - lag), 9) for client in clients]
+    driver.commit()
+    assert [code_of(driver.answers[each]) for each in sent] == [code, code]
 
 
 def test_description_gives_the_type_of_each_member() -> None:
