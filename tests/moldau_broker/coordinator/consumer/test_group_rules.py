@@ -32,6 +32,8 @@ from support.coordinator.migration_world import COOPERATIVE, EAGER, ClassicClien
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    Act = Callable[[CoreDriver, ConsumerClient], None]
+
 
 def world(**limits: Any) -> CoreDriver:
     driver = CoreDriver(GroupConfig(migration_policy="bidirectional", initial_rebalance_delay_ms=0, **limits))
@@ -392,7 +394,7 @@ def falls_silent(driver: CoreDriver, member: ConsumerClient) -> None:
     driver.pass_time(SESSION_MS)
 
 
-def resubscribes(*topics: str) -> Callable[[CoreDriver, ConsumerClient], None]:
+def resubscribes(*topics: str) -> Act:
     def act(driver: CoreDriver, member: ConsumerClient) -> None:
         del driver
         member.topics, member.sends_all = topics, True
@@ -401,22 +403,29 @@ def resubscribes(*topics: str) -> Callable[[CoreDriver, ConsumerClient], None]:
     return act
 
 
-def outcome_of_deletion(
-    act: Callable[[CoreDriver, ConsumerClient], None], *, is_in_flight: bool
-) -> tuple[list[int], list[tuple[str, int]]]:
-    """Returns the codes of an OffsetDelete that follows ``act``, and the partitions whose offsets are left."""
-    driver = world()
+def reader_of_two_topics(**limits: Any) -> tuple[CoreDriver, ConsumerClient]:
+    """Returns a group with offsets of three topics, and its member, which reads ``t`` and ``v``."""
+    driver = world(**limits)
     driver.topics.counts = {"t": 1, "u": 1, "v": 1}
     driver.make_topic("v")
     for topic in driver.topics.counts:
         driver.ask(commit_request(1, "", -1, group=GROUP, topic=topic), 9)
-    member = ConsumerClient(driver, "a", ("t", "v"))
-    rest(driver, [member])
+    return driver, ConsumerClient(driver, "a", ("t", "v"))
+
+
+def change(driver: CoreDriver, member: ConsumerClient, act: Act, *, is_in_flight: bool) -> None:
     driver.auto_commit = False
     act(driver, member)
     assert driver.uncommitted
     if not is_in_flight:
         driver.commit()
+
+
+def outcome_of_deletion(act: Act, *, is_in_flight: bool) -> tuple[list[int], list[tuple[str, int]]]:
+    """Returns the codes of an OffsetDelete that follows ``act``, and the partitions whose offsets are left."""
+    driver, member = reader_of_two_topics()
+    rest(driver, [member])
+    change(driver, member, act, is_in_flight=is_in_flight)
     request = OffsetDeleteRequest(
         group_id=GROUP,
         topics=[
@@ -431,21 +440,20 @@ def outcome_of_deletion(
     return codes, sorted(driver.core.offsets.committed(GROUP))
 
 
-@pytest.mark.parametrize(
-    ("act", "kept"),
-    [
-        (joins, "tuv"),
-        (leaves, ""),
-        (falls_silent, ""),
-        (resubscribes("t"), "t"),
-        (resubscribes("t", "u", "v"), "tuv"),
-        (resubscribes("u"), "u"),
-        (resubscribes(), ""),
-    ],
-)
-def test_a_deletion_of_offsets_follows_the_write_in_flight(
-    act: Callable[[CoreDriver, ConsumerClient], None], kept: str
-) -> None:
+CHANGES: list[tuple[Act, str]] = [
+    (joins, "tuv"),
+    (leaves, ""),
+    (falls_silent, ""),
+    (resubscribes("t"), "t"),
+    (resubscribes("t", "u", "v"), "tuv"),
+    (resubscribes("u"), "u"),
+    (resubscribes(), ""),
+]
+"""Events that change which topics the members read, and the topics that they read then."""
+
+
+@pytest.mark.parametrize(("act", "kept"), CHANGES)
+def test_a_deletion_of_offsets_follows_the_write_in_flight(act: Act, kept: str) -> None:
     """The tombstones come behind that write in the log, so they must not concern a topic that a member reads by then.
 
     Whether the write of a join, a leave or a new subscription is committed already makes no difference.
@@ -454,3 +462,22 @@ def test_a_deletion_of_offsets_follows_the_write_in_flight(
     expected = codes, [(topic, 0) for topic in kept]
     assert outcome_of_deletion(act, is_in_flight=False) == expected
     assert outcome_of_deletion(act, is_in_flight=True) == expected
+
+
+@pytest.mark.parametrize("is_in_flight", [False, True])
+@pytest.mark.parametrize(("act", "kept"), CHANGES)
+def test_an_expiry_of_offsets_follows_the_write_in_flight(act: Act, kept: str, is_in_flight: bool) -> None:
+    """As a deletion: all offsets are old, and those stay that a member will read when the write is committed."""
+    limits = {"offsets_retention_ms": 100_000, "offsets_retention_check_interval_ms": 1_000}
+    driver, member = reader_of_two_topics(**limits)
+    for _ in range(19):
+        member.beat()
+        driver.pass_time(5_000)
+    member.beat()
+    driver.pass_time(4_000)
+    assert len(driver.core.offsets.committed(GROUP)) == 3
+    change(driver, member, act, is_in_flight=is_in_flight)
+    for _ in range(2):  # a group with tombstones in flight waits for the next round
+        driver.pass_time(2_000)
+        driver.commit()
+    assert sorted(driver.core.offsets.committed(GROUP)) == [(topic, 0) for topic in kept]
