@@ -311,3 +311,40 @@ def test_a_deleted_key_of_a_new_topic_stays_deleted(former: int, is_checkpointed
         assert lab.clean() > 0
         lab.now += 2 * DAY
     assert lab.committed() == {b"key%d" % number: b"w" for number in range(40)}
+
+
+def test_a_deleted_key_of_a_moved_log_stays_deleted() -> None:
+    """A move begins during a cleaning and copies what is not cleaned yet: how far that cleaning comes says nothing."""
+    lab = Lab(directories=("/d1", "/d2"), delete_retention_ms=DAY)
+
+    def close_segments() -> None:
+        lab.fill()
+        for directory in lab.manager.directories:
+            directory.recovery_points.write_now({PARTITION: lab.log.log_end_offset})
+
+    def copy() -> None:
+        while not lab.manager.copy_to_future(PARTITION, lab.now):
+            pass
+
+    lab.put(b"gone", b"secret")
+    lab.put(b"gone", None)
+    for number in range(40):
+        lab.put(b"key%d" % number, b"v")
+    close_segments()
+    (step,) = lab.manager.cleaner_works(lab.now)
+    step.run()
+    (target,) = set(lab.directories) - {lab.log.parent_directory}
+    lab.manager.alter_replica_log_dir(PARTITION, target, lab.now)
+    copy()
+    step.complete()
+    assert lab.clean() > 0, "the cleaning goes on"
+    copy()
+    lab.log = lab.manager.replace_current_with_future(PARTITION, lab.now)
+    assert lab.committed()[b"gone"] is None
+    for _ in range(3):
+        for number in range(40):
+            lab.put(b"key%d" % number, b"w")
+        close_segments()
+        assert lab.clean() > 0
+        lab.now += 2 * DAY
+    assert lab.committed() == {b"key%d" % number: b"w" for number in range(40)}
