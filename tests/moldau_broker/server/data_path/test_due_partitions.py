@@ -14,6 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
+from moldau.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from moldau.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -196,3 +201,41 @@ def test_due_partitions_answer_as_all_partitions(version: int) -> None:
         assert consumers.due() == 0, "partitions at rest are still looked at"
 
     run_cluster(scenario)
+
+
+@pytest.mark.parametrize("version", [BY_NAME, BY_ID])
+@pytest.mark.parametrize("ending", ["deleted", "moved"])
+def test_the_end_of_replicas_at_rest_is_answered(ending: str, version: int) -> None:
+    """Else a consumer waits for records of a broker that has the partition no more, and looks for no other leader."""
+
+    async def scenario(cluster: Any) -> None:
+        consumers = Consumers(cluster, version)
+        client = cluster.client(1)
+        await client.create_topic("a", partitions=PARTITIONS)  # without settings, whose change would make them due
+        led = [number for number in range(PARTITIONS) if await cluster.leader("a", number) == 1]
+        assert led
+        consumers.ids["a"] = cluster.image().topics_by_name["a"].topic_id
+        for number in led:
+            consumers.want(("a", number), 0)
+
+        def ended() -> bool:
+            """Returns whether the replicas are gone, and lets the consumers fetch as long as they are not."""
+            is_over = not any(cluster.replica(1, "a", number) for number in led)
+            if not is_over:
+                consumers.fetch()
+            return is_over
+
+        for _ in range(3):
+            assert not ended()
+        assert consumers.due() == 0
+        if ending == "deleted":
+            await client.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="a")], timeout_ms=5000))
+        else:
+            moves = [ReassignablePartition(partition_index=number, replicas=[2]) for number in led]
+            await client.request(
+                AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="a", partitions=moves)])
+            )
+        await cluster.until(ended)
+        assert consumers.fetch() == len(led)
+
+    run_cluster(scenario, brokers=2)
