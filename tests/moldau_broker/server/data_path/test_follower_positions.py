@@ -15,7 +15,7 @@ from moldau.values import LeaderEpoch
 from moldau_broker.log.errors import OffsetOutOfRangeError
 from moldau_broker.log.partition.epoch_cache import LeaderEpochCache
 from moldau_broker.replication.fetch_session import FetchPartition, FetchSession
-from moldau_broker.replication.replica import Role
+from moldau_broker.replication.replica import PartitionState, Replica, Role
 from moldau_broker.server.data_path.follower_positions import FollowerPositions
 
 EPOCHS = (0, 1, 2)
@@ -129,3 +129,108 @@ def test_a_follower_that_registered_again_is_looked_at_whole():
     query.replica_epoch = 6
     assert list(positions.unconfirmed(query, session, session.due_partitions(), 1_500)) == wanted
     assert session.replica_epoch == 6
+
+
+END, START, ALIVE = 5, 2, {1: 10, 2: 20}
+
+
+class Resting:
+    """A leader of one partition, and a session of a follower that has all of it."""
+
+    def __init__(self) -> None:
+        self.replica = Replica(1, high_watermark=0, log_end_offset=END, lag_time_max_ms=1e9, min_insync_replicas=1)
+        self.replica.apply(self.state(), END, 0)
+        self.replica.followed(2, 20, END, START, 0, ALIVE)
+        assert self.replica.high_watermark == END
+        self.partition: Any = SimpleNamespace(
+            error=ErrorCode.NONE,
+            replica=self.replica,
+            log=SimpleNamespace(storage=SimpleNamespace(log_start_offset=START)),
+        )
+        self.wanted = FetchPartition(b"t", 0, END, 1 << 20, LeaderEpoch(1), log_start_offset=START)
+        self.wanted.sent_high_watermark, self.wanted.sent_log_start_offset = END, START
+        self.wanted.agreed_epoch = 1
+        self.replicas: Any = SimpleNamespace(by_raw_id={(b"t", 0): self.partition})
+        self.session = FetchSession(1, privileged=True, uses_topic_ids=True, now_ms=0)
+        self.session.add(self.wanted)
+        self.session.replica_epoch = 20
+
+    def state(self, leader: int = 1, epoch: int = 1, version: int = 1, isr: tuple[int, ...] = (1, 2)) -> Any:
+        numbers: Any = {"leader": leader, "leader_epoch": epoch, "partition_epoch": version, "isr": isr}
+        return PartitionState(replicas=(1, 2), **numbers)
+
+    def looks(self, broker_epoch: int = 20) -> bool:
+        """Returns whether the leader looks at the partition for the next fetch."""
+        query: Any = SimpleNamespace(replica_id=2, replica_epoch=broker_epoch, version=17)
+        found = FollowerPositions(self.replicas).unconfirmed(query, self.session, self.session.due_partitions(), 1)
+        assert bool(found) is bool(self.session.due), "what is not looked at is at rest"
+        return bool(found)
+
+
+def append(resting: Resting) -> None:
+    resting.replica.log_end_moved(END + 1, 0, ALIVE)
+
+
+def delete_records(resting: Resting) -> None:
+    resting.partition.log.storage.log_start_offset += 1
+
+
+def leave_out_the_high_watermark(resting: Resting) -> None:
+    resting.wanted.sent_high_watermark -= 1
+
+
+def end_the_replica(resting: Resting) -> None:
+    resting.partition.error = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def forget_the_replica(resting: Resting) -> None:
+    resting.replicas.by_raw_id.clear()
+
+
+def lead_in_a_new_epoch(resting: Resting) -> None:
+    resting.replica.apply(resting.state(epoch=2, version=2), END, 0)
+
+
+def follow_another(resting: Resting) -> None:
+    resting.replica.apply(resting.state(leader=2, epoch=2, version=2), END, 0)
+
+
+def shrink(resting: Resting) -> None:
+    resting.replica.apply(resting.state(version=2, isr=(1,)), END, 0)
+
+
+def be_behind(resting: Resting) -> None:
+    resting.wanted.fetch_offset -= 1
+
+
+def start_later(resting: Resting) -> None:
+    resting.wanted.log_start_offset += 1
+
+
+def be_unchecked(resting: Resting) -> None:
+    resting.wanted.agreed_epoch = -1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        append,
+        delete_records,
+        leave_out_the_high_watermark,
+        end_the_replica,
+        forget_the_replica,
+        lead_in_a_new_epoch,
+        follow_another,
+        shrink,
+        be_behind,
+        start_later,
+        be_unchecked,
+    ],
+)
+def test_a_partition_rests_only_while_nothing_is_new(change):
+    """Between two fetches of a follower, any single change is enough for a look; without one there is none."""
+    assert not Resting().looks()
+    assert Resting().looks(broker_epoch=21), "the follower has registered again"
+    changed = Resting()
+    change(changed)
+    assert changed.looks()
