@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,9 @@ class Queue:
     def step(self) -> None:
         self.left -= 1
 
+    def perform(self, key: TopicPartition) -> None:
+        """Does nothing: the partition's files follow later."""
+
 
 @pytest.mark.parametrize(("in_memory", "on_disk"), [(PARTITIONS, 0), (0, PARTITIONS), (PARTITIONS, PARTITIONS)])
 def test_others_run_between_the_steps(in_memory: int, on_disk: int) -> None:
@@ -69,6 +73,47 @@ def test_others_run_between_the_steps(in_memory: int, on_disk: int) -> None:
     assert (steps, queue.left) == (in_memory, 0)
     expected = in_memory // STEPS + on_disk * TURNS_OF_OTHERS
     assert expected <= turns <= expected + 10
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, TURNS_OF_OTHERS])
+@pytest.mark.parametrize("sizes", list(product((1, AT_ONCE_MAX + 1), repeat=3)))
+def test_no_change_is_left_out(sizes: tuple[int, ...], turns: int) -> None:
+    """Each applied delta begins where the one before it ended, however large they are and how soon they follow."""
+    queue = Queue(0)
+    applied: list[MetadataImage] = []
+
+    def apply(delta):
+        assert delta.previous is applied[-1]
+        applied.append(delta.image)
+        yield
+
+    async def main() -> MetadataImage:
+        metadata = SimpleNamespace(image=MetadataImage())
+        applier = MetadataApplier(metadata, apply, lambda: queue)
+        applied.append(applier._applied)
+        metadata.image = MetadataImage(offset=0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(applier.run)
+            await applier.begin()
+            for number, size in enumerate(sizes):
+                queue.left += 1  # the task may be among the turns that it leaves to others
+                applier.wake()
+                await trio.lowlevel.checkpoint()
+                topic_id = uuid.UUID(int=number + 1)
+                records: list[MetadataRecord] = [TopicRecord(name=f"t{number}", topic_id=topic_id)]
+                records += [
+                    PartitionRecord(topic_id=topic_id, partition_id=index, replicas=(1,), isr=(1,), leader=1)
+                    for index in range(size)
+                ]
+                applier.on_delta(metadata.image.apply(records, offset=number + 1, epoch=1))
+                for _ in range(turns):
+                    await trio.lowlevel.checkpoint()
+            for _ in range(100):
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        return metadata.image
+
+    assert trio.run(main) is applied[-1]
 
 
 class Driven:
