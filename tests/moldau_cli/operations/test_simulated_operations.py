@@ -26,7 +26,7 @@ from moldau_cli.operations.throttling import throttle_moves
 from moldau_cli.plans.balance.execution import RunningMove
 from moldau_cli.plans.balance.planner import plan_balance
 from moldau_cli.plans.balance.state import Options
-from moldau_cli.plans.throttle import LEADER_REPLICAS
+from moldau_cli.plans.throttle import FOLLOWER_REPLICAS, LEADER_REPLICAS
 from support.cluster.broker_cluster import batch, run_cluster, values_of
 from support.cluster.directory_stories import TWO, place, prepared
 from support.proof import proof_beyond
@@ -291,6 +291,30 @@ def test_an_interrupted_drain_leaves_no_throttle_behind(monkeypatch):
             assert await throttled(admin, cluster) == [LEADER_REPLICAS]
             listed = (await admin.describe_configs([ORDERS]))[ORDERS][LEADER_REPLICAS]
             assert listed.value == "99:7", "what the operator limits stays limited"
+
+    run_cluster(scenario, brokers=4)
+
+
+def test_a_drain_keeps_the_throttle_of_running_moves():
+    """A partition that an earlier drain took off the broker moves on: only the end of that move lifts its limit."""
+
+    async def scenario(cluster):
+        await cluster.client(1).create_topic("orders", partitions=1, replicas=1)
+        async with admin_of(cluster) as admin:
+            (old,) = (await admin.describe_topics(["orders"]))["orders"].partitions[0].replicas
+            down, drained = [node for node in cluster.broker_ids if node not in (1, old)][:2]
+            cluster.kill(down)
+            await cluster.until(lambda: cluster.image().brokers[down].fenced)
+            await admin.alter_configs({ORDERS: [ConfigAlteration(name=LEADER_REPLICAS, value=f"0:{drained}")]})
+            move = {("orders", 0): [down]}
+            await throttle_moves(admin, move, 1_000_000)
+            await admin.alter_partition_reassignments(move)
+            for lists in ([f"0:{drained},0:{old}", f"0:{down}"], ["", ""]):
+                assert await drain_broker(admin, drained, options(throttle=1_000_000, at_once_max=9)) == 0
+                await trio.sleep(1)  # a broker describes the configuration that it has learned so far
+                entries = (await admin.describe_configs([ORDERS]))[ORDERS]
+                assert [entries[key].value for key in (LEADER_REPLICAS, FOLLOWER_REPLICAS)] == lists
+                await admin.alter_partition_reassignments({("orders", 0): None} if lists[0] else {})
 
     run_cluster(scenario, brokers=4)
 
