@@ -116,6 +116,43 @@ def test_the_last_member_leaves_no_state_behind(members: int) -> None:
     run_world(main, 1)
 
 
+@pytest.mark.parametrize("is_read", [False, True])
+@pytest.mark.parametrize(
+    ("leads", "leader_epoch", "is_same", "stays"),
+    [(True, 3, True, True), (False, 3, True, False), (True, 5, True, False), (True, 3, False, False)],
+)
+def test_a_state_lasts_for_one_leader_epoch(
+    leads: bool, leader_epoch: int, is_same: bool, stays: bool, is_read: bool
+) -> None:
+    """Another leader may have stored acknowledgements between two epochs of this one, which would deliver them again.
+
+    A broker that is behind takes over both changes of the leader as one, and leads before and after it.
+    """
+
+    async def main(world: World) -> None:
+        memory = MemoryPersister()
+        memory.delay_ms = 100.0
+        replicas: Any = SimpleNamespace(waits=SimpleNamespace(wake_fetches=lambda _: None))
+        groups = groups_of(world, replicas, memory)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(groups.run)
+            key = (TOPIC, 0)
+            groups.sessions.fetch(("g", "m"), 0, [key], (), acknowledges=False, owner="c")
+            partition = partition_of()
+            led = groups.open("g", partition)
+            await trio.sleep(1 if is_read else 0.05)
+            assert (led.core is not None) is is_read
+            changed = partition if is_same else partition_of()
+            changed.replica.state.leader_epoch = leader_epoch
+            groups.leadership_changed(changed, leads)
+            await trio.sleep(1)
+            assert (groups.find("g", key) is led) is stays
+            assert led.error is (ErrorCode.NONE if stays else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            nursery.cancel_scope.cancel()
+
+    run_world(main, 1)
+
+
 @pytest.mark.parametrize("refusals", [[], [ErrorCode.COORDINATOR_NOT_AVAILABLE]])
 def test_fetches_that_wait_for_a_state_go_on_with_it(refusals: list[ErrorCode]) -> None:
     """Else the first fetch of a group would wait for its deadline, though records are there, or the state is not."""
