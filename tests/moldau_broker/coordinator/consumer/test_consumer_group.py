@@ -159,6 +159,29 @@ def test_a_member_that_does_not_release_is_removed() -> None:
     assert a.beat() is ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_a_release_in_time_counts_although_its_write_is_late() -> None:
+    """The time for the release ends while its write is in flight; by then the member must release more, in new time."""
+    driver = world(6)
+    a, b, c = (ConsumerClient(driver, name, rebalance_ms=3_000) for name in "abc")
+    a.beat()
+    b.beat()
+    a.send()
+    a.take()  # three partitions are for b
+    c.beat()
+    driver.pass_time(2_000)
+    driver.auto_commit = False
+    a.obey()
+    a.send()  # it has released them, and hears next that one more is for c
+    driver.pass_time(1_500)
+    driver.auto_commit = True
+    driver.commit()
+    assert a.take() is ErrorCode.NONE
+    assert group_of(driver).members["a"].state is MemberState.UNREVOKED_PARTITIONS
+    driver.pass_time(1_400)
+    settle([a, b, c])
+    assert [len(each.numbers) for each in (a, b, c)] == [2, 2, 2]
+
+
 def test_wrong_epochs_are_fenced() -> None:
     driver = world()
     a, b = two(driver)
