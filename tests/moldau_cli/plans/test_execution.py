@@ -3,6 +3,8 @@
 Method: a model of a cluster completes and cancels moves in any order; the decisions see only what it reports.
 """
 
+from itertools import product
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -81,6 +83,28 @@ def test_every_plan_ends_within_its_bounds(pairs, at_once, data):
     else:
         raise AssertionError("the plan did not end")
     assert cluster.replicas == plan
+
+
+@settings(deadline=None)
+@given(
+    pairs=st.lists(st.tuples(replicas, replicas), min_size=1, max_size=8),
+    others=st.lists(st.tuples(replicas, replicas), max_size=4),
+    at_once=st.integers(1, 3),
+)
+def test_moves_of_other_plans_count_too(pairs, others, at_once):
+    """No copy is added for a broker that copies enough for others: the bound is what its disk and network bear."""
+    cluster = Model({("t", number): before for number, (before, _) in enumerate(pairs)})
+    cluster.replicas |= {("other", number): before for number, (before, _) in enumerate(others)}
+    plan = {("t", number): wanted for number, (_, wanted) in enumerate(pairs)}
+    for number, (_, wanted) in enumerate(others):
+        cluster.start(("other", number), wanted)
+    _, before = cluster.report()
+    for where in next_step(plan, *cluster.report(), {}, at_once_max=at_once).start:
+        cluster.start(where, plan[where])
+    _, after = cluster.report()
+    for side, node in product(("adding", "removing"), BROKERS):
+        first, then = (sum(node in getattr(move, side) for move in moves.values()) for moves in (before, after))
+        assert then <= max(first, at_once)
 
 
 def test_the_largest_starts_first_and_orders_at_once():
