@@ -445,6 +445,25 @@ def test_endpoints_tell_where_partitions_are() -> None:
     assert first.answered.partitions_by_user_endpoint is None
 
 
+@pytest.mark.parametrize("instance", [None, "i"])
+def test_a_process_does_not_inherit_an_endpoint(instance: str | None) -> None:
+    """Queries would be sent to the address of the process that has ended."""
+    driver = streams_driver()
+    former = StreamsClient(driver, "a", endpoint=("h1", 1), instance=instance)
+    other = StreamsClient(driver, "b", endpoint=("h2", 2))
+    settle([former, other])
+    if instance is not None:
+        former.leave(-2)
+    present = StreamsClient(driver, "a" if instance is None else "c", instance=instance)
+    settle([present, other])
+    assert present.active
+    other.endpoint_epoch = -1
+    other.beat()
+    assert other.answered is not None
+    hosts = [entry.user_endpoint.host for entry in other.answered.partitions_by_user_endpoint or ()]
+    assert hosts == ["h2"]
+
+
 def test_commits_are_judged_by_member_and_task_epoch() -> None:
     driver, (first, second) = started()
     owner, other = (first, second) if "0_0" in first.active else (second, first)
