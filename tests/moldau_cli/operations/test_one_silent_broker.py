@@ -78,6 +78,7 @@ async def scenario(cluster):
         seen["group"] = await timed(lambda: _describe(admin, near))
         async with open_identity(SERVERS, environment) as identity:
             seen["page"] = await timed(lambda: pages.groups(identity.admin))
+            seen["page of a group"] = await timed(lambda: pages.group(identity.admin, near))
             seen["page of transactions"] = await timed(lambda: pages.transactions(identity.admin, 0.0))
     async with Admin({**SERVERS, **LIMITS}, environment=environment) as admin:
         cluster.world.network.cut_between(["client"], ["b1"])
@@ -167,6 +168,15 @@ def test_pages_show_what_is_known(seen, heard):
     assert page["rows"]
     assert page["notes"][0].startswith("Transactional ids are missing: broker 2 (b2:9092): ")
     assert took_s < 8
+
+
+def test_the_lag_of_a_group_is_whole_or_unknown(seen):
+    """A sum without the partition of the silent leader would look like a group that keeps up."""
+    page, _ = seen["page"]
+    assert {row["lag"] for row in page["rows"]} == {None}
+    page, _ = seen["page of a group"]
+    assert [row["lag"] for row in page["rows"]] == [0, None, 0]
+    assert page["lag"] is None
 
 
 def test_nothing_listed_is_an_error(seen):
