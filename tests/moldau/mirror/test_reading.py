@@ -134,6 +134,27 @@ def test_a_stored_position_is_read_on_from():
     simulate(scenario, {T0: Position(10, uuid.UUID(int=1000))})
 
 
+def test_a_topic_list_of_a_broker_behind_changes_nothing():
+    """The topic was created again, and a list that still has the former one is no third topic."""
+
+    async def scenario(cluster, part, lab):
+        former = cluster.ids["t"]
+        fill(part, 0, 10)
+        assert await lab.take(10) == numbers(0, 10)
+        cluster.ids["t"] = uuid.UUID(int=77)
+        part.truncate(0)
+        fill(part, 100, 105)
+        lab.want()
+        assert await lab.take(5) == numbers(100, 105)
+        lab.reader.want({"t": SourceTopic(topic_id=former, partitions=1)})
+        assert await lab.reader.poll(500, 1 << 20) == []
+        assert lab.position == 5
+        fill(part, 105, 110)
+        assert await lab.take(5) == numbers(105, 110)
+
+    simulate(scenario)
+
+
 def test_a_failed_partition_waits_longer_each_time():
     """It is read again from its acknowledged position; the waits are bounded, and an acknowledgement ends them."""
 
