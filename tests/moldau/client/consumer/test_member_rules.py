@@ -12,7 +12,9 @@ import trio
 from trio.testing import MockClock
 
 from moldau import TopicPartition
+from moldau.cluster.committed import CommittedOffset
 from moldau.cluster.group_bytes import encode_assignment
+from moldau.consumer import CommitFailedError
 from moldau.consumer.core.assignors import MemberSubscription, assignors_of
 from moldau.consumer.core.chunk import FetchedChunk
 from moldau.consumer.core.epoch_membership import EpochMembership
@@ -29,6 +31,7 @@ from moldau.protocol.messages.consumer_group_heartbeat import (
 )
 from moldau.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from moldau.protocol.messages.join_group import JoinGroupResponse
+from moldau.protocol.messages.offset_commit import OffsetCommitResponse
 from moldau.protocol.messages.sync_group import SyncGroupResponse
 from moldau.records import ColumnBuilder, decode_records, encode_batch, parse_batch_header
 from moldau.runtime.telemetry.log import EventLogger
@@ -151,6 +154,42 @@ def test_a_topic_that_is_taken_away_is_held_until_a_poll():
     del positions[1]
     group.adopted()
     assert group._held_ids() == [(TOPIC, 0)]
+
+
+@pytest.mark.parametrize("epoch", [3, 4])
+@pytest.mark.parametrize("held", [[0, 1], [1], [0], []])
+def test_a_commit_of_a_released_partition_is_not_sent(epoch, held):
+    """It is repeated under the present epoch, so the coordinator could not refuse it; another member may have read on.
+
+    In the epoch of the call it may be sent: the coordinator gives the partition to no other member before the next one.
+    """
+
+    class Recording(EpochGroupClient):
+        async def _request(self, response_class, message, deadline_ms, **_):
+            await trio.lowlevel.checkpoint()
+            sent.append(message.generation_id_or_member_epoch)
+            return OffsetCommitResponse(topics=[])
+
+    sent = []
+    membership = EpochMembership(IDENTITY, "M", None)
+    client = SimpleNamespace(clusters_left=0)
+    config = SimpleNamespace(get_int=lambda _: 1_000, get_str=lambda _: "")
+    positions = [TopicPartition("t", 0), TopicPartition("t", 1)]
+    group = Recording(client, "g", config, membership, lambda: positions)
+    membership.want(["t"])
+    heartbeat(membership, 3, [0, 1])
+    membership.take_target()
+    membership.take_over()
+    asked = group.ask_commit({positions[0]: CommittedOffset(5)})
+    heartbeat(membership, epoch)
+    positions[:] = [TopicPartition("t", number) for number in held]
+    if epoch == 3 or 0 in held:
+        assert trio.run(group._commit_once, asked, 1_000.0) == (ErrorCode.NONE, {})
+        assert sent == [epoch]
+    else:
+        with pytest.raises(CommitFailedError):
+            trio.run(group._commit_once, asked, 1_000.0)
+        assert sent == []
 
 
 @pytest.mark.parametrize(("instance_id", "epoch"), [(None, -1), ("i", -2)])
