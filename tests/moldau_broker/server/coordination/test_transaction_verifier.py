@@ -1,7 +1,9 @@
-"""Goal: a coordinator confirms only the marker that ends its transaction now; any other could block a producer.
+"""Goal: a partition leader believes of a transaction what its coordinator says of it now, and nothing else.
 
-Method: every combination of a marker's outcome, epochs and partition with the coordinator's state of the transaction,
-which is given by hand.
+A marker that is confirmed wrongly could block a producer, and one that is refused for good leaves its transaction open.
+
+Method: every combination of a question with the state of the transaction, or with the answers of two coordinators,
+which are given by hand.
 """
 
 from __future__ import annotations
@@ -10,9 +12,17 @@ from itertools import product
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import trio
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+)
 from moldau.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -30,18 +40,35 @@ if TYPE_CHECKING:
     from moldau.protocol.schema import Request, Response
 
 PRODUCER, EPOCH, LEADER_EPOCH = 7, 3, 5
+KNOWS, KNOWS_NONE, REFUSES, IS_AWAY = "knows", "knows none", "refuses", "is away"
 
 
 class Coordinator:
-    """Knows one transaction, of one partition."""
+    """Knows one transaction, of one partition, unless ``search`` says otherwise."""
 
-    def __init__(self, status: TransactionStatus, producer_id: int) -> None:
-        self.status, self.producer_id = status, producer_id
+    def __init__(
+        self,
+        status: TransactionStatus = TransactionStatus.PREPARE_COMMIT,
+        producer_id: int = PRODUCER,
+        search: str = KNOWS,
+        code: ErrorCode = ErrorCode.NONE,
+    ) -> None:
+        self.status, self.producer_id, self.search, self.code = status, producer_id, search, code
 
     async def handle(self, request: Request, *, version: int) -> Response:
         await trio.lowlevel.checkpoint()
+        if isinstance(request, AddPartitionsToTxnRequest):
+            part = AddPartitionsToTxnPartitionResult(partition_index=0, partition_error_code=self.code)
+            topic = AddPartitionsToTxnTopicResult(name="t", results_by_partition=[part])
+            result = AddPartitionsToTxnResult(transactional_id="x", topic_results=[topic])
+            return AddPartitionsToTxnResponse(results_by_transaction=[result])
         if not isinstance(request, DescribeTransactionsRequest):
-            return ListTransactionsResponse(transaction_states=[Listed(transactional_id="x", producer_id=PRODUCER)])
+            if self.search == IS_AWAY:
+                raise ConnectionError("no connection")
+            if self.search == REFUSES:
+                return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            found = [Listed(transactional_id="x", producer_id=PRODUCER)] if self.search == KNOWS else []
+            return ListTransactionsResponse(transaction_states=found)
         state = TransactionState(
             transactional_id="x",
             transaction_state=self.status.label,
@@ -52,14 +79,34 @@ class Coordinator:
         return DescribeTransactionsResponse(transaction_states=[state])
 
 
-def verifier_of(coordinator: Any) -> TransactionVerifier:
-    partition = SimpleNamespace(leader=1, leader_epoch=LEADER_EPOCH)
-    topics = {TRANSACTIONS_TOPIC: SimpleNamespace(partitions={0: partition})}
+def verifier_of(*coordinators: Coordinator, leaderless: int = 0) -> TransactionVerifier:
+    """Returns the verifier of broker 1, whose coordinator is the first one."""
+
+    async def request(broker_id: int, request: Request, version: int) -> Response:
+        return await coordinators[broker_id - 1].handle(request, version=version)
+
+    leaders = [*range(1, len(coordinators) + 1), *[-1] * leaderless]
+    partitions = {
+        number: SimpleNamespace(leader=leader, leader_epoch=LEADER_EPOCH) for number, leader in enumerate(leaders)
+    }
+    topics = {TRANSACTIONS_TOPIC: SimpleNamespace(partitions=partitions)}
     metadata: Any = SimpleNamespace(image=SimpleNamespace(topics_by_name=topics))
-    none: Any = None
-    verifier = TransactionVerifier(1, metadata, none, none, retry_ms=1, retry_max_ms=1)  # type: ignore[arg-type]
-    verifier.connect(coordinator)
+    peers: Any = SimpleNamespace(request=request)
+    clock: Any = SimpleNamespace(monotonic_ms=lambda: 0.0)
+    broker_id: Any = 1
+    verifier = TransactionVerifier(broker_id, metadata, peers, clock, retry_ms=1, retry_max_ms=0)
+    own: Any = coordinators[0]
+    verifier.connect(own)
     return verifier
+
+
+def marker_of(*, commit: bool = True, epoch: int = EPOCH, coordinator_epoch: int = LEADER_EPOCH) -> Marker:
+    return Marker(
+        producer=TransactionalProducer(producer_id=PRODUCER, producer_epoch=epoch),
+        coordinator_epoch=coordinator_epoch,
+        commit=commit,
+        transaction_version=0,
+    )
 
 
 def test_only_the_marker_of_the_present_end_is_confirmed() -> None:
@@ -72,12 +119,7 @@ def test_only_the_marker_of_the_present_end_is_confirmed() -> None:
             (0, LEADER_EPOCH, LEADER_EPOCH + 1),
             (0, 1),
         ):
-            marker = Marker(
-                producer=TransactionalProducer(producer_id=PRODUCER, producer_epoch=epoch),
-                coordinator_epoch=coordinator_epoch,
-                commit=commit,
-                transaction_version=0,
-            )
+            marker = marker_of(commit=commit, epoch=epoch, coordinator_epoch=coordinator_epoch)
             ending = TransactionStatus.PREPARE_COMMIT if commit else TransactionStatus.PREPARE_ABORT
             expected = ErrorCode.NONE if index == 0 else ErrorCode.INVALID_TXN_STATE
             if coordinator_epoch > LEADER_EPOCH:
@@ -88,3 +130,34 @@ def test_only_the_marker_of_the_present_end_is_confirmed() -> None:
             assert answer == {("t", index): expected}, (status, producer_id, marker)
 
     trio.run(main)
+
+
+@pytest.mark.parametrize("leaderless", [0, 1])
+@pytest.mark.parametrize("second", [KNOWS, KNOWS_NONE, REFUSES, IS_AWAY])
+@pytest.mark.parametrize("first", [KNOWS, KNOWS_NONE, REFUSES, IS_AWAY])
+def test_a_producer_is_unknown_only_if_all_say_so(first: str, second: str, leaderless: int) -> None:
+    """A coordinator that does not answer may be the one that ends the transaction: its marker must come again."""
+
+    async def main() -> ErrorCode:
+        verifier = verifier_of(Coordinator(search=first), Coordinator(search=second), leaderless=leaderless)
+        (code,) = (await verifier.confirm_marker(marker_of(), [("t", 0)])).values()
+        return code
+
+    said = next((each for each in (first, second) if each != KNOWS_NONE), KNOWS_NONE)
+    expected = {KNOWS: ErrorCode.NONE, KNOWS_NONE: ErrorCode.INVALID_TXN_STATE}.get(
+        said, ErrorCode.COORDINATOR_NOT_AVAILABLE
+    )
+    assert trio.run(main) is (ErrorCode.COORDINATOR_NOT_AVAILABLE if leaderless else expected)
+
+
+@pytest.mark.parametrize("adds", [False, True])
+def test_an_append_of_an_old_epoch_does_not_fence(adds: bool) -> None:
+    """The producer may go on after an abort (KIP-588); all other answers pass as they are."""
+
+    async def ask(code: ErrorCode) -> dict[tuple[str, int], ErrorCode]:
+        verifier = verifier_of(Coordinator(code=code))
+        return await (verifier.add if adds else verifier.verify)("x", PRODUCER, EPOCH, [("t", 0)])
+
+    for code in ErrorCode:
+        expected = ErrorCode.INVALID_PRODUCER_EPOCH if code is ErrorCode.PRODUCER_FENCED else code
+        assert trio.run(ask, code) == {("t", 0): expected}
