@@ -54,6 +54,8 @@ class EpochGroupClient(GroupClient):
         # if it was deleted, or a broker that is behind was asked.
         self._given_ids: Mapping[str, UUID] = {}
         self._held_topic_ids: Mapping[str, UUID] = {}
+        # How many commits had been asked for when each held partition began: those concern an earlier possession.
+        self._begun_after: Mapping[TopicPartition, int] = {}
 
     async def join(self, topics: Sequence[str], owned: Sequence[TopicPartition]) -> list[TopicPartition]:
         """Waits until the coordinator has given a target for this subscription, and returns it.
@@ -103,6 +105,7 @@ class EpochGroupClient(GroupClient):
     def adopted(self) -> None:
         """Sends a heartbeat soon that names the partitions the member holds now."""
         self._held_topic_ids = self._given_ids
+        self._begun_after = {each: self._begun_after.get(each, self._commits_asked) for each in self._held()}
         self._wake()
 
     def _wake(self) -> None:
@@ -193,7 +196,7 @@ class EpochGroupClient(GroupClient):
         """Sends a commit under the present epoch, unless the member has released one of the partitions since."""
         membership = self._epochs
         if asked.member == membership.commits_as and asked.epoch != membership.generation:
-            held = dict.fromkeys(self._held())
-            if any(partition not in held for partition in asked.offsets):
+            held, begun_after = dict.fromkeys(self._held()), self._begun_after
+            if any(each not in held or asked.number <= begun_after.get(each, 0) for each in asked.offsets):
                 raise self._refusal(ErrorCode.ILLEGAL_GENERATION)
         return await super()._commit_once(asked, deadline_ms)

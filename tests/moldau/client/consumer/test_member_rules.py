@@ -4,6 +4,8 @@ Method: the pure cores alone, and the client of a coordinator without connection
 """
 
 import dataclasses
+from contextlib import nullcontext
+from itertools import product
 from types import SimpleNamespace
 from uuid import UUID
 
@@ -154,6 +156,42 @@ def test_a_topic_that_is_taken_away_is_held_until_a_poll():
     del positions[1]
     group.adopted()
     assert group._held_ids() == [(TOPIC, 0)]
+
+
+@pytest.mark.parametrize("possessions", list(product([[0], [1], [0, 1], []], repeat=2)))
+def test_a_commit_concerns_the_possession_of_its_call(possessions):
+    """A partition that was released and came back has been read on by others: a late repetition would set it back."""
+
+    class Recording(EpochGroupClient):
+        async def _request(self, response_class, message, deadline_ms, **_):
+            await trio.lowlevel.checkpoint()
+            sent.append(message.topics[0].partitions[0].committed_offset)
+            return OffsetCommitResponse(topics=[])
+
+    def hold(epoch, numbers):
+        heartbeat(membership, epoch, numbers)
+        membership.take_target()
+        positions[:] = [TopicPartition("t", number) for number in numbers]
+        membership.take_over()
+        group.adopted()
+
+    sent = []
+    membership = EpochMembership(IDENTITY, "M", None)
+    config = SimpleNamespace(get_int=lambda _: 1_000, get_str=lambda _: "")
+    positions = []
+    group = Recording(SimpleNamespace(clusters_left=0), "g", config, membership, lambda: positions)
+    membership.want(["t"])
+    hold(3, [0, 1])
+    early = group.ask_commit({TopicPartition("t", 0): CommittedOffset(5)})
+    for epoch, numbers in enumerate(possessions, start=4):
+        hold(epoch, numbers)
+    hold(6, [0, 1])
+    late = group.ask_commit({TopicPartition("t", 0): CommittedOffset(6)})
+    was_kept = all(0 in numbers for numbers in possessions)
+    with nullcontext() if was_kept else pytest.raises(CommitFailedError, match="ILLEGAL_GENERATION"):
+        trio.run(group._commit_once, early, 1_000.0)
+    trio.run(group._commit_once, late, 1_000.0)
+    assert sent == ([5, 6] if was_kept else [6])
 
 
 @pytest.mark.parametrize("epoch", [3, 4])
