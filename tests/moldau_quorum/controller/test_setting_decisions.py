@@ -27,6 +27,8 @@ from moldau.protocol.messages.describe_acls import DescribeAclsRequest
 from moldau.protocol.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 from moldau.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from moldau.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
+from moldau_quorum.metadata.records import ClientQuotaRecord
+from moldau_quorum.quotas.precedence import QuotaIndex
 from support.controller.model import ModelController
 
 TOPIC, BROKER = 2, 4
@@ -182,6 +184,28 @@ def quota(controller, entity: dict[str, str | None], *operations: OpData, valida
 
 def rate(value: float, key: str = "producer_byte_rate", *, remove: bool = False) -> OpData:
     return OpData(key=key, value=value, remove=remove)
+
+
+@pytest.mark.parametrize("text", ["2001:DB8::1", "2001:db8:0:0:0:0:0:1", "::ffff:10.0.0.1", "10.0.0.1"])
+def test_a_quota_of_an_address_holds_in_any_spelling(controller, text: str) -> None:
+    """It was taken as it was written, and brokers looked for the address in its shortest form in vain."""
+    connections = "connection_creation_rate"
+    assert quota(controller, {"ip": text}, rate(5.0, connections)) == 0
+    index = QuotaIndex().changed(controller.image.quotas, list(controller.image.quotas))
+    assert index.connection_rate("10.0.0.1" if "10.0.0.1" in text else "2001:db8::1") == 5.0
+    component = ComponentData(entity_type="ip", match_type=0, match=text)
+    (entry,) = controller.handle(DescribeClientQuotasRequest(components=[component], strict=True)).entries
+    assert entry.values[0].value == 5.0
+    assert quota(controller, {"ip": text}, rate(0.0, connections, remove=True)) == 0
+    assert not list(controller.image.quotas)
+
+
+def test_a_quota_that_was_stored_in_another_spelling_is_removed(controller) -> None:
+    """An earlier release stored addresses as they were written."""
+    stored = ClientQuotaRecord(entity=(("ip", "2001:DB8::1"),), key="connection_creation_rate", value=5.0)
+    controller.image = controller.image.apply([stored], offset=1, epoch=1).image
+    assert quota(controller, {"ip": "2001:DB8::1"}, rate(0.0, "connection_creation_rate", remove=True)) == 0
+    assert not list(controller.image.quotas)
 
 
 def test_quotas_are_set_found_and_removed(controller) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import math
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +22,7 @@ from moldau.protocol.messages.describe_client_quotas import (
     EntryData,
     ValueData,
 )
+from moldau_quorum.authorization.rules import parse_address
 from moldau_quorum.controller.context import Context, RefusedError, Result
 from moldau_quorum.metadata.image import MetadataImage, QuotaEntity, quota_sort_key
 from moldau_quorum.metadata.records import ClientQuotaRecord, MetadataRecord
@@ -56,7 +56,7 @@ def alter_client_quotas(
     for entry in request.entries:
         code, message = ErrorCode.NONE, None
         try:
-            entity = _entity(entry)
+            entity = _entity(entry, image)
             if entity in seen:
                 raise RefusedError(ErrorCode.INVALID_REQUEST, "the entity appears twice in the request")
             seen[entity] = None
@@ -83,7 +83,7 @@ def outcome(
     )
 
 
-def _entity(entry: AlterClientQuotasRequestEntryData) -> QuotaEntity:
+def _entity(entry: AlterClientQuotasRequestEntryData, image: MetadataImage) -> QuotaEntity:
     parts: dict[str, str | None] = {}
     for part in entry.entity:
         if part.entity_type not in (USER, CLIENT_ID, IP):
@@ -98,17 +98,18 @@ def _entity(entry: AlterClientQuotasRequestEntryData) -> QuotaEntity:
     if IP in parts and len(parts) > 1:
         raise RefusedError(ErrorCode.INVALID_REQUEST, "an ip entity cannot be combined with others")
     address = parts.get(IP)
-    if address is not None and not _is_address(address):
-        raise RefusedError(ErrorCode.INVALID_REQUEST, f"{address!r} is not an IP address")
+    if address is not None:
+        if parse_address(address) is None:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, f"{address!r} is not an IP address")
+        # An entity that an earlier release has stored in another spelling can be removed in that one.
+        if not image.quota(((IP, address),)):
+            parts[IP] = _spelled(address)
     return tuple(sorted(parts.items()))
 
 
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
+def _spelled(address: str) -> str:
+    """Returns an address as brokers name their peers: the shortest form, and IPv4 for IPv4 in IPv6."""
+    return str(parse_address(address) or address)
 
 
 def _changes(entity: QuotaEntity, operations: Sequence[OpData], image: MetadataImage) -> list[MetadataRecord]:
@@ -179,8 +180,14 @@ def _matches(entity: dict[str, str | None], components: dict[str, ComponentData]
     for kind, component in components.items():
         if kind not in entity:
             return False
-        if component.match_type == MATCH_EXACT and entity[kind] != component.match:
+        if component.match_type == MATCH_EXACT and entity[kind] not in _names(component):
             return False
         if component.match_type == MATCH_DEFAULT and entity[kind] is not None:
             return False
     return not strict or len(entity) == len(components)
+
+
+def _names(component: ComponentData) -> tuple[str | None, ...]:
+    if component.entity_type == IP and component.match is not None:
+        return component.match, _spelled(component.match)
+    return (component.match,)
