@@ -86,7 +86,7 @@ def main() -> None:
         known = permissions.readable[False]
         for _ in range(given.partitions):
             if b"flights-1" not in known:
-                permissions.may_raw(AclOperation.READ, b"flights-1", by_id=False)
+                permissions.topic_error(AclOperation.READ, b"flights-1", by_id=False)
 
     print(f"produce, remembered: {microseconds(produce):.2f} us a request")
     print(f"fetch, remembered: {microseconds(fetch):.2f} us a request")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from moldau.protocol.access import AUTHORIZED_OPERATIONS, AclOperation, AclResource
+from moldau.protocol.errors import ErrorCode
 from moldau_quorum.authorization.rules import (
     ALL_OPERATIONS,
     DENY,
@@ -211,23 +212,24 @@ class Permissions:
         """Returns whether the peer may do something to at least one resource of a type."""
         return self._authorizer.allows_some(self.identity, operation, resource)
 
-    def may_raw(self, operation: AclOperation, topic: bytes, *, by_id: bool) -> bool:
-        """Returns whether the peer may read or write a topic, named by the bytes on the wire.
+    def topic_error(self, operation: AclOperation, topic: bytes, *, by_id: bool) -> ErrorCode:
+        """Returns why the peer may not read or write a topic, named by the bytes on the wire; NONE if it may.
 
-        An unknown id is permitted: the broker answers that it is unknown, which reveals nothing.
+        An id that no topic has gives UNKNOWN_TOPIC_ID, which reveals nothing: the broker may still have the logs of a
+        topic that was deleted.
         """
         known = (self.writable if operation is AclOperation.WRITE else self.readable)[by_id]
         if topic in known:
-            return True
+            return ErrorCode.NONE
         name = self.topic_name(UUID(bytes=topic)) if by_id else topic.decode(errors="replace")
         if name is None:
-            return True
+            return ErrorCode.UNKNOWN_TOPIC_ID
         if not self.may(operation, AclResource.TOPIC, name):
-            return False
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if len(known) >= DECISIONS_MAX:
             known.clear()
         known.add(topic)
-        return True
+        return ErrorCode.NONE
 
     def topic_name(self, topic_id: UUID) -> str | None:
         """Returns the name of a topic; None if no topic has the id."""

@@ -221,12 +221,12 @@ def test_decisions_are_remembered_until_acls_change(monkeypatch):
     for _ in range(3):
         permissions.refresh()
         assert permissions.may(READ, TOPIC, "t")
-        assert permissions.may_raw(READ, b"t", by_id=False)
+        assert permissions.topic_error(READ, b"t", by_id=False) is ErrorCode.NONE
     assert len(asked) == 1
     world.change([entry(2, permission=DENY)])
     permissions.refresh()
     assert not permissions.may(READ, TOPIC, "t")
-    assert not permissions.may_raw(READ, b"t", by_id=False)
+    assert permissions.topic_error(READ, b"t", by_id=False) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def test_a_cache_that_is_not_dropped_is_noticed(monkeypatch):
@@ -238,7 +238,7 @@ def test_a_cache_that_is_not_dropped_is_noticed(monkeypatch):
 def test_remembered_decisions_are_bounded():
     permissions = World().authorizer.permissions(identity())
     for number in range(DECISIONS_MAX + 10):
-        permissions.may_raw(READ, b"%d" % number, by_id=False)
+        permissions.topic_error(READ, b"%d" % number, by_id=False)
     assert len(permissions._decisions) <= DECISIONS_MAX
     assert all(len(table) <= DECISIONS_MAX for table in (*permissions.readable, *permissions.writable))
 

@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 
 from moldau.protocol.access import AclOperation, AclResource
+from moldau.protocol.errors import ErrorCode
 from moldau.runtime.sasl.core.identity import Identity
 from moldau_quorum.authorization.authorizer import Authorizer
 from moldau_quorum.metadata.persistent_map import PersistentMap
@@ -57,9 +58,13 @@ class World:
 
     def ask(self) -> None:
         self.connection.refresh()
-        given = self.connection.may_raw(self.operation, TOPIC_ID.bytes, by_id=True)
-        # An unknown id is permitted: the broker answers that it is unknown.
-        assert given is (TOPIC_ID not in self.image.topics_by_id or self.image.acls is self.with_acl)
+        given = self.connection.topic_error(self.operation, TOPIC_ID.bytes, by_id=True)
+        if TOPIC_ID not in self.image.topics_by_id:
+            # One that has asked before the deletion may be told of it by the answer.
+            assert given is ErrorCode.UNKNOWN_TOPIC_ID or self.image.acls is self.with_acl
+        else:
+            permitted = self.image.acls is self.with_acl
+            assert given is (ErrorCode.NONE if permitted else ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
 @pytest.mark.parametrize("operation", [AclOperation.READ, AclOperation.WRITE])

@@ -429,9 +429,10 @@ class BrokerConnection:
         rights.api = ApiKey.FETCH
         known = rights.readable[by_id]
         return {
-            number: ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            number: error
             for number, wanted in enumerate(partitions)
-            if wanted.topic not in known and not rights.may_raw(AclOperation.READ, wanted.topic, by_id=by_id)
+            if wanted.topic not in known
+            and (error := rights.topic_error(AclOperation.READ, wanted.topic, by_id=by_id)) is not ErrorCode.NONE
         }
 
     def _entries_max(self, frame: memoryview) -> int:

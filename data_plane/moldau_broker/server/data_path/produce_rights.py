@@ -46,15 +46,15 @@ def _checked(
     allowed: list[tuple[bytes, list[tuple[int, memoryview]]]] = []
     denied: Results = []
     is_transactional = False
-    known = permissions.writable[by_id]
     for topic in request.topics:
         for _, records in topic[1]:
             if len(records) > ATTRIBUTES_LOW_BYTE and records[ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_FLAG:
                 is_transactional = True
-        if topic[0] in known or permissions.may_raw(AclOperation.WRITE, topic[0], by_id=by_id):
+        error = permissions.topic_error(AclOperation.WRITE, topic[0], by_id=by_id)
+        if error is ErrorCode.NONE:
             allowed.append(topic)
         else:
-            denied.append(_refused(*topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            denied.append(_refused(*topic, error))
     if is_transactional:
         name = request.transactional_id
         if name is None or not permissions.may(AclOperation.WRITE, AclResource.TRANSACTIONAL_ID, name):

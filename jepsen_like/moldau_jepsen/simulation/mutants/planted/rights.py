@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from moldau.protocol.access import AclOperation
+from moldau.protocol.errors import ErrorCode
 from moldau.runtime.sasl.core.server import SaslSession, SessionRules
 from moldau_broker.server.data_path import produce
 from moldau_quorum.authorization import authorizer
@@ -89,12 +90,12 @@ def produce_unchecked() -> list[Patch]:
 
 def fetch_unchecked() -> list[Patch]:
     """The path of Fetch skips the check."""
-    original = Permissions.may_raw
+    original = Permissions.topic_error
 
-    def may_raw(self: Permissions, operation: AclOperation, topic: bytes, *, by_id: bool) -> bool:
-        return operation is AclOperation.READ or original(self, operation, topic, by_id=by_id)
+    def topic_error(self: Permissions, operation: AclOperation, topic: bytes, *, by_id: bool) -> ErrorCode:
+        return ErrorCode.NONE if operation is AclOperation.READ else original(self, operation, topic, by_id=by_id)
 
-    return [(Permissions, "may_raw", may_raw)]
+    return [(Permissions, "topic_error", topic_error)]
 
 
 def token_never_expires() -> list[Patch]:
