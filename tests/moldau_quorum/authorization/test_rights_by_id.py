@@ -60,7 +60,7 @@ class World:
         self.connection.refresh()
         given = self.connection.topic_error(self.operation, TOPIC_ID.bytes, by_id=True)
         if TOPIC_ID not in self.image.topics_by_id:
-            # One that has asked before the deletion may be told of it by the answer.
+            # One that has asked before the deletion may learn of it from the answer.
             assert given is ErrorCode.UNKNOWN_TOPIC_ID or self.image.acls is self.with_acl
         else:
             permitted = self.image.acls is self.with_acl
