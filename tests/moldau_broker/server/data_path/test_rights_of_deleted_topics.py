@@ -34,7 +34,7 @@ def answer_of(handler: BrokerConnection, request: FetchRequest) -> tuple[int, in
 
 
 def test_a_deleted_topic_is_not_read_by_its_id() -> None:
-    """Its replicas end one after the other, with checkpoints between them. Any client with the id could read it then."""
+    """Its replicas end one after the other, with checkpoints between them: any client with the id could read it."""
     seen = []
 
     async def scenario(cluster: Any) -> None:
