@@ -292,7 +292,6 @@ class NodeFetcher:
         for position, generation, _ in asked.values():
             if position.generation == generation:
                 position.is_idle = True  # unless there is something in the answer
-        ids = {topic: topic_id for topic_id, topic in names.items()}
         with_records = sum(bool(answer.records) for topic in response.responses for answer in topic.partitions)
         for topic in response.responses:
             name = topic.topic or names.get(topic.topic_id, "")
@@ -304,8 +303,9 @@ class NodeFetcher:
                 elif found[1] == found[0].generation:
                     leader = answer.current_leader
                     if answer.error_code and leader.leader_id >= 0:
+                        asked_id = next((each for each, topic in names.items() if topic == name), NO_TOPIC_ID)
                         client.cluster_metadata.set_leader(
-                            found[0].partition, leader.leader_id, leader.leader_epoch, ids.get(name, NO_TOPIC_ID)
+                            found[0].partition, leader.leader_id, leader.leader_epoch, asked_id
                         )
                     follows = found[0].partition in planned.from_follower
                     copies = with_records > 1

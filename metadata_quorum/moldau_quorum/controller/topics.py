@@ -34,6 +34,7 @@ from moldau_quorum.controller.entities.configs import topic_values
 from moldau_quorum.controller.partitions import acceptable_leader, new_directory
 from moldau_quorum.controller.placement import UsableBroker, place_replicas
 from moldau_quorum.metadata.image import RESOURCE_TOPIC, MetadataImage, TopicImage
+from moldau_quorum.metadata.internal_topics import INTERNAL_TOPICS
 from moldau_quorum.metadata.records import (
     NO_LEADER,
     ConfigRecord,
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
 
 TOPICS_PER_REQUEST_MAX: Final = 10_000
 """Number of topics that one request may create, enlarge or delete; the controller decides nothing else meanwhile."""
-FIXED_TOPICS: Final = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
-"""Topics of coordinators. The number of their partitions says which of them holds a group or a transactional id."""
 TOPIC_NAME_MAX: Final = 249
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -452,7 +451,7 @@ def _add_partitions(
     if topic is None:
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {wanted.name!r} does not exist")
     present = len(topic.partitions)
-    if wanted.name in FIXED_TOPICS:
+    if wanted.name in INTERNAL_TOPICS:
         raise RefusedError(
             ErrorCode.INVALID_PARTITIONS,
             f"topic {wanted.name!r} keeps its {present} partitions: with others, coordinators would not find what they "

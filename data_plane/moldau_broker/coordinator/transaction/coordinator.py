@@ -45,6 +45,7 @@ from moldau_broker.coordinator.transaction.core.answers import (
 )
 from moldau_broker.coordinator.transaction.core.rules import unknown_states
 from moldau_broker.coordinator.transaction.core.transaction_core import TransactionCore
+from moldau_quorum.metadata.internal_topics import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.transaction.core.config import TransactionConfig
     from moldau_broker.coordinator.transaction.core.state import TopicPartition
 
-OFFSETS_TOPIC = "__consumer_offsets"
 MARKER_ATTEMPTS_MAX = 64
 """The maximum of concurrent attempts to write markers in one partition's coordinator."""
 _BACKOFF_FIRST_SECONDS = 0.05

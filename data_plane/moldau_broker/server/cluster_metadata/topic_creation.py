@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 CREATE_TIMEOUT_MS = 5_000
 CREATIONS_MAX = 100
 """Bound of topics in creation; further ones are refused until one is done."""
-OFFSETS_TOPIC = "__consumer_offsets"
-TRANSACTIONS_TOPIC = "__transaction_state"
-SHARE_STATE_TOPIC = "__share_group_state"
-INTERNAL_TOPICS = frozenset((OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC))
 
 
 @dataclass(slots=True, eq=False)

@@ -18,7 +18,6 @@ from moldau_broker.coordinator.share.coordinator import ShareCoordinator
 from moldau_broker.coordinator.share.core.config import ShareConfig
 from moldau_broker.coordinator.transaction.coordinator import TransactionCoordinator
 from moldau_broker.coordinator.transaction.core.config import TransactionConfig
-from moldau_broker.server.cluster_metadata.topic_creation import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from moldau_broker.server.coordination.internal_log import ImageCatalogue, InternalTopicLog
 from moldau_broker.server.coordination.marker_checks import MarkerChecks
 from moldau_broker.server.coordination.share_states import ShareStateClient
@@ -30,6 +29,7 @@ from moldau_quorum.controller.cluster.features import (
     STREAMS_VERSION,
     TRANSACTION_VERSION,
 )
+from moldau_quorum.metadata.internal_topics import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
     from moldau.runtime.config import Config

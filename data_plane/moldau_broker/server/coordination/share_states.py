@@ -30,7 +30,7 @@ from moldau_broker.coordinator.share.core.requests import (
     response_of,
 )
 from moldau_broker.log.values import LATEST_TIMESTAMP
-from moldau_broker.server.cluster_metadata.topic_creation import SHARE_STATE_TOPIC
+from moldau_quorum.metadata.internal_topics import SHARE_STATE_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence

@@ -24,9 +24,9 @@ from moldau.protocol.messages.describe_transactions import DescribeTransactionsR
 from moldau.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from moldau_broker.coordinator.runtime.partitioning import partition_for
 from moldau_broker.coordinator.transaction.core.state import TransactionStatus
-from moldau_broker.server.cluster_metadata.topic_creation import TRANSACTIONS_TOPIC
 from moldau_broker.server.coordination.partition_questions import PartitionQuestions
 from moldau_broker.server.coordination.transactions import REQUEST_TIMEOUT_MS
+from moldau_quorum.metadata.internal_topics import TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -24,8 +24,8 @@ from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.coordinator.transaction.core.state import EPOCH_PER_TRANSACTION
 from moldau_broker.log.errors import LogStorageError
-from moldau_broker.server.cluster_metadata.topic_creation import OFFSETS_TOPIC
 from moldau_quorum.controller.cluster.features import TRANSACTION_VERSION
+from moldau_quorum.metadata.internal_topics import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -33,12 +33,7 @@ from moldau.protocol.messages.metadata import (
 )
 from moldau.values import ZERO_UUID, BrokerId
 from moldau_broker.server.cluster_metadata.shared_answers import SharedAnswer
-from moldau_broker.server.cluster_metadata.topic_creation import (
-    INTERNAL_TOPICS,
-    OFFSETS_TOPIC,
-    SHARE_STATE_TOPIC,
-    TRANSACTIONS_TOPIC,
-)
+from moldau_quorum.metadata.internal_topics import INTERNAL_TOPICS, OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from moldau_quorum.metadata.records import NO_LEADER
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from moldau.protocol.messages.write_txn_markers import (
 from moldau.protocol.refusals import refusal
 from moldau_broker.coordinator.runtime.completion import Completion
 from moldau_broker.coordinator.runtime.effects import Marker, TransactionalProducer
-from moldau_broker.server.cluster_metadata.topic_creation import OFFSETS_TOPIC
 from moldau_broker.server.coordination.transaction_verifier import UNANSWERED
 from moldau_broker.server.coordination.transactions import MARKERS_TIMEOUT_MS, finish
 from moldau_broker.server.handlers.metadata import InternalTopicsContext, ensure_offsets_topic
 from moldau_broker.server.handlers.producers import ProducersContext, handle_init_producer_id
+from moldau_quorum.metadata.internal_topics import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

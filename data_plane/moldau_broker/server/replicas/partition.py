@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
 from moldau_broker.replication.replica import NO_BROKER, PartitionState, Replica
-from moldau_broker.server.cluster_metadata.topic_creation import INTERNAL_TOPICS
 from moldau_broker.server.metrics.traffic import Traffic
+from moldau_quorum.metadata.internal_topics import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     import uuid

@@ -17,7 +17,6 @@ import trio
 
 from moldau.runtime.tasks.exceptions import leaves
 from moldau_broker.log.errors import LogStorageError
-from moldau_broker.server.cluster_metadata.topic_creation import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from moldau_jepsen.checkers import AnomalyKind, check_read
 from moldau_jepsen.cluster.outside import NONE_OUTSIDE, Outside
 from moldau_jepsen.cluster.simulated import ClusterNotReadyError, ClusterShape, SimulatedCluster
@@ -54,6 +53,7 @@ from moldau_jepsen.workloads.recording.recorder import Recorder
 from moldau_jepsen.workloads.share import settings_of
 from moldau_quorum.controller.cluster.features import INITIAL_FEATURES, TRANSACTION_VERSION
 from moldau_quorum.log.port import LogDamagedError
+from moldau_quorum.metadata.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from moldau_quorum.node.directory import NodeDirectoryError
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau_broker.server.cluster_metadata.topic_creation import TRANSACTIONS_TOPIC
 from moldau_jepsen.simulation.inject.faults import FaultScope
 from moldau_jepsen.simulation.inject.late_packets import ALL_MAY_BE_LATE
 from moldau_jepsen.simulation.inject.safekeeping import Safekeeping
+from moldau_quorum.metadata.internal_topics import TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
     import random

@@ -19,9 +19,9 @@ from moldau.protocol.errors import KafkaError
 from moldau_broker.coordinator.share.core.batches import ARCHIVED, AVAILABLE
 from moldau_broker.coordinator.share.core.records import parse_change
 from moldau_broker.coordinator.share.core.state import Snapshot
-from moldau_broker.server.cluster_metadata.topic_creation import SHARE_STATE_TOPIC
 from moldau_jepsen.checkers.group.share import CLOCK_RATE_MAX, Archived
 from moldau_jepsen.history import TopicPartition
+from moldau_quorum.metadata.internal_topics import SHARE_STATE_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -33,8 +33,8 @@ from moldau.protocol.messages.list_transactions import ListTransactionsResponse
 from moldau.protocol.messages.list_transactions import TransactionState as Listed
 from moldau_broker.coordinator.runtime.effects import Marker, TransactionalProducer
 from moldau_broker.coordinator.transaction.core.state import TransactionStatus
-from moldau_broker.server.cluster_metadata.topic_creation import TRANSACTIONS_TOPIC
 from moldau_broker.server.coordination.transaction_verifier import TransactionVerifier
+from moldau_quorum.metadata.internal_topics import TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
     from moldau.protocol.schema import Request, Response

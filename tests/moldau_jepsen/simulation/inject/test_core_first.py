@@ -11,7 +11,7 @@ import trio
 
 from moldau.admin import Admin
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau_broker.server.cluster_metadata.topic_creation import INTERNAL_TOPICS, TopicCreation
+from moldau_broker.server.cluster_metadata.topic_creation import TopicCreation
 from moldau_jepsen.cluster.outside import Outside
 from moldau_jepsen.cluster.simulated import ClusterShape, SimulatedCluster
 from moldau_jepsen.faults.kinds import FaultKind, PlannedFault
@@ -25,6 +25,7 @@ from moldau_jepsen.simulation.mutants.mutants import planted
 from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
 from moldau_jepsen.workloads.phases.group_read import read_in_group
 from moldau_jepsen.world.world import run_world
+from moldau_quorum.metadata.internal_topics import INTERNAL_TOPICS
 from support.kit.small_run import SMALL_RUN
 from support.proof import proof_beyond
 

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 import trio
 
-from moldau_broker.server.cluster_metadata.topic_creation import TRANSACTIONS_TOPIC
 from moldau_jepsen.cluster.simulated import ClusterShape, SimulatedCluster
 from moldau_jepsen.faults.kinds import FaultKind, PlannedFault
 from moldau_jepsen.simulation.campaign.options import (
@@ -28,6 +27,7 @@ from moldau_jepsen.simulation.inject.late_packets import PromptLinks
 from moldau_jepsen.simulation.inject.link_faults import HELD_BACK_SECONDS
 from moldau_jepsen.simulation.judge.watch import LogLines
 from moldau_jepsen.world.world import derive_random, run_world
+from moldau_quorum.metadata.internal_topics import TRANSACTIONS_TOPIC
 
 PORT = 9_092
 

@@ -19,7 +19,6 @@ from moldau.protocol.messages.streams_group_describe import StreamsGroupDescribe
 from moldau_broker.coordinator.runtime.partitioning import partition_for
 from moldau_broker.coordinator.share.core.state import SharePartitionKey
 from moldau_broker.server.cluster_metadata.internal_topics import TopicsOfClient
-from moldau_broker.server.cluster_metadata.topic_creation import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from moldau_broker.server.handlers.context import LongAnswer
 from moldau_broker.server.handlers.metadata import (
     InternalTopicsContext,
@@ -27,6 +26,7 @@ from moldau_broker.server.handlers.metadata import (
     ensure_share_state_topic,
     ensure_transactions_topic,
 )
+from moldau_quorum.metadata.internal_topics import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -14,11 +14,10 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_broker.coordinator.group.streams.core.state import JOIN_EPOCH, LEAVE_STATIC_EPOCH
 from moldau_quorum.controller.context import RefusedError
 from moldau_quorum.controller.topics import check_topic_name
+from moldau_quorum.metadata.internal_topics import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from moldau.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest, Subtopology, Topology
-
-_INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
 
 
 def check_request(request: StreamsGroupHeartbeatRequest) -> None:
@@ -79,7 +78,7 @@ def _check_subtopology(part: Subtopology) -> None:
     internal = (*part.repartition_source_topics, *part.state_changelog_topics)
     names = [*part.source_topics, *part.repartition_sink_topics, *(topic.name for topic in internal)]
     for name in names:
-        if name in _INTERNAL_TOPICS:
+        if name in INTERNAL_TOPICS:
             raise _wrong(f"Use of Kafka internal topics {name} in a Kafka Streams topology is prohibited.")
         try:
             check_topic_name(name)
