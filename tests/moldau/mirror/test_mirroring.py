@@ -323,6 +323,15 @@ def test_heartbeats_show_the_chain():
     run_clusters(scenario, "east", "west", "hub")
 
 
+async def write_while_down(clusters, settings, values):
+    """Starts a mirror, kills it after some seconds, writes values of ``orders`` in the east, and starts it again."""
+    clusters.start(settings)
+    await trio.sleep(5)
+    clusters.kill()
+    await clusters.fill("east", "orders", values)
+    clusters.start(settings)
+
+
 def test_a_mirror_starts_at_the_end_if_wanted():
     """Records before the first start stay out, those while the mirror is down do not; later topics begin at 0."""
 
@@ -330,11 +339,7 @@ def test_a_mirror_starts_at_the_end_if_wanted():
         await clusters.create("east", "orders")
         await clusters.fill("east", "orders", numbers(0, 50))
         settings = clusters.settings(["east"], "hub", auto_offset_reset="latest")
-        clusters.start(settings)
-        await trio.sleep(5)
-        clusters.kill()
-        await clusters.fill("east", "orders", numbers(50, 60))
-        clusters.start(settings)
+        await write_while_down(clusters, settings, numbers(50, 60))
         assert await clusters.wait_values("hub", "east.orders", numbers(50, 60)) == numbers(50, 60)
         await clusters.create("east", "late")
         await clusters.fill("east", "late", numbers(70, 80))
@@ -350,11 +355,7 @@ def test_an_empty_partition_does_not_start_at_the_end_twice(support):
     async def scenario(clusters):
         await clusters.create("east", "orders")
         settings = clusters.settings(["east"], "hub", auto_offset_reset="latest", exactly_once_source_support=support)
-        clusters.start(settings)
-        await trio.sleep(5)
-        clusters.kill()
-        await clusters.fill("east", "orders", numbers(0, 10))
-        clusters.start(settings)
+        await write_while_down(clusters, settings, numbers(0, 10))
         await clusters.wait_values("hub", "east.orders", numbers(0, 10))
 
     run_clusters(scenario)
@@ -369,11 +370,7 @@ def test_a_start_at_the_end_is_stored_at_once(support):
         await clusters.fill("east", "orders", numbers(0, 50))
         keys = {"auto_offset_reset": "latest", "offset_flush_interval_ms": 60_000}
         settings = clusters.settings(["east"], "hub", exactly_once_source_support=support, **keys)
-        clusters.start(settings)
-        await trio.sleep(5)
-        clusters.kill()
-        await clusters.fill("east", "orders", numbers(50, 60))
-        clusters.start(settings)
+        await write_while_down(clusters, settings, numbers(50, 60))
         assert await clusters.wait_values("hub", "east.orders", numbers(50, 60)) == numbers(50, 60)
 
     run_clusters(scenario)

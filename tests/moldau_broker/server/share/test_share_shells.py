@@ -69,14 +69,19 @@ def groups_of(
     )
 
 
+def groups_that_read(world: World) -> ShareGroups:
+    """Groups whose states are read for 100 ms."""
+    memory = MemoryPersister()
+    memory.delay_ms = 100.0
+    replicas: Any = SimpleNamespace(waits=SimpleNamespace(wake_fetches=lambda _: None))
+    return groups_of(world, replicas, memory)
+
+
 def test_a_group_that_left_while_its_state_was_read_is_forgotten() -> None:
     """Its offsets may be altered then, and only a state that is read again shows that (as in F310)."""
 
     async def main(world: World) -> None:
-        memory = MemoryPersister()
-        memory.delay_ms = 100.0
-        replicas: Any = SimpleNamespace(waits=SimpleNamespace(wake_fetches=lambda _: None))
-        groups = groups_of(world, replicas, memory)
+        groups = groups_that_read(world)
         async with trio.open_nursery() as nursery:
             await nursery.start(groups.run)
             key = (TOPIC, 0)
@@ -130,10 +135,7 @@ def test_a_state_lasts_for_one_leader_epoch(
     """
 
     async def main(world: World) -> None:
-        memory = MemoryPersister()
-        memory.delay_ms = 100.0
-        replicas: Any = SimpleNamespace(waits=SimpleNamespace(wake_fetches=lambda _: None))
-        groups = groups_of(world, replicas, memory)
+        groups = groups_that_read(world)
         async with trio.open_nursery() as nursery:
             await nursery.start(groups.run)
             key = (TOPIC, 0)
