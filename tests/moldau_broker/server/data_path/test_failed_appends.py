@@ -69,3 +69,53 @@ def test_a_failed_append_is_never_acknowledged(kind: str, count: int, acks: int)
             assert not lost, f"acknowledged and not in the log of t-{index}: {lost}"
 
     run_cluster(scenario, **TWO)
+
+
+LATER_MS = 8 * 86_400_000
+"""Beyond ``segment.ms``: a batch that is so much younger than the first one needs a new segment."""
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+@pytest.mark.parametrize("rolls_last", [True, False])
+@pytest.mark.parametrize("requests", [1, 2])
+def test_a_failed_roll_acknowledges_none_of_its_neighbours(requests: int, rolls_last: bool, acks: int) -> None:
+    """The disk fails while a batch is staged, because the roll before it writes.
+
+    Batches that were staged for other partitions of the directory are lost with it, and no write of theirs fails.
+    """
+
+    async def scenario(cluster) -> None:
+        client = cluster.client(1)
+        await client.create_topic("t", partitions=4)
+        first, second = [index for index in range(4) if place(cluster, 1, "t", index) == "/d1"]
+        rolling, other = (second, first) if rolls_last else (first, second)
+        for index in (first, second):
+            assert (await client.produce("t", batch(b"before"), partition=index)).error_code == ErrorCode.NONE
+        records = {rolling: batch(b"after", timestamp=1_000 + LATER_MS), other: batch(b"after")}
+        parts = [PartitionProduceData(index=index, records=records[index]) for index in (first, second)]
+        connection = await RpcConnection.open(cluster.client_environment, "b1", BROKER_PORT, "test")
+        profile(cluster, 1).failing_paths = ("/d1",)
+        pending = [
+            connection.submit(
+                ProduceRequest(
+                    acks=acks, timeout_ms=5_000, topic_data=[TopicProduceData(name="t", partition_data=each)]
+                ),
+                12,
+            )
+            for each in ([parts] if requests == 1 else [[part] for part in parts])
+        ]
+        acknowledged: list[int] = []
+        for waiting in pending:
+            with contextlib.suppress(ConnectionError, EOFError):
+                answers = (await waiting.wait(60_000)).responses[0].partition_responses
+                acknowledged += [each.index for each in answers if each.error_code == ErrorCode.NONE]
+        connection.close()
+        client.close()
+        profile(cluster, 1).failing_paths = ()
+        await cluster.stop(1)
+        cluster.start_broker(1)
+        await cluster.until(lambda: 1 in cluster.running)
+        for index in acknowledged:
+            assert b"after" in await read_all(cluster, "t", index), f"acknowledged and not in the log of t-{index}"
+
+    run_cluster(scenario, **TWO)
