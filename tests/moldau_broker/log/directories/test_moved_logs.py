@@ -6,6 +6,7 @@ Method: log managers over two virtual directories, restarted.
 from __future__ import annotations
 
 import errno
+import itertools
 import uuid
 from typing import TYPE_CHECKING
 
@@ -108,6 +109,46 @@ def test_a_moved_log_knows_its_producers_after_a_power_loss(seed: int) -> None:
     machine.boot(power_lost=True)
     moved = open_manager(machine).logs[A]
     assert append_of_producer(moved).duplicate
+
+
+def taken(log: PartitionLog, producer_id: int, sequence: int) -> tuple[int, bool] | ErrorCode:
+    """Returns the offset of a producer's batch, and whether it is a duplicate; or why the log refuses it."""
+    batch = make_batch([(START_MS, b"k", b"v")], producer=(producer_id, 0, sequence))
+    try:
+        info = log.append_as_leader(memoryview(batch), leader_epoch=1, now_ms=START_MS)
+    except LogError as error:
+        return error.code
+    return info.first_offset, info.duplicate
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_move_changes_no_answer_to_a_producer(deleted: bool, forgotten: bool) -> None:
+    """A log that has forgotten a producer takes any sequence number from it, in its new directory too.
+
+    The copy has read all batches of the log, and must not count as one that knows every producer.
+    """
+    for producer_id, sequence in itertools.product((7, 8, 9), (0, 1, 2, 5)):
+        answers = []
+        for moves in (False, True):
+            manager = open_manager(VirtualMachine(1))
+            log = create(manager)
+            for written in (0, 1):
+                assert taken(log, 7, written) == (written, False)
+            if forgotten:
+                assert log.producer_state.remove_expired(START_MS + manager.settings.producer_id_expiration_ms) == 1
+            if deleted:
+                log.storage.roll(2, START_MS)
+                log.update_high_watermark(2)
+                log.increment_log_start_offset(1)
+            assert taken(log, 8, 0) == (2, False)
+            if moves:
+                manager.alter_replica_log_dir(A, "/d2", START_MS)
+                while not manager.copy_to_future(A, START_MS):
+                    pass
+                log = manager.replace_current_with_future(A, START_MS)
+            answers.append(taken(log, producer_id, sequence))
+        assert answers[0] == answers[1], f"producer {producer_id}, sequence {sequence}"
 
 
 def test_a_moved_log_serves_readers_and_keeps_its_start_offset() -> None:
