@@ -14,7 +14,12 @@ import pytest
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
-from moldau_quorum.controller.cluster.features import SUPPORTED_FEATURES, initial_features, update_features
+from moldau_quorum.controller.cluster.features import (
+    SUPPORTED_FEATURES,
+    forgotten_at,
+    initial_features,
+    update_features,
+)
 from moldau_quorum.log.port import CommittedEntry
 from moldau_quorum.metadata import records as r
 from moldau_quorum.metadata.directory_ids import MIGRATING
@@ -150,6 +155,34 @@ def test_tokens_are_not_lost_by_a_safe_downgrade() -> None:
     assert not len(controller.image.delegation_tokens)
     with pytest.raises(AssertionError, match="DelegationTokenRecord cannot be written at metadata"):
         r.encode_command(r.Command(controller_epoch=1, sequence=0, records=(token,)), 2)
+
+
+@pytest.mark.parametrize("kind", range(5))
+@pytest.mark.parametrize("allowed", [False, True])
+def test_only_an_unsafe_downgrade_forgets_metadata(allowed: bool, kind: int) -> None:
+    """However a client asks: a request of version 0 has the flag ``allow_downgrade``, and no kind of change."""
+    for wanted in range(r.METADATA_LEVEL_FIRST, r.METADATA_LEVEL_LATEST + 1):
+        controller = cluster()
+        controller.create("t")
+        assert assign(controller, 2, "t", 0, two(2)) == 0
+        token = r.DelegationTokenRecord(
+            token_id="id", owner="User:a", requester="User:a", renewers=(), issue_ms=1, max_ms=3, expiry_ms=2
+        )
+        controller.apply((token,))
+        before = controller.image
+        update = FeatureUpdateKey(
+            feature=r.METADATA_VERSION, max_version_level=wanted, upgrade_type=kind, allow_downgrade=allowed
+        )
+        result = update_features(UpdateFeaturesRequest(feature_updates=[update]), before, controller.context())
+        controller.apply(result.records)
+        keeps_all = forgotten_at(wanted, before) is None
+        if kind != UNSAFE and not keeps_all:
+            assert result.response.error_code == ErrorCode.INVALID_UPDATE_VERSION, f"level {wanted}"
+        if kind != UNSAFE or keeps_all:
+            assert controller.image.delegation_tokens == before.delegation_tokens
+            assert controller.partition("t").directories == before.topics_by_name["t"].partitions[0].directories
+        else:
+            assert controller.image.metadata_level == wanted
 
 
 def test_going_down_is_safe_where_each_broker_has_one_directory() -> None:
