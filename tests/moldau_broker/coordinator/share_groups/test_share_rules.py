@@ -5,6 +5,8 @@ Method: the pure core, with writes that the test holds back or refuses.
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import pytest
 
 from moldau.protocol.errors import ErrorCode
@@ -13,6 +15,7 @@ from moldau.protocol.messages.delete_share_group_state import DeleteShareGroupSt
 from moldau.protocol.messages.initialize_share_group_state import InitializeShareGroupStateRequest
 from moldau.values import ZERO_UUID
 from moldau_broker.coordinator.group.share.core.state import ShareCurrent, ShareGroup, ShareMember, ShareSubscription
+from moldau_broker.coordinator.share.core.requests import asks_of
 from support.coordinator.group_world import CoreDriver, code_of, commit_request
 from support.coordinator.share_group_world import GROUP, ShareClient, alter, beat, delete_offsets, error_of
 
@@ -132,6 +135,36 @@ def test_states_are_deleted_after_they_have_begun() -> None:
     driver.auto_commit = True
     (result,) = driver.ask(delete, 2).results  # type: ignore[attr-defined]
     assert result.error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("refused", [each for count in range(4) for each in combinations(range(3), count)], ids=str)
+@pytest.mark.parametrize("whole", [False, True], ids=["offsets", "group"])
+def test_a_deletion_holds_for_every_partition(whole: bool, refused: tuple[int, ...]) -> None:
+    """A state that stays in one partition would fence the next group with this id, or give it an old offset."""
+    driver = CoreDriver(auto_commit=False)
+    driver.send(alter(*(("t", number, 5) for number in range(3))), 0)
+    driver.commit()
+    driver.answer_questions()
+    driver.commit()
+
+    def delete(*still_refused: int) -> ErrorCode:
+        request = DeleteGroupsRequest(groups_names=[GROUP]) if whole else delete_offsets("t")
+        sent = driver.send(request, 2 if whole else 0)
+        driver.commit()
+        asked = {key.partition for each in driver.questions for key in asks_of(each.request)}
+        assert asked.issuperset(refused or range(3))
+        driver.answer_questions(ErrorCode.NOT_COORDINATOR, refused=still_refused)
+        driver.commit()
+        answer = driver.answers[sent]
+        (part,) = answer.results if whole else answer.responses  # type: ignore[attr-defined]
+        return ErrorCode(part.error_code)
+
+    if refused:
+        assert delete(*refused) is ErrorCode.NOT_COORDINATOR
+        assert driver.core.shares.committed[GROUP].states.deleting
+    assert delete() is ErrorCode.NONE
+    left = driver.core.shares.get(GROUP)
+    assert left is None if whole else left is not None and left.states.is_empty
 
 
 def begun_by(driver: CoreDriver) -> dict[int, tuple[int, int]]:
