@@ -3,6 +3,8 @@
 Method: the pure core with a driver that commits, refuses or loses its writes. Error codes are those of Kafka 4.2.
 """
 
+from itertools import product
+
 import pytest
 
 from moldau.protocol.errors import ErrorCode
@@ -191,6 +193,30 @@ def test_a_read_waits_for_the_writes_that_it_shows() -> None:
     assert driver.codes(summary) == [ErrorCode.NONE]
     driver.commit()
     assert batches_of(driver.answers[read][key()]) == [(0, 3, 2, 1)]
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_nothing_is_acknowledged_before_its_commit(length: int) -> None:
+    """All short sequences of requests about one share-partition, while none of their writes is committed.
+
+    A repetition of what is being written waits too: a failover could undo what it confirms.
+    """
+    asks = [
+        BEGIN,
+        Initialize(state_epoch=1, start_offset=5),
+        write((0, 3, 2, 1)),
+        Read(leader_epoch=-1),
+        Read(leader_epoch=2),
+        Delete(),
+    ]
+    for sequence in product(asks, repeat=length):
+        driver = begun(auto_commit=False)
+        for ask in sequence:
+            sent = driver.send((key(), ask))
+            is_acknowledged = sent in driver.answers and driver.codes(sent) == [ErrorCode.NONE]
+            assert not (is_acknowledged and driver.uncommitted), sequence
+        driver.commit()
+        assert len(driver.answers) == driver.request_count, sequence
 
 
 def test_a_read_of_a_lost_write_fails_with_it() -> None:
