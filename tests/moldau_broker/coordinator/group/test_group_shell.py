@@ -4,6 +4,7 @@ Method: `GroupCoordinator` on virtual time over an in-memory log; clients are ta
 """
 
 from collections.abc import Awaitable, Callable
+from itertools import combinations
 from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
@@ -396,6 +397,24 @@ def test_offset_fetch_in_all_its_shapes() -> None:
                 else answer.topics[0].partitions[0].error_code
             )
             assert code == ErrorCode.NOT_COORDINATOR
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("asked", [each for count in range(4) for each in combinations((1, 2, 99), count)], ids=str)
+def test_offsets_are_those_of_the_topics_asked_for(asked: tuple[int, ...]) -> None:
+    """A request whose topics are all gone is not one for all topics of the group."""
+
+    async def scenario(broker: Broker) -> None:
+        await loaded(broker)
+        for topic in ("t", "u"):
+            assert code_of(await broker.ask(commit_request(9, topic=topic), 9)) is ErrorCode.NONE
+        topics = [OffsetFetchRequestTopics(topic_id=UUID(int=n), partition_indexes=[0]) for n in asked]
+        group = OffsetFetchRequestGroup(group_id="g", topics=topics)
+        answer = await broker.ask(OffsetFetchRequest(groups=[group]), 10)
+        assert isinstance(answer, OffsetFetchResponse)
+        found = {topic.topic_id.int: topic.partitions[0].error_code for topic in answer.groups[0].topics}
+        assert found == {n: ErrorCode.UNKNOWN_TOPIC_ID if n == 99 else ErrorCode.NONE for n in asked}
 
     run(scenario)
 
