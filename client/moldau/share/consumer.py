@@ -385,8 +385,10 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         if self._membership.fatal is not None:
             raise self._membership.fatal
         fetcher = self._fetching()
-        if fetcher.errors and not fetcher.buffer:
-            raise fetcher.errors.popleft()
+        while fetcher.errors and not fetcher.buffer:
+            topic, error = fetcher.errors.popleft()
+            if topic is None or topic in self.subscription:  # errors of a former subscription concern no one
+                raise error
         if self._client is not None and self._client.bootstrap_error is not None:
             raise self._client.bootstrap_error
 

@@ -80,7 +80,8 @@ class ShareFetcher:
         self._failures = 0
         self.nodes: dict[int, ShareNode] = {}
         self.buffer: deque[Buffered] = deque()
-        self.errors: deque[KafkaError] = deque()
+        self.errors: deque[tuple[str | None, KafkaError]] = deque()
+        """Errors that no poll has raised, each with its topic, unless it is about all that a broker leads."""
         self.outcomes: deque[Outcome] = deque()
         self.arrived = Signal()
         self.lock_timeout_ms: int | None = None
@@ -138,7 +139,7 @@ class ShareFetcher:
             await self._after_failure()
         except KafkaError as error:
             if not error.retriable and error.code is not ErrorCode.INVALID_SHARE_SESSION_EPOCH:
-                self.errors.append(error)
+                self.errors.append((None, error))
             await self._after_failure()
         finally:
             node.is_fetching = False
@@ -175,19 +176,22 @@ class ShareFetcher:
         if code in _STALE:
             client.request_update()
         elif not code.retriable or code is ErrorCode.CORRUPT_MESSAGE:  # a damaged log stays damaged, unless it moves
-            self.errors.append(KafkaError(code, data.error_message or f"{key[1]}: {code.message}"))
+            self._note_error(key, code, data.error_message or f"{key[1]}: {code.message}")
+
+    def _note_error(self, key: ShareKey, code: ErrorCode, message: str) -> None:
+        self.errors.append((key[1].topic, KafkaError(code, message)))
 
     def _buffer_records(self, node: ShareNode, arrival: Arrival, key: ShareKey, data: PartitionData) -> None:
         try:
             found = acquired_records(data, check_crcs=self._check_crcs)
         except CorruptRecordError as error:
-            self.errors.append(KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{key[1]}: {error}"))
+            self._note_error(key, ErrorCode.CORRUPT_MESSAGE, f"{key[1]}: {error}")
             return
         self._deliveries.settle(node.node_id, key, found.gaps)
         if found.corrupt:
             self._deliveries.settle(node.node_id, key, found.corrupt, AcknowledgeType.REJECT)
         if found.error is not None:
-            self.errors.append(KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{key[1]}: {found.error}"))
+            self._note_error(key, ErrorCode.CORRUPT_MESSAGE, f"{key[1]}: {found.error}")
         for record, count in found.records:
             self.buffer.append(Buffered(node, arrival.session_number, arrival.locked_until_ms, key, record, count))
 

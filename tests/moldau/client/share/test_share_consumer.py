@@ -663,3 +663,30 @@ def test_a_partition_that_fails_is_not_asked_without_a_pause(run, monkeypatch, c
             assert 5 <= member.statistics().fetch_total <= 100
 
     run(scenario)
+
+
+def test_no_poll_raises_an_error_of_a_former_subscription(run, monkeypatch):
+    """It arrives between two polls, and the application has turned to another topic by then."""
+    acquire = ShareGroups.acquire
+    failing = [True]
+
+    async def scenario(cluster):
+        monkeypatch.setattr(
+            ShareGroups, "acquire", lambda *args: ErrorCode.CORRUPT_MESSAGE if failing else acquire(*args)
+        )
+        await produce(cluster, b"0")
+        await cluster.client(1).create_topic("u", partitions=1)
+        await cluster.leader("u")
+        async with consumer(cluster) as member:
+            member.subscribe(["t"])
+            with trio.fail_after(30):
+                while not member._fetching().errors:
+                    with suppress(KafkaError):
+                        await member.poll(0)
+                    await trio.sleep(1)
+            failing.clear()
+            await member.unsubscribe()
+            member.subscribe(["u"])
+            assert await member.poll(5_000) == []
+
+    run(scenario)
