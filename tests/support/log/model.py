@@ -654,8 +654,8 @@ class Driver:
                 assert (answer.offset if answer else None) == (later.offset if later else None), f"time {wanted}"
                 newest = max(row.timestamp for row in rows)
                 top = log.offset_for_timestamp(-3)
-                if not self.compact and top is not None and log.segments[0].base_offset == log.log_start_offset:
-                    assert top.timestamp_ms == newest
+                if not self.compact and log.segments[0].base_offset == log.log_start_offset:
+                    assert top is not None and top.timestamp_ms == newest
 
     def _check_epochs(self, rnd: random.Random, rows: list[Row]) -> None:
         for row in rnd.sample(rows, min(3, len(rows))):
