@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import os
 import platform
+import shlex
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -25,6 +26,7 @@ commands = typer.Typer(help="Prepare a node: its file, its directories, its mach
 
 OWN_MODE: Final = 0o600
 """Only the owner may read and write a file."""
+_ID_ADVICE: Final = "moldau node cluster-id draws one, once for all nodes of a new cluster"
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Configuration file of the node.")]
 
@@ -88,7 +90,7 @@ def init(
         voters=all_voters,
         host=host or platform.node(),
         port=port,
-        directories=tuple(str(Path(one).absolute()) for one in directories or ["/var/lib/moldau"]),
+        directories=tuple(map(_directory, directories or ["/var/lib/moldau"])),
         cluster_id=cluster_id,
         rack=rack,
         metrics=metrics,
@@ -106,9 +108,20 @@ def init(
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror}") from error
     if not output.wants_json():
-        identity = "" if node.cluster_id else " --cluster-id ID (moldau node cluster-id draws one for a new cluster)"
-        output.note(f"written: {file}; then: moldau node format {file}{identity}")
+        identity = "" if node.cluster_id else f" --cluster-id ID ({_ID_ADVICE})"
+        output.note(f"written: {file}; then: moldau node format {shlex.quote(str(file))}{identity}")
     _report(config)
+
+
+def _directory(given: str) -> str:
+    """Returns the absolute path of a directory, as ``log.dirs`` can hold it.
+
+    Raises:
+        UsageError: it cannot: that key separates directories by commas.
+    """
+    if not given or given != given.strip() or "," in given:
+        raise UsageError(f"--dir {given!r}: expected one directory, without a comma, and without a blank at its ends")
+    return str(Path(given).absolute())
 
 
 @commands.command()
@@ -134,7 +147,7 @@ def format_directories(
         raise UsageError(f"--cluster-id {cluster_id} contradicts cluster.id={configured} in {file}")
     chosen = cluster_id or configured
     if not chosen:
-        raise UsageError(f"no cluster id: set cluster.id in {file}, or give --cluster-id (moldau node cluster-id)")
+        raise UsageError(f"no cluster id: set cluster.id in {file}, or give --cluster-id ({_ID_ADVICE})")
     environment = real_environment()
     places = places_of_others(config)
     done = format_node(environment.disk, config, chosen, environment.random)
@@ -152,7 +165,6 @@ def format_directories(
 def _warn_of_owner(places: list[Place]) -> None:
     """Says that root owns the new files of a node, which the user of their place may run."""
     import pwd
-    import shlex
 
     if not places:
         return
@@ -205,7 +217,7 @@ def _write(file: Path, text: str, *, is_secret: bool) -> None:
     with open(descriptor, "w", encoding="utf-8") as opened:
         opened.write(text)
     if closes:
-        change = f"if another user runs the node: chown USER {file}"
+        change = f"if another user runs the node: chown USER {shlex.quote(str(file))}"
         output.note(f"moldau: {file} holds a secret, so only its owner may read it; {change}")
 
 
@@ -221,11 +233,15 @@ def _read(file: Path) -> Config:
 
 def _parse(text: str, file: Path, environ: dict[str, str]) -> Config:
     from moldau.runtime.config import ConfigError, parse_server_config
+    from moldau_cli.nodes.paths import relative_directory
 
     try:
-        return parse_server_config(text, str(file), environ)
+        config = parse_server_config(text, str(file), environ)
     except ConfigError as error:
         raise UsageError(f"{file}: {'; '.join(error.problems)}") from error
+    if relative := relative_directory(config):
+        raise UsageError(f"{file}: {relative}")
+    return config
 
 
 def _cluster_id_of(config: Config) -> str:

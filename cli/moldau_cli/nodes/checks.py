@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import os
 import socket
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -66,9 +67,11 @@ async def check_node(environment: Environment, config: Config, descriptors: int)
     Ports and directories are checked for each process of ``broker.processes``.
     """
     found: list[Finding] = []
-    for one in process_configs(config):
-        found += await check_ports(environment, one)
-        found += check_directories(environment, one)
+    with ExitStack() as held:  # so that two listeners with the same port are found
+        ports: dict[int, str] = {}
+        for one in process_configs(config):
+            found += await check_ports(environment, one, held, ports)
+            found += check_directories(environment, one)
     if misplaced := misplaced_data(environment.disk, config):
         found.append(Finding(check="processes", subject="log.dirs", state=PROBLEM, detail=misplaced))
     enough = descriptors >= COMFORTABLE
@@ -80,8 +83,10 @@ async def check_node(environment: Environment, config: Config, descriptors: int)
     return found + await check_quorum(environment, config)
 
 
-async def check_ports(environment: Environment, config: Config) -> list[Finding]:
-    """Binds each listener for a moment."""
+async def check_ports(
+    environment: Environment, config: Config, held: ExitStack, ports: dict[int, str]
+) -> list[Finding]:
+    """Binds each listener until ``held`` is closed; ``ports`` holds the subjects of those before, by port."""
     addresses = [(str(endpoint), endpoint.host, endpoint.port) for endpoint in listeners(config)]
     if (metrics := metrics_listener(config)) is not None:
         addresses.append((f"metrics {metrics[0]}:{metrics[1]}", *metrics))
@@ -90,11 +95,13 @@ async def check_ports(environment: Environment, config: Config) -> list[Finding]
     found: list[Finding] = []
     for subject, host, port in addresses:
         try:
-            (await environment.network.listen(host, port)).close()
+            held.callback((await environment.network.listen(host, port)).close)
         except OSError as error:
-            detail = f"cannot listen: {_reason(error)}"
+            other = ports.get(port)
+            detail = f"cannot listen: {_reason(error) if other is None else f'{other} has this port'}"
             found.append(Finding(check="port", subject=subject, state=PROBLEM, detail=detail))
         else:
+            ports[port] = subject
             found.append(Finding(check="port", subject=subject, state=OK, detail="free"))
     return found
 

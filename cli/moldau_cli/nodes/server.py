@@ -182,17 +182,21 @@ def _chosen(config: Config, words: _Words) -> tuple[Config, ...]:
 
 def _read_config(path: str) -> Config:
     from moldau.runtime.config import ConfigError, parse_server_config
+    from moldau_cli.nodes.paths import relative_directory
 
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
-        return parse_server_config(text, path, os.environ)
+        config = parse_server_config(text, path, os.environ)
     except OSError as error:
         raise _Usage(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise _Usage(f"{path} is not UTF-8 text: {error}") from error
     except ConfigError as error:
         raise _Usage(f"{path}: {'; '.join(error.problems)}") from error
+    if relative := relative_directory(config):
+        raise _Usage(f"{path}: {relative}")
+    return config
 
 
 class _Extras(NamedTuple):

@@ -1,0 +1,80 @@
+"""Goal: directories and ports that a node could not use, or would lose, are named before anything is written.
+
+Method: commands in this process on files whose slips are typical: a path of Kafka's examples, an empty variable, a
+comma, a blank, and one port for two listeners.
+"""
+
+import json
+import os
+import shlex
+
+import pytest
+
+from moldau_jepsen.launcher.ports import take_free_ports
+from support.commands import run_command
+
+NODE = """process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
+{more}
+"""
+
+
+def written(path, more, *, broker=0, controller=1):
+    path.write_text(NODE.format(broker=broker, controller=controller, more=more))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("log.dirs=/d,data", "log.dirs: 'data' is relative"),
+        ("log.dir=data", "log.dir: 'data' is relative"),
+        ("log.dirs=/d\nmetadata.log.dir=meta", "metadata.log.dir: 'meta' is relative"),
+    ],
+)
+@pytest.mark.parametrize("command", [("server",), ("server", "--check"), ("node", "check"), ("node", "format")])
+def test_a_relative_directory_is_refused(tmp_path, more, said, command):
+    """Kafka takes such paths; a node that was started elsewhere would begin with an empty log."""
+    file = written(tmp_path / "node.properties", more)
+    done = run_command(*command, file)
+    assert done.returncode == 2, done
+    assert done.stderr.startswith(f"moldau: {file}: {said}")
+    assert os.path.abspath(said.split("'")[1]) in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("directory", ["", " ", "/data1,/data2", "/data "])
+def test_a_directory_that_log_dirs_cannot_hold(tmp_path, directory):
+    """An empty variable made the working directory that of the data, and a comma made two directories of one."""
+    file = tmp_path / "node.properties"
+    options = ("--role", "broker", "--node-id", "1", "--voters", "101@127.0.0.1:1", "--dir", directory)
+    done = run_command("node", "init", str(file), *options)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done
+    assert f"--dir {directory!r}: expected one directory" in done.stderr
+    assert not file.exists()
+
+
+def test_two_listeners_with_one_port_are_found(tmp_path):
+    """Each was free when it was looked at alone; the node could not start."""
+    broker, controller, metrics = take_free_ports(3)
+    data = f"log.dirs={tmp_path / 'data'}\n"
+    file = written(tmp_path / "a", data + f"metrics.listener=127.0.0.1:{broker}", broker=broker, controller=controller)
+    done = run_command("node", "check", file, "--json")
+    rows = {row["subject"]: row for row in json.loads(done.stdout)["checks"] if row["check"] == "port"}
+    assert done.returncode == 1
+    metrics_row = rows[f"metrics 127.0.0.1:{broker}"]
+    assert metrics_row["state"] == "problem"
+    assert metrics_row["detail"] == f"cannot listen: PLAINTEXT://127.0.0.1:{broker} has this port"
+    file = written(tmp_path / "b", data + f"metrics.listener=127.0.0.1:{metrics}", broker=broker, controller=controller)
+    assert run_command("node", "check", file).returncode == 0
+
+
+def test_the_next_step_has_quotes_where_it_needs_them(tmp_path):
+    file = tmp_path / "my node.properties"
+    options = ("--role", "broker", "--node-id", "1", "--voters", "101@127.0.0.1:1", "--dir", str(tmp_path / "data"))
+    done = run_command("node", "init", str(file), *options, "--set", "ssl.key.password=secret")
+    assert f"then: moldau node format {shlex.quote(str(file))} --cluster-id ID" in done.stderr
+    assert f"chown USER {shlex.quote(str(file))}\n" in done.stderr
