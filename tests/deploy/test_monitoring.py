@@ -165,3 +165,11 @@ def test_a_new_prometheus_knows_no_forgotten_cordon(promtool, tmp_path):
 
 def test_refused_renewals_count_as_refused_logins(promtool, tmp_path):
     assert fires(promtool, tmp_path, {**WELL, RENEWALS: "0+20x60"}) == {"MoldauLoginsRefused"}
+
+
+@pytest.mark.parametrize("end", ["_x60", "1x10 stale"], ids=["never scraped", "gone"])
+def test_no_controller_at_all_is_no_active_one(promtool, tmp_path, end):
+    """A sum over no series is empty, not 0, so the alert was silent when the last controller had ended."""
+    active = "kafka_controller_kafkacontroller_activecontrollercount"
+    series = {**WELL, f'{active}{{instance="a"}}': end, f'{active}{{instance="b"}}': end}
+    assert fires(promtool, tmp_path, series) == {"MoldauNoActiveController"}

@@ -21,5 +21,5 @@ def relative_directory(config: Config) -> str:
     keys = {path: "log.dirs" if config.get("log.dirs") is not None else "log.dir" for path in log_dirs(config)}
     for path, key in {place: "metadata.log.dir", **keys}.items():
         if not os.path.isabs(path):
-            return f"{key}: {path!r} is relative, and would mean another place elsewhere; give {os.path.abspath(path)!r}"
+            return f"{key}: {path!r} is relative; give the absolute path, from here {os.path.abspath(path)}"
     return ""
