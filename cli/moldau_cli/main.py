@@ -53,6 +53,13 @@ def _open_closed_streams() -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs one command and returns its exit code."""
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:  # during the imports; later ones are answered where they arrive
+        return fail("interrupted", EXIT_INTERRUPTED)
+
+
+def _run(arguments: Sequence[str]) -> int:
     if sys.flags.optimize:
         complain("python -O removes the assertions that guard committed data; run without -O and PYTHONOPTIMIZE")
         return EXIT_USAGE

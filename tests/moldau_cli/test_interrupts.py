@@ -4,12 +4,15 @@ Method: the signal is raised in a callback of a weak reference, whose exceptions
 """
 
 import signal
+import sys
 import weakref
 
 import pytest
 import trio
 
+from moldau_cli import output
 from moldau_cli.client import run
+from support.commands import run_command
 
 NOWHERE = "127.0.0.1:1"
 
@@ -37,3 +40,20 @@ def test_an_interrupt_within_a_callback_of_python_is_not_lost():
 
     with pytest.raises(KeyboardInterrupt):
         run(work, NOWHERE, probes=False)
+
+
+class ImpatientUser:
+    """A finder of modules, during whose work Ctrl-C is pressed."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "moldau_cli.application":
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupt_during_the_imports_is_no_traceback(monkeypatch):
+    """A command imports for a third of a second before it does anything."""
+    output.use_json(False)  # as in a new process
+    monkeypatch.delitem(sys.modules, "moldau_cli.application", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [ImpatientUser(), *sys.meta_path])
+    done = run_command("topics", "list")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "moldau: interrupted\n")

@@ -3,7 +3,8 @@
 The command is ``python -m moldau_cli.nodes.several [--with-parent] CONFIG LOG HOSTILE [CONFIG LOG HOSTILE ...]``, with
 three words for each node: its configuration file; the file to which its output is appended; the directory of its
 hostile environment (``moldau_cli.nodes.chaos_server``), or an empty word. The process writes the number of each node's
-process to stdout, one line each in the order of the words, and closes stdout when the last one has started.
+process to stdout, one line each in the order of the words, and closes stdout when the last one has started. If nothing
+reads the numbers any more, it kills the nodes that it has started, because nothing else would.
 
 A node imports about 500 modules, which costs more processor time than everything else that it does before it serves.
 Forks share that work, and the memory of the code. Each node is a process in a session of its own, as if
@@ -78,10 +79,22 @@ def main(arguments: Sequence[str]) -> int:
         if child == 0:
             return _become(node, with_parent=with_parent)
         children.add(child)
-        sys.stdout.write(f"{child}\n")
-        sys.stdout.flush()
+        try:
+            os.write(1, f"{child}\n".encode())
+        except BrokenPipeError:
+            _kill(children)
+            return EXIT_FAILED
     os.dup2(os.open(os.devnull, os.O_RDWR), 1)  # the reader of the numbers finds their end
     return _stay(children, parent) if with_parent else EXIT_DONE
+
+
+def _kill(children: set[int]) -> None:
+    """Ends nodes of which their starter will not learn: it was interrupted during the imports, and has gone."""
+    for child in children:
+        with suppress(ProcessLookupError):  # collected by no one else, so the number is still this child's
+            os.kill(child, signal.SIGKILL)
+    for child in children:
+        os.waitpid(child, 0)
 
 
 def _serve(parent: int) -> int:

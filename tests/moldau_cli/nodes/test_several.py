@@ -140,6 +140,18 @@ def test_nodes_that_cannot_be_made_are_an_error(pair, monkeypatch):
     assert [node.pid for node in pair] == [0, 0]
 
 
+def test_nodes_of_an_interrupted_start_do_not_stay(pair, tmp_path):
+    """Ctrl-C during the imports ended the command alone; the first node ran on, and the cluster's file lacked it."""
+    words = [word for node in pair for word in (node.config, node.log, "")]
+    with (tmp_path / "errors").open("wb") as errors:
+        starting = interpreter.start_module("moldau_cli.nodes.several", words, stdout=subprocess.PIPE, stderr=errors)
+    starting.stdout.close()
+    assert starting.wait(timeout=WAIT_MS / 1000) == 1
+    listed = subprocess.run(["ps", "-eo", "args="], capture_output=True, text=True, check=True).stdout
+    assert pair[0].config not in listed
+    assert (tmp_path / "errors").read_text() == ""
+
+
 def parent_of(node):
     with open(f"/proc/{node.pid}/stat", encoding="ascii") as file:
         return int(file.read().rpartition(")")[2].split()[1])
