@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from moldau.runtime.telemetry.log import EventLogger
+from moldau_cli.errors import EXIT_FAILED
 from moldau_cli.nodes.group.core.supervision import Exit, Group, Kill, Phase, Ready, Start, Terminate
 from moldau_cli.nodes.watchdog import BEATS_PER_LIMIT
 
@@ -103,12 +104,17 @@ class Supervisor:
         node_id = self._node_ids[index]
         environment = os.environ | {"NOTIFY_SOCKET": self._socket_path(index)}
         environment.pop("WATCHDOG_PID", None)  # the limit holds for each process
-        process = await trio.lowlevel.open_process(
-            [*self._command, "--node", str(node_id), "--with-parent"],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for the supervisor, which ends its processes in order
-        )
+        try:
+            process = await trio.lowlevel.open_process(
+                [*self._command, "--node", str(node_id), "--with-parent"],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for the supervisor, which ends its processes in order
+            )
+        except (OSError, RuntimeError) as error:  # no memory, or no further process or thread; others serve on
+            _logger.error("process-not-started", node=node_id, error=error)
+            self._perform(self._group.ended(index, EXIT_FAILED, _now_ms()))
+            return
         self._running[index] = process
         if self._group.phase(index) is Phase.STOPPING:
             process.terminate()

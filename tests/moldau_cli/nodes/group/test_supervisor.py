@@ -1,0 +1,84 @@
+"""Goal: the shell around ``Group`` keeps the other processes alive, whatever happens to one of them.
+
+Method: the supervisor on virtual time, with processes of the test that report over the real notification sockets.
+"""
+
+from __future__ import annotations
+
+import errno
+import signal
+import socket
+
+import trio
+from trio.testing import MockClock
+
+from moldau.runtime.config import parse_server_config, process_configs
+from moldau_cli.nodes.group.supervisor import Supervisor
+from moldau_cli.nodes.watchdog import SystemdNotifier
+
+FILE = """process.roles=broker
+node.id=10
+broker.processes=2
+controller.quorum.voters=101@127.0.0.1:9093
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://127.0.0.1:9092
+log.dirs=/data
+"""
+
+
+class FakeProcess:
+    """A process that serves at once, until it is signalled."""
+
+    pid = 1
+
+    def __init__(self, notify_socket: str) -> None:
+        self.signals: list[int] = []
+        self._ended = trio.Event()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as reports:
+            reports.sendto(b"READY=1", notify_socket)
+
+    async def wait(self) -> int:
+        await self._ended.wait()
+        return 0 if signal.SIGTERM in self.signals else -9
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+        self._ended.set()
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def test_a_process_that_cannot_be_made_is_tried_again(monkeypatch) -> None:
+    """Without memory for one process, all others of the machine were killed."""
+    made: list[FakeProcess] = []
+    failures = [OSError(errno.ENOMEM, "Cannot allocate memory"), RuntimeError("can't start new thread")]
+
+    async def open_process(command: list[str], *, env: dict[str, str], **_: object) -> FakeProcess:
+        await trio.lowlevel.checkpoint()
+        if len(made) == 2 and failures:
+            raise failures.pop()
+        made.append(FakeProcess(env["NOTIFY_SOCKET"]))
+        return made[-1]
+
+    monkeypatch.setattr(trio.lowlevel, "open_process", open_process)
+    configs = process_configs(parse_server_config(FILE, "node.properties", {}))
+    supervisor = Supervisor(["moldau"], configs, SystemdNotifier({}, 1))
+
+    async def story() -> int:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(disturb)
+            code = await supervisor.run()
+        return code
+
+    async def disturb() -> None:
+        while len(made) < 2:  # a busy wait: trio binds the sockets in threads, for which virtual time does not wait
+            await trio.lowlevel.checkpoint()
+        await trio.sleep(1)
+        made[1].kill()
+        await trio.sleep(10)
+        signal.raise_signal(signal.SIGTERM)
+
+    assert trio.run(story, clock=MockClock(autojump_threshold=0), strict_exception_groups=True) == 0
+    assert not failures
+    assert [process.signals for process in made] == [[signal.SIGTERM], [signal.SIGKILL], [signal.SIGTERM]]
