@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 
-from moldau.protocol.errors import KafkaError
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli.live.core.rates import Pace
 from moldau_cli.live.core.samples import GroupSample, PartitionSample, Sample
 from moldau_cli.operations.partial import ask_groups, ask_offsets, describe_present
@@ -41,16 +41,21 @@ class Collector:
         self._with_groups = with_groups
         self._turn = 0
         self._unanswered: list[str] = []
+        self._needed_s = float("inf")
+        """Seconds for an answer that a look needs. The first look waits as all commands do, and has its reasons."""
 
     async def look(self) -> Sample:
         """Returns a look at topics, log directories and groups.
 
         Raises:
-            KafkaError: no broker answers, or the topics cannot be described.
+            KafkaError: no broker answers, or the topics cannot be described; from the second look on this takes
+                ``ANSWER_S``, or three times what the last look took.
         """
-        cluster = await self._paced(1, self._admin.describe_cluster)
-        names = [topic.name for topic in await self._paced(1, lambda: self._admin.list_topics(include_internal=True))]
-        topics = await self._paced(1, lambda: describe_present(self._admin, names))
+        began_s = trio.current_time()
+        cluster = await self._needed(self._admin.describe_cluster)
+        names = [topic.name for topic in await self._needed(lambda: self._admin.list_topics(include_internal=True))]
+        topics = await self._needed(lambda: describe_present(self._admin, names))
+        self._needed_s = max(ANSWER_S, 3 * (trio.current_time() - began_s))
         self._unanswered = []
         ends = await self._end_offsets(topics)
         now_ms = trio.current_time() * 1000
@@ -76,6 +81,15 @@ class Collector:
             groups_left_out=left_out,
             unanswered=tuple(self._unanswered),
         )
+
+    async def _needed(self, call: Callable[[], Awaitable[R]]) -> R:
+        """Makes a call without which there is no look."""
+        try:
+            with trio.fail_after(self._needed_s):
+                return await self._paced(1, call)
+        except trio.TooSlowError as error:
+            text = f"no broker answered within {self._needed_s:.0f} s"
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) from error
 
     async def _paced(self, requests: int, call: Callable[[], Awaitable[R]]) -> R:
         """Makes a call once its requests fit into the pace."""

@@ -32,7 +32,8 @@ TABLE_LINES: Final = 3
 
 def screen(view: View, *, height: int) -> Group:
     """Returns the screen: troubles first, and of each table as many rows as the height has room for."""
-    style = "bold red" if view.offline else "bold yellow" if view.under_replicated or view.unanswered else "bold green"
+    is_bad, is_poor = view.offline or view.silence, view.under_replicated or view.unanswered
+    style = "bold red" if is_bad else "bold yellow" if is_poor else "bold green"
     parts: list[Text | Table] = [Text(view.headline, style=style, no_wrap=True, overflow="ellipsis"), Text("")]
     for name, rows, left in _fitted(view, height):
         columns = TABLES[name]

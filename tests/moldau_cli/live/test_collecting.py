@@ -33,6 +33,8 @@ class FakeAdmin:
 
     async def describe_cluster(self):
         self._note("cluster")
+        if "cluster" in self.silent:
+            await trio.sleep_forever()
         brokers = [types.SimpleNamespace(node_id=number, host="h", port=number) for number in (1, 2)]
         return types.SimpleNamespace(brokers=brokers, controller_id=1)
 
@@ -198,3 +200,52 @@ def test_views_come_at_their_interval():
     run(main)
     assert [at - shown[0][0] for at, _ in shown] == [0.0, 2.0]
     assert all(rate == 20.0 for _, rate in shown)
+
+
+def test_a_view_of_the_past_says_so():
+    """An outage looked like a cluster in sync: the last view stayed for a minute, and then the command ended."""
+    admin = FakeAdmin()
+    seen = []
+
+    def show(view):
+        seen.append((trio.current_time(), view))
+        if len(seen) == 2:
+            admin.silent.add("cluster")
+        if len(seen) == 4:
+            admin.silent.clear()
+            admin.refused.add("cluster")
+        if len(seen) == 5:
+            admin.refused.clear()
+
+    async def main():
+        await _watch(Collector(admin, requests_per_s=100, groups_max=5), 2.0, 6, show)
+
+    run(main)
+    ages = [view.silent_s for _, view in seen]
+    assert ages[:2] == [0.0, 0.0]
+    assert 0 < ages[2] <= 2 + ANSWER_S
+    assert ages[3] > ages[2]
+    assert ages[4] >= ages[3]
+    assert ages[5] == 0.0
+    third, fifth = seen[2][1], seen[4][1]
+    assert third.headline.startswith("NO ANSWER for 12 s (no broker answered within 10 s); before: 1 partitions OFF")
+    assert third.headline.endswith("; - records/s")
+    assert third.topics == seen[1][1].topics
+    assert ErrorCode.CLUSTER_AUTHORIZATION_FAILED.message in fifth.headline
+    assert not seen[5][1].headline.startswith("NO ANSWER")
+    assert fifth.document()["silent_s"] == fifth.silent_s
+
+
+@pytest.mark.parametrize(("views", "skipped"), [(3, 0), (2, 1)])
+def test_a_cluster_that_does_not_answer_ends_a_script(views, skipped):
+    """The first look decides, and with ``--once`` each."""
+    admin = FakeAdmin()
+    admin.refused.add("cluster")
+    shown = []
+
+    async def main():
+        await _watch(Collector(admin, requests_per_s=100, groups_max=5), 2.0, views, shown.append, skipped)
+
+    with pytest.raises(KafkaError):
+        run(main)
+    assert shown == []

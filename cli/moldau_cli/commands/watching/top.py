@@ -40,6 +40,7 @@ def top(
 
     On a terminal the view fills the screen until Ctrl-C; elsewhere each view is written as plain text, or as one JSON
     document a line with --json. Rates of records are those of log end offsets; bytes are those of log directories.
+    While no broker answers, the last view stays, and its first line says how old it is.
     """
     views = 2 if once else count
     has_screen = sys.stdout.isatty() and not output.wants_json() and views is None
@@ -60,15 +61,30 @@ def top(
 async def _watch(
     collector: Collector, interval_s: float, views: int | None, show: Callable[[View], None], skipped: int = 0
 ) -> None:
-    """Shows ``views`` views, or views until it is cancelled, without the first ``skipped``."""
+    """Shows ``views`` views, or views until it is cancelled, without the first ``skipped``.
+
+    While no broker answers, the last view is shown as one of the past.
+
+    Raises:
+        KafkaError: the first look had no answer, or a later one where views are skipped: that is one of a script.
+    """
     import trio
 
+    from moldau.protocol.errors import KafkaError
     from moldau_cli.live.core.samples import Views
 
     maker, made = Views(), 0
+    last: View | None = None
+    seen = trio.current_time()
     while True:
         began = trio.current_time()
-        view = maker.view(await collector.look())
+        try:
+            view = last = maker.view(await collector.look())
+            seen = began
+        except KafkaError as error:
+            if last is None or skipped:
+                raise
+            view = last.after_silence(trio.current_time() - seen, error.message)
         made += 1
         if made > skipped:
             show(view)

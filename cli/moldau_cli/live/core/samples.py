@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from moldau_cli.live.core.rates import Meter
@@ -81,10 +81,19 @@ class View:
     requests: int
     groups_left_out: int
     unanswered: tuple[str, ...]
+    silent_s: float = 0.0
+    """How old the view is, because no later look had an answer; 0: it is the present one."""
+    silence: str = ""
+    """Why the last look had no answer."""
+
+    def after_silence(self, silent_s: float, silence: str) -> View:
+        """Returns this view as one of the past."""
+        return replace(self, records_per_s=None, silent_s=round(silent_s, 1), silence=silence)
 
     @property
     def headline(self) -> str:
         """The first line: troubles first."""
+        past = f"NO ANSWER for {self.silent_s:.0f} s ({self.silence}); before: " if self.silence else ""
         wrong = [f"{self.offline} partitions OFFLINE"] * bool(self.offline)
         wrong += [f"{self.under_replicated} partitions under-replicated"] * bool(self.under_replicated)
         wrong = wrong or ["all partitions in sync"]
@@ -93,7 +102,7 @@ class View:
             wrong.append(f"NOT KNOWN: {self.unanswered[0]}{more}")
         rate = "-" if self.records_per_s is None else f"{self.records_per_s:,.1f}"
         left_out = f", {self.groups_left_out} more" if self.groups_left_out else ""
-        return (
+        return past + (
             f"{'; '.join(wrong)}; {len(self.brokers)} brokers, {len(self.topics)} topics, "
             f"{len(self.groups)} groups{left_out}; {rate} records/s"
         )
@@ -111,6 +120,7 @@ class View:
             "requests": self.requests,
             "groups_left_out": self.groups_left_out,
             "unanswered": [*self.unanswered],
+            "silent_s": self.silent_s,
         }
 
 
