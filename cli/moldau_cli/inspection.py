@@ -55,8 +55,11 @@ class Inspection:
         return sum(len(topic.partitions) for topic in self.topics.values())
 
 
-async def inspect_cluster(admin: Admin) -> Inspection:
+async def inspect_cluster(admin: Admin, quorum_admin: Admin | None = None) -> Inspection:
     """Describes cluster, quorum and all topics, and judges them.
+
+    ``quorum_admin`` asks for the quorum, if ``admin`` has other users: a broker that waits for a controller answers
+    nothing else on the same connection.
 
     Raises:
         KafkaError: a request was refused, or no broker answered in time.
@@ -76,8 +79,7 @@ async def inspect_cluster(admin: Admin) -> Inspection:
     brokers = [broker.node_id for broker in cluster.brokers]
     log_dirs = await _log_dirs(admin, brokers)
     refusals = await ask_brokers(admin, cluster.brokers)
-    # Last, because a broker that waits for a controller answers nothing else on the same connection.
-    quorum = await _quorum(admin)
+    quorum = await ask_quorum(quorum_admin or admin)  # last, because it may hold up the connection
     problems = judge(topics, min_isr, quorum, brokers, cluster.fenced, log_dirs)
     return Inspection(problems=problems, cluster=cluster, quorum=quorum, topics=topics, refusals=refusals)
 
@@ -97,7 +99,7 @@ async def _min_isr(admin: Admin, short: Sequence[ConfigResource]) -> dict[str, i
     return {one.name: int(entries["min.insync.replicas"].value or 1) for one, entries in configs.items()}
 
 
-async def _quorum(admin: Admin) -> QuorumDescription:
+async def ask_quorum(admin: Admin) -> QuorumDescription:
     """Returns the quorum; one without a leader and voters if no broker reaches the active controller in time.
 
     Raises:

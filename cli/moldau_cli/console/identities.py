@@ -39,6 +39,8 @@ class Identity:
     settings: Mapping[str, str]
     environment: Environment
     admin: Admin
+    quorum_admin: Admin
+    """Asks for the quorum, on connections of its own: without a leader brokers answer nothing else on the same ones."""
     requester: Requester
     rates: RateHistory = field(default_factory=RateHistory)
     used_at_s: float = 0.0
@@ -91,9 +93,15 @@ async def open_identity(settings: Mapping[str, str], environment: Environment | 
     caller.enter()
     requester = Requester(caller, timeout_ms=API_TIMEOUT_MS, retries=config.get_int("retries"))
     client = requester.cluster_client = ClusterClient(used, config, "console")
-    async with Admin(config, environment=used) as admin, trio.open_nursery() as nursery:
+    async with (
+        Admin(config, environment=used) as admin,
+        Admin(config, environment=used) as quorum_admin,
+        trio.open_nursery() as nursery,
+    ):
         await nursery.start(client.run)
-        identity = Identity(settings=dict(settings), environment=used, admin=admin, requester=requester)
+        identity = Identity(
+            settings=dict(settings), environment=used, admin=admin, quorum_admin=quorum_admin, requester=requester
+        )
         identity.use()
         nursery.start_soon(identity.sample_forever)
         try:

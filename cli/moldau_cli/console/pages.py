@@ -120,9 +120,9 @@ async def _transactions(asked: Question) -> Answer:
 
 
 QUESTIONS: dict[str, Callable[[Question], Awaitable[Answer]]] = {
-    "overview": lambda asked: cluster.overview(asked.identity.admin, asked.identity.rates),
-    "brokers": lambda asked: cluster.brokers(asked.identity.admin),
-    "controllers": lambda asked: cluster.controllers(asked.identity.admin),
+    "overview": lambda asked: cluster.overview(asked.identity.admin, asked.identity.quorum_admin, asked.identity.rates),
+    "brokers": lambda asked: cluster.brokers(asked.identity.admin, asked.identity.quorum_admin),
+    "controllers": lambda asked: cluster.controllers(asked.identity.quorum_admin),
     "topics": _topics,
     "topic": _topic,
     "groups": lambda asked: groups.groups(asked.identity.admin, asked.text("filter", "")),

@@ -102,7 +102,7 @@ class ReplicationProbe:
         while True:
             try:
                 with trio.move_on_after(ANSWER_S):
-                    quorum = await self._identity.admin.describe_quorum()
+                    quorum = await self._identity.quorum_admin.describe_quorum()
                     self.timeline.saw_quorum(_now_ms(), quorum.leader_id, quorum.leader_epoch)
             except KafkaError as error:
                 self._trouble = f"quorum: {error.message}"

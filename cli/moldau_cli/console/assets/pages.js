@@ -55,12 +55,12 @@ function brokers(seen) {
 function controllers(seen) {
   return [h("h1", {}, "Controllers"), explain("The controllers keep the metadata log: topics, leaders, in-sync replicas, rights. One of them leads; a change counts when a majority of the voters has it. Brokers follow the log as observers."),
     seen.leader < 0 ? notice("No controller leads: no leader is elected and no topic changes until one does.", "bad") : null,
-    h("section", { class: "facts" }, fact("Leader", seen.leader < 0 ? "none" : seen.leader), fact("Epoch", number(seen.epoch)), fact("High watermark", number(seen.high_watermark))),
+    h("section", { class: "facts" }, fact("Leader", seen.leader < 0 ? "none" : seen.leader), fact("Epoch", seen.leader < 0 ? "–" : number(seen.epoch)), fact("High watermark", seen.leader < 0 ? "–" : number(seen.high_watermark))),
     table("Controllers and observers", [
-      ["Node", (row) => row.node], ["Role", (row) => badge(row.role, row.role === "leader" ? "good" : "")], ["Address", (row) => h("code", {}, row.address ?? "–")],
+      ["Node", (row) => row.node], ["Role", (row) => [badge(row.role, row.role === "leader" ? "good" : ""), row.is_silent ? badge("does not answer", "bad") : null]], ["Address", (row) => h("code", {}, row.address ?? "–")],
       ["Log end offset", (row) => number(row.log_end_offset), "num"], ["Lag", (row) => row.lag > 1000 ? badge(number(row.lag), "warn") : number(row.lag), "num"],
       ["Last fetch", (row) => when(row.last_fetch_ms), "wide"], ["Last caught up", (row) => when(row.last_caught_up_ms), "wide"],
-    ], seen.rows, "The quorum has no voters."), more(seen)];
+    ], seen.rows, "Without a leader nothing is known of the voters: look at their logs."), more(seen)];
 }
 
 function topics(seen) {

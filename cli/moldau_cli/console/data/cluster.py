@@ -10,8 +10,8 @@ import trio
 from moldau.admin import ConfigResource, ResourceType
 from moldau_cli.console.core.rates import is_fresh
 from moldau_cli.console.data.asking import ROWS_MAX, Notes, ask_log_dirs
-from moldau_cli.health import is_nearly_full
-from moldau_cli.inspection import inspect_cluster
+from moldau_cli.health import is_nearly_full, is_silent
+from moldau_cli.inspection import ask_quorum, inspect_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,9 +25,9 @@ PROBLEMS_MAX = 100
 CONFIG_KINDS = {"topic": ResourceType.TOPIC, "broker": ResourceType.BROKER, "group": ResourceType.GROUP}
 
 
-async def overview(admin: Admin, rates: RateHistory) -> dict[str, Json]:
+async def overview(admin: Admin, quorum_admin: Admin, rates: RateHistory) -> dict[str, Json]:
     """Returns the verdict and its reasons first, then the figures of the whole cluster."""
-    seen = await inspect_cluster(admin)
+    seen = await inspect_cluster(admin, quorum_admin)
     parts = [part for topic in seen.topics.values() for part in topic.partitions]
     return {
         "verdict": seen.verdict,
@@ -90,10 +90,10 @@ def _held(parts: Iterable[PartitionDescription]) -> dict[int, _Held]:
     return found
 
 
-async def brokers(admin: Admin) -> dict[str, Json]:
+async def brokers(admin: Admin, quorum_admin: Admin) -> dict[str, Json]:
     """Returns each broker with what it leads, holds and stores; replicas of missing brokers are listed as well."""
     notes = Notes()
-    seen = await inspect_cluster(admin)
+    seen = await inspect_cluster(admin, quorum_admin)
     directories = await ask_log_dirs(admin, [broker.node_id for broker in seen.cluster.brokers], notes)
     held = _held(part for topic in seen.topics.values() for part in topic.partitions)
     alive = {broker.node_id: broker for broker in seen.cluster.brokers}
@@ -133,8 +133,9 @@ async def brokers(admin: Admin) -> dict[str, Json]:
 
 
 async def controllers(admin: Admin) -> dict[str, Json]:
-    """Returns voters and observers of the metadata log with their lag behind its end."""
-    quorum = await admin.describe_quorum()
+    """Returns voters and observers of the metadata log with their lag behind its end; none without a leader."""
+    quorum = await ask_quorum(admin)
+    now_ms = next((one.last_fetch_ms for one in quorum.voters if one.replica_id == quorum.leader_id), -1)
     end = max((voter.log_end_offset for voter in quorum.voters), default=0)
     addresses = {node: f"{host}:{port}" for node, host, port in quorum.endpoints}
     replicas = [("voter", one) for one in quorum.voters] + [("observer", one) for one in quorum.observers]
@@ -145,6 +146,7 @@ async def controllers(admin: Admin) -> dict[str, Json]:
             "address": addresses.get(one.replica_id),
             "log_end_offset": one.log_end_offset,
             "lag": max(0, end - max(0, one.log_end_offset)),
+            "is_silent": is_silent(one, now_ms),
             "last_fetch_ms": one.last_fetch_ms if one.last_fetch_ms >= 0 else None,
             "last_caught_up_ms": one.last_caught_up_ms if one.last_caught_up_ms >= 0 else None,
         }
