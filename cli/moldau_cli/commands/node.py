@@ -233,14 +233,14 @@ def _read(file: Path) -> Config:
 
 def _parse(text: str, file: Path, environ: dict[str, str]) -> Config:
     from moldau.runtime.config import ConfigError, parse_server_config
-    from moldau_cli.nodes.paths import relative_directory
+    from moldau_cli.nodes.paths import unusable_directory
 
     try:
         config = parse_server_config(text, str(file), environ)
     except ConfigError as error:
         raise UsageError(f"{file}: {'; '.join(error.problems)}") from error
-    if relative := relative_directory(config):
-        raise UsageError(f"{file}: {relative}")
+    if unusable := unusable_directory(config):
+        raise UsageError(f"{file}: {unusable}")
     return config
 
 

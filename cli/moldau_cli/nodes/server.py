@@ -182,7 +182,7 @@ def _chosen(config: Config, words: _Words) -> tuple[Config, ...]:
 
 def _read_config(path: str) -> Config:
     from moldau.runtime.config import ConfigError, parse_server_config
-    from moldau_cli.nodes.paths import relative_directory
+    from moldau_cli.nodes.paths import unusable_directory
 
     try:
         with open(path, encoding="utf-8") as file:
@@ -194,8 +194,8 @@ def _read_config(path: str) -> Config:
         raise _Usage(f"{path} is not UTF-8 text: {error}") from error
     except ConfigError as error:
         raise _Usage(f"{path}: {'; '.join(error.problems)}") from error
-    if relative := relative_directory(config):
-        raise _Usage(f"{path}: {relative}")
+    if unusable := unusable_directory(config):
+        raise _Usage(f"{path}: {unusable}")
     return config
 
 

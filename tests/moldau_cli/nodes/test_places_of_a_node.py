@@ -46,6 +46,20 @@ def test_a_relative_directory_is_refused(tmp_path, more, said, command):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("second", ["data/", "link", "other/../data"])
+@pytest.mark.parametrize("command", [("server",), ("server", "--check"), ("node", "check"), ("node", "format")])
+def test_a_directory_with_two_names_is_refused(tmp_path, second, command):
+    """The node started, and had one of the two as a failed disk from then on."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "link").symlink_to("data")
+    first, again = tmp_path / "data", f"{tmp_path}/{second}"
+    file = written(tmp_path / "node.properties", f"log.dirs={first},{again}")
+    done = run_command(*command, file)
+    assert done.returncode == 2, done
+    assert done.stderr == f"moldau: {file}: log.dirs: {first} and {again} are the same directory\n"
+
+
 @pytest.mark.parametrize("directory", ["", " ", "/data1,/data2", "/data "])
 def test_a_directory_that_log_dirs_cannot_hold(tmp_path, directory):
     """An empty variable made the working directory that of the data, and a comma made two directories of one."""
