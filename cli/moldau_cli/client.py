@@ -368,7 +368,9 @@ def _from_kafka(error: Exception) -> CommandError:
     failures = getattr(error, "failures", None)  # an AdminError lists the failures by name
     reported = str(error)
     if isinstance(failures, dict):
-        reported = "; ".join(f"{name}: {one.message} ({one.code.name})" for name, one in failures.items())
+        # The default of all brokers has no name.
+        named = {f"{name}: " if name else "": one for name, one in failures.items()}
+        reported = "; ".join(f"{name}{one.message} ({one.code.name})" for name, one in named.items())
     usage_codes = (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,

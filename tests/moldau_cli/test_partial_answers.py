@@ -25,7 +25,7 @@ from moldau.cluster.metadata import BrokerNode
 from moldau.consumer import CommittedOffset
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli import output
-from moldau_cli.client import answer_results, refuse_failures
+from moldau_cli.client import answer_results, refuse_failures, run
 from moldau_cli.commands.administration.replicas import _answer_elected
 from moldau_cli.commands.groups.consumer import _describe, _describe_all, _document
 from moldau_cli.commands.operations import brokers
@@ -337,3 +337,14 @@ def test_the_page_of_a_share_group_says_what_it_is():
         trio.run(group_page, OneShareGroup(), "s")
     with pytest.raises(LookupError, match="there is no group g"):
         trio.run(group_page, OneShareGroup(), "g")
+
+
+def test_a_failure_without_a_name_has_no_colon_before_it():
+    """The default of all brokers has an empty name: the message began with two colons."""
+
+    async def work():
+        await trio.lowlevel.checkpoint()
+        raise AdminError({"": KafkaError(ErrorCode.INVALID_CONFIG, "unknown key")})
+
+    with pytest.raises(UsageError, match=r"^unknown key \(INVALID_CONFIG\)$"):
+        run(work, "127.0.0.1:1", probes=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -302,12 +303,19 @@ def stop(
         raise CommandError(f"node {', '.join(map(str, killed))} did not stop within {timeout:g} s and was killed")
 
 
+def _command(name: str, node: int, directory: Path) -> str:
+    """Returns a command about a node of a cluster, as it can be typed."""
+    where = [] if directory == DEFAULT_DIRECTORY else ["--dir", str(directory)]
+    return shlex.join(["moldau", "cluster", name, str(node), *where])
+
+
 @commands.command()
 def kill(node: NodeId, directory: Directory = DEFAULT_DIRECTORY) -> None:
     """Kill a node with SIGKILL."""
     with _changing(directory) as cluster:
         cluster.kill(node)
-    output.answer({"node": node, "state": "stopped"}, f"node {node} is killed; moldau cluster restart {node} starts it")
+    next_command = _command("restart", node, directory)
+    output.answer({"node": node, "state": "stopped"}, f"node {node} is killed; {next_command} starts it")
 
 
 @commands.command()
@@ -318,7 +326,7 @@ def pause(node: NodeId, directory: Directory = DEFAULT_DIRECTORY) -> None:
         limit_ms = _watchdog_ms(cluster.node(node).config)
     ends = f"; its watchdog kills it in {limit_ms / 1000:g} s" if limit_ms else ""
     document: dict[str, output.Json] = {"node": node, "state": "paused", "watchdog_ms": limit_ms or None}
-    output.answer(document, f"node {node} is paused{ends}; moldau cluster resume {node} lets it continue")
+    output.answer(document, f"node {node} is paused{ends}; {_command('resume', node, directory)} lets it continue")
 
 
 def _watchdog_ms(path: str) -> int:
@@ -345,7 +353,8 @@ def resume(node: NodeId, directory: Directory = DEFAULT_DIRECTORY) -> None:
 def cut(node: NodeId, directory: Directory = DEFAULT_DIRECTORY) -> None:
     """Cut a node off from all others and from clients; needs a cluster that was started with --links."""
     _change_links(directory, node, cut=True)
-    output.answer({"node": node, "links": "cut"}, f"node {node} is cut off; moldau cluster heal {node} mends its links")
+    next_command = _command("heal", node, directory)
+    output.answer({"node": node, "links": "cut"}, f"node {node} is cut off; {next_command} mends its links")
 
 
 @commands.command()
