@@ -5,6 +5,7 @@ Method: a session in a simulated world, with a controller or without.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -291,6 +292,97 @@ def test_a_broker_registers_with_the_directories_that_work() -> None:
             failed.append(DIRECTORIES[0])
             await session.wait_unfenced()
             assert registered == [list(DIRECTORIES), [DIRECTORIES[1]]]
+            nursery.cancel_scope.cancel()
+
+    run_world(main, 1)
+
+
+def test_heartbeats_are_frequent_only_while_one_is_awaited() -> None:
+    """A ready broker waits to be unfenced, and one that stops waits for its leave; each asks ten times a second."""
+
+    async def main(world) -> None:
+        sent_s: list[float] = []
+        is_ready = is_fenced = may_stop = False
+
+        async def request(message: Any, **_: object) -> Any:
+            await trio.lowlevel.checkpoint()
+            if isinstance(message, BrokerRegistrationRequest):
+                return BrokerRegistrationResponse(broker_epoch=5)
+            sent_s.append(trio.current_time())
+            assert len(sent_s) < 200, "it waits for nothing"
+            return BrokerHeartbeatResponse(is_fenced=is_fenced, should_shut_down=may_stop)
+
+        async def waits_ms() -> set[int]:
+            """Returns the waits between heartbeats; the first may still be one of the former state."""
+            sent_s.clear()
+            await trio.sleep(5 * INTERVAL_MS / 1000)
+            return {round(1000 * (later - earlier)) for earlier, later in list(pairwise(sent_s))[1:]}
+
+        is_fenced = True
+        session = session_with(world, request, ready=lambda: is_ready, heartbeat_interval_ms=INTERVAL_MS)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(session.run)
+            assert await waits_ms() == {INTERVAL_MS}
+            is_ready = True
+            assert await waits_ms() == {100}
+            is_fenced = False
+            assert await waits_ms() == {INTERVAL_MS}
+            session.wake()
+            assert await waits_ms() == {INTERVAL_MS}
+            nursery.start_soon(session.controlled_shutdown)
+            assert await waits_ms() == {100}
+            may_stop = True
+            await trio.sleep(1)
+            assert session.may_stop
+            nursery.cancel_scope.cancel()
+
+    run_world(main, 1)
+
+
+def test_a_removed_controller_is_left_at_once() -> None:
+    """The next heartbeat goes to another one without waiting for the end of the interval (KIP-853)."""
+
+    async def main(world) -> None:
+        asked: list[tuple[float, str]] = []
+
+        async def connect(host: str, port: int) -> Any:
+            await trio.lowlevel.checkpoint()
+            closed = trio.Event()
+
+            async def request(message: Any, **_: object) -> Any:
+                await trio.lowlevel.checkpoint()
+                if isinstance(message, BrokerRegistrationRequest):
+                    return BrokerRegistrationResponse(broker_epoch=5)
+                asked.append((trio.current_time(), host))
+                return BrokerHeartbeatResponse(is_fenced=False)
+
+            async def drive(_: object) -> None:
+                await closed.wait()
+                raise ConnectionResetError
+
+            return SimpleNamespace(
+                request=request, drive=drive, notice_end=lambda: not closed.is_set(), close=closed.set
+            )
+
+        session = BrokerSession(
+            world.node("b1").environment,
+            {101: ("c101", 9093), 102: ("c102", 9093)},
+            BrokerRegistration(broker_id=1, incarnation_id=UUID(int=7), endpoints=(), log_dirs=DIRECTORIES),
+            metadata_offset=lambda: 0,
+            heartbeat_interval_ms=INTERVAL_MS,
+            connect=connect,
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(session.run)
+            await trio.sleep(2.5 * INTERVAL_MS / 1000)
+            former = asked[-1][1]
+            left = {101: ("c101", 9093), 102: ("c102", 9093)}
+            session.update_voters({key: address for key, address in left.items() if address[0] != former})
+            removed = trio.current_time()
+            await trio.sleep(0.1)
+            time, host = asked[-1]
+            assert host != former
+            assert time == removed
             nursery.cancel_scope.cancel()
 
     run_world(main, 1)

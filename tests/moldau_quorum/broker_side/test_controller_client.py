@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +24,8 @@ from moldau.protocol.messages.envelope import EnvelopeResponse
 from moldau_jepsen.world.world import run_world
 from moldau_quorum.broker_side.controller_client import (
     ATTEMPT_TIMEOUT_MS,
+    RETRY_BACKOFF_MS,
+    RETRY_BACKOFF_MS_MAX,
     ControllerClient,
     ControllerUnavailableError,
 )
@@ -279,3 +282,43 @@ def test_a_connection_that_ended_idle_costs_no_answer() -> None:
         assert not world.failures
 
     run_world(main, 13)
+
+
+def test_all_controllers_are_tried_before_a_wait() -> None:
+    """Only then is it known that none of them answers; the waits double up to a maximum."""
+
+    async def main(world) -> None:
+        tried: list[tuple[float, str]] = []
+
+        async def connect(host: str, port: int) -> Any:
+            tried.append((trio.current_time(), host))
+            await trio.lowlevel.checkpoint()
+            raise ConnectionRefusedError
+
+        voters = {1: ("one", 1), 2: ("two", 1), 3: ("three", 1)}
+        client = ControllerClient(world.node("b1").environment, voters, client_id="b1", connect=connect)
+        with pytest.raises(ControllerUnavailableError, match="1@one:1,2@two:1,3@three:1"):
+            await client.request(DescribeQuorumRequest(topics=[]), DescribeQuorumResponse, timeout_ms=5_000)
+        rounds = [tried[number : number + 3] for number in range(0, len(tried) - len(tried) % 3, 3)]
+        assert len(rounds) > 5
+        for found in rounds:
+            assert sorted(host for _, host in found) == ["one", "three", "two"]
+            assert len({time for time, _ in found}) == 1
+        for number, (found, after) in enumerate(pairwise(rounds)):
+            full_ms = min(RETRY_BACKOFF_MS * 2**number, RETRY_BACKOFF_MS_MAX)
+            assert 0.5 * full_ms - 1 <= 1000 * (after[0][0] - found[0][0]) <= 1.5 * full_ms + 1
+
+    run_world(main, 14)
+
+
+def test_no_voters_at_all_replace_none() -> None:
+    """A controller that was just formatted knows of none; the client keeps those that it has."""
+
+    async def main(world) -> None:
+        voters = {1: ("one", 1), 2: ("two", 1)}
+        client = ControllerClient(world.node("b1").environment, voters, client_id="b1")
+        client.update_voters({})
+        assert client.voters == voters
+        await trio.lowlevel.checkpoint()
+
+    run_world(main, 15)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from moldau_quorum.broker_side import discovery
 
@@ -32,3 +33,14 @@ def test_the_next_server_is_asked(monkeypatch: pytest.MonkeyPatch, first: dict[i
         return await discovery.discover_voters(environment, [("a", 9093), ("b", 9093)], client_id="x")
 
     assert trio.run(main) == VOTERS
+
+
+def test_a_node_without_bootstrap_servers_does_not_wait() -> None:
+    """It would wait for ever."""
+    environment: Any = None
+
+    async def main() -> None:
+        with trio.fail_after(60), pytest.raises(ValueError, match=r"controller\.quorum\.bootstrap\.servers is empty"):
+            await discovery.discover_voters(environment, [], client_id="x")
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -3,6 +3,8 @@ else."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgpack
 import pytest
 from hypothesis import given, settings
@@ -28,6 +30,9 @@ from moldau_quorum.node.voters.leadership_transfer import (
     encode_transfer_response,
 )
 from support.proof import examples
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(max_size=5) | st.binary(max_size=9),
@@ -85,6 +90,33 @@ def test_garbage_is_refused(body: bytes) -> None:
         decode_command(body)
     with pytest.raises(MetadataCorruptError):
         SnapshotReader().feed(body)
+
+
+def changed_parts(value: object) -> Iterator[object]:
+    """Yields the value with one part replaced by another type, each part in turn, at every depth."""
+    wrong: tuple[object, ...] = (None, 1, "x", b"x", (1,), 1.5, True)
+    if isinstance(value, tuple):
+        for number, part in enumerate(value):
+            for other in changed_parts(part):
+                yield (*value[:number], other, *value[number + 1 :])
+    yield from (other for other in wrong if type(other) is not type(value))
+
+
+def test_each_ill_typed_part_of_a_fetch_is_refused() -> None:
+    """A follower would fail later, at a place where no other controller is tried."""
+    request = MetadataFetchRequest(node_id=3, next_offset=9)
+    response = MetadataFetchResponse(
+        entries=((10, 4, b"x"), (11, 4, b"")), pieces=(b"p", b"q"), voters=((101, "h", 9093), (102, "h", 9093))
+    )
+    for decode, body in (
+        (decode_fetch_request, encode_fetch_request(request)),
+        (decode_fetch_response, encode_fetch_response(response)),
+    ):
+        plain = msgpack.unpackb(body, use_list=False)
+        decode(msgpack.packb(plain))
+        for wrong in changed_parts(plain):
+            with pytest.raises(MetadataCorruptError):
+                decode(msgpack.packb(wrong))
 
 
 def test_voters_are_parsed_and_tried_in_turn() -> None:

@@ -176,6 +176,15 @@ AREAS = (
         tests=("tests/moldau_quorum/log/raft",),
     ),
     Area(
+        name="broker side of the quorum",
+        modules=(f"{QUORUM}/broker_side",),
+        tests=(
+            "tests/moldau_quorum/broker_side",
+            *tests_in("tests/moldau_quorum/node", "positions_of_followers", "snapshots_for_followers"),
+            "tests/moldau_broker/server/lifecycle/test_unreachable_controllers.py",
+        ),
+    ),
+    Area(
         name="connections and metadata of clients",
         modules=("client/moldau/cluster",),
         tests=(
