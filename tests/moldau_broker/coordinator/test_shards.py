@@ -271,3 +271,70 @@ def test_a_write_of_a_failed_core_is_not_reported_to_the_next() -> None:
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     assert committed == [8]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER])
+def test_a_log_that_cannot_be_read_ends_the_shard(code: ErrorCode) -> None:
+    """The next leader loads the partition; only records that are deleted meanwhile are passed over."""
+
+    class DeletedLog(Log):
+        """Its first records are deleted while it is read; then the disk fails."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.reads: list[int] = []
+
+        def log_start_offset(self, *_: object) -> Offset:
+            return Offset(5 if self.reads else 0)
+
+        def log_end_offset(self, *_: object) -> Offset:
+            return Offset(10)
+
+        async def wait_committed(self, *_: object) -> None:
+            await trio.lowlevel.checkpoint()
+
+        async def read(self, partition: int, epoch: int, offset: int, bytes_max: int) -> bytes:
+            await trio.lowlevel.checkpoint()
+            self.reads.append(offset)
+            assert len(self.reads) <= 2, "it is read again"
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE if len(self.reads) == 1 else code)
+
+    async def main() -> None:
+        log = DeletedLog()
+        shard = shard_of(1, log)
+        with trio.fail_after(5):
+            await shard.run()
+        assert log.reads == [0, 5]
+        assert (shard.resigned, shard.corrupt, shard.core) == (True, False, None)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_a_timer_that_is_always_due_leaves_other_tasks_a_turn() -> None:
+    """A core with much to do keeps no other partition of the broker waiting."""
+    turns, calls = 0, 0
+
+    class BusyCore(RequestCore):
+        def on_timer(self, moment: object) -> list[Any]:
+            nonlocal calls
+            calls += 1
+            assert calls <= turns + 10, "nothing else runs"
+            return []
+
+        def next_deadline_ms(self) -> Any:
+            return 0
+
+    async def main() -> None:
+        nonlocal turns
+        shard = group_shard([])
+        new_core: Any = lambda: BusyCore([])  # noqa: E731
+        shard._new_core = new_core
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(shard.run)
+            for _ in range(50):
+                await trio.lowlevel.checkpoint()
+                turns += 1
+            shard.resign(ErrorCode.NOT_COORDINATOR)
+        assert calls > 20
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -171,6 +171,30 @@ AREAS = (
         tests=("tests/moldau_broker/log/directories",),
     ),
     Area(
+        name="coordinators of a broker",
+        modules=(
+            f"{BROKER}/server/coordination",
+            f"{BROKER}/coordinator/runtime",
+            f"{BROKER}/coordinator/transaction/coordinator.py",
+            f"{GROUPS}/coordinator.py",
+            f"{GROUPS}/shard.py",
+        ),
+        tests=(
+            "tests/moldau_broker/server/coordination",
+            *tests_in("tests/moldau_broker/coordinator", "shards", "deadlines"),
+            *tests_in(
+                "tests/moldau_broker/coordinator/group", "group_shell", "gone_offsets", "group_costs", "served_groups"
+            ),
+            "tests/moldau_broker/coordinator/consumer/test_consumer_rights.py",
+            *tests_in(
+                "tests/moldau_broker/coordinator/transaction",
+                *("transaction_shell", "late_messages", "short_recoveries"),
+            ),
+            "tests/moldau_broker/coordinator/share/test_share_shell.py",
+            *tests_in("tests/moldau_broker/server/handlers", "late_offsets", "lost_leaders"),
+        ),
+    ),
+    Area(
         name="files of the quorum",
         modules=(f"{QUORUM}/log/raft/storage",),
         tests=("tests/moldau_quorum/log/raft",),

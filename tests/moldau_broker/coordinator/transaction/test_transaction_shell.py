@@ -326,3 +326,58 @@ def test_listing_over_all_partitions() -> None:
         assert (refused.error_code, refused.transaction_states) == (ErrorCode.INVALID_REGULAR_EXPRESSION, ())
 
     run(scenario)
+
+
+def test_a_fenced_partition_hides_no_other_in_a_list() -> None:
+    """Another broker leads it, and lists its transactions."""
+
+    async def scenario(broker: Broker) -> None:
+        await broker.lead_all()
+        names = [f"id-{index}" for index in range(12)]
+        for name in names:
+            await broker.init(name)
+        pid, epoch = await broker.init("x")
+        broker.markers.failing = {("t", 1): ErrorCode.TRANSACTION_COORDINATOR_FENCED}
+        await broker.ask(add_request(pid, epoch, 1), 4)
+        await broker.ask(end_request(pid, epoch, commit=True), 4)
+        await trio.sleep(1)
+        listing = await broker.ask(ListTransactionsRequest(), 1)
+        assert isinstance(listing, ListTransactionsResponse)
+        assert listing.error_code == ErrorCode.NONE
+        fenced = partition_for("x", PARTITIONS)
+        left = {name for name in names if partition_for(name, PARTITIONS) != fenced}
+        assert {state.transactional_id for state in listing.transaction_states} == left
+        assert 0 < len(left) < len(names)
+
+    run(scenario)
+
+
+def test_statistics_count_each_transaction_and_partition() -> None:
+    """Partitions that load have no transactions yet, and those that another broker leads are not counted."""
+
+    async def scenario(broker: Broker) -> None:
+        await broker.lead_all()
+        counted = broker.coordinator.statistics()
+        assert (counted.states, counted.partitions, counted.longest_open_ms) == ({}, {"active": PARTITIONS}, 0)
+        for name in ("id-0", "id-1", "id-2"):
+            await broker.init(name)
+        for seconds in (5, 2):
+            pid, epoch = await broker.init(f"open-{seconds}")
+            await broker.ask(add_request(pid, epoch, 1, name=f"open-{seconds}"), 4)
+            await trio.sleep(seconds)
+        counted = broker.coordinator.statistics()
+        assert counted.states == {"Empty": 3, "Ongoing": 2}
+        assert counted.partitions == {"active": PARTITIONS}
+        assert counted.longest_open_ms == pytest.approx(7_000, abs=100)
+        for partition in range(PARTITIONS):
+            broker.coordinator.become_leader(partition, 2)
+            loading = broker.coordinator.statistics().partitions
+            active = {"active": PARTITIONS - partition - 1} if partition + 1 < PARTITIONS else {}
+            assert loading == {**active, "loading": partition + 1}
+        counted = broker.coordinator.statistics()
+        assert (counted.states, counted.longest_open_ms) == ({}, 0)
+        for partition in range(PARTITIONS):
+            broker.coordinator.resign(partition, 2)
+        assert broker.coordinator.statistics().partitions == {}
+
+    run(scenario)

@@ -161,3 +161,33 @@ def test_an_append_of_an_old_epoch_does_not_fence(adds: bool) -> None:
     for code in ErrorCode:
         expected = ErrorCode.INVALID_PRODUCER_EPOCH if code is ErrorCode.PRODUCER_FENCED else code
         assert trio.run(ask, code) == {("t", 0): expected}
+
+
+def test_a_producer_is_searched_for_once() -> None:
+    """Its transactional id is remembered, and the later markers of its transactions need no search."""
+
+    async def main() -> None:
+        coordinator = Coordinator()
+        verifier = verifier_of(coordinator)
+        assert verifier.coordinator_epoch(PRODUCER) is None
+        assert await verifier.confirm_marker(marker_of(), [("t", 0)]) == {("t", 0): ErrorCode.NONE}
+        assert verifier.coordinator_epoch(PRODUCER) == LEADER_EPOCH
+        coordinator.search = IS_AWAY
+        assert await verifier.confirm_marker(marker_of(), [("t", 0)]) == {("t", 0): ErrorCode.NONE}
+
+    trio.run(main)
+
+
+def test_a_topic_of_states_that_is_gone_confirms_no_marker() -> None:
+    """The markers must come again: the newest metadata of this broker may be late."""
+
+    async def main() -> None:
+        verifier = verifier_of(Coordinator())
+        await verifier.confirm_marker(marker_of(), [("t", 0)])
+        verifier._metadata.image.topics_by_name.clear()
+        unavailable = {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
+        assert await verifier.confirm_marker(marker_of(), [("t", 0)]) == unavailable
+        assert await verifier.verify("x", PRODUCER, EPOCH, [("t", 0)]) == unavailable
+        assert verifier.coordinator_epoch(PRODUCER) is None
+
+    trio.run(main)

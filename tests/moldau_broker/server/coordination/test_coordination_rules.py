@@ -1,0 +1,167 @@
+"""Goal: the rules between coordinators and brokers hold at their borders: ids, times, failing disks, connections.
+
+Method: one part of a broker at a time, with neighbours of the test.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+import trio
+import trio.testing
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.delete_share_group_state import (
+    DeleteShareGroupStateRequest,
+    DeleteStateData,
+    PartitionData,
+)
+from moldau.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from moldau_broker.coordinator.runtime.effects import Marker, TransactionalProducer
+from moldau_broker.coordinator.share.core.requests import KeyAnswer, asks_of, response_of
+from moldau_broker.log.errors import LogStorageError
+from moldau_broker.server.coordination import transactions
+from moldau_broker.server.coordination.internal_log import InternalTopicLog
+from moldau_broker.server.coordination.marker_checks import MarkerChecks
+from moldau_broker.server.coordination.share_states import ShareStateClient
+from moldau_broker.server.coordination.transactions import Peers, finish
+from moldau_quorum.metadata.internal_topics import OFFSETS_TOPIC, SHARE_STATE_TOPIC
+
+KEY = ("t", 0)
+
+
+def run(main: Any) -> Any:
+    return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_a_marker_without_a_producer_is_refused() -> None:
+    """No coordinator is asked about it, and it ends nothing, from whatever listener it comes."""
+    unused: Any = SimpleNamespace()
+    states = [None, SimpleNamespace(producer_epoch=-1, coordinator_epoch=-1, current_transaction_start_offset=5)]
+    for state, listener, (producer_id, epoch), commit in product(
+        states, ("b", "other"), ((-1, 0), (-1, -1), (7, -1)), (False, True)
+    ):
+        log = SimpleNamespace(producer_state=SimpleNamespace(describe_producer=lambda _, state=state: state))
+        replicas: Any = SimpleNamespace(partitions={KEY: SimpleNamespace(is_leader=True, log=log)})
+        metadata: Any = SimpleNamespace(inter_broker_listener="b", image=SimpleNamespace(next_producer_id=100))
+        producer = TransactionalProducer(producer_id=producer_id, producer_epoch=epoch)
+        marker = Marker(producer=producer, coordinator_epoch=0, commit=commit)
+        judged = MarkerChecks(metadata, replicas, unused).judge(marker, KEY, listener)
+        assert judged is ErrorCode.INVALID_REQUEST
+
+
+def test_each_marker_has_an_answer_in_time() -> None:
+    """One that no replica commits in time has one, too; those before and behind it keep theirs."""
+
+    async def late() -> ErrorCode:
+        await trio.sleep_forever()
+        return ErrorCode.NONE
+
+    async def soon() -> ErrorCode:
+        await trio.sleep(1)
+        return ErrorCode.NONE
+
+    async def main() -> tuple[dict[str, ErrorCode], float]:
+        pending = {"soon": soon, "late": late, "behind": soon, "refused": ErrorCode.NOT_LEADER_OR_FOLLOWER}
+        return await finish(pending, timeout_ms=3_000), trio.current_time()
+
+    codes, took_s = run(main)
+    assert codes == {
+        "soon": ErrorCode.NONE,
+        "late": ErrorCode.REQUEST_TIMED_OUT,
+        "behind": ErrorCode.REQUEST_TIMED_OUT,
+        "refused": ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    }
+    assert took_s == pytest.approx(3)
+
+
+def test_a_broker_that_stops_leaves_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Any] = []
+
+    async def opens(*_: object, **__: object) -> Any:
+        await trio.lowlevel.checkpoint()
+        connection = SimpleNamespace(is_open=True, request=answer)
+        connection.close = lambda: setattr(connection, "is_open", False)
+        opened.append(connection)
+        return connection
+
+    async def answer(*_: object, **__: object) -> ListTransactionsResponse:
+        await trio.lowlevel.checkpoint()
+        return ListTransactionsResponse()
+
+    monkeypatch.setattr(transactions.RpcConnection, "open", opens)
+    metadata: Any = SimpleNamespace(inter_broker_address=lambda broker_id: (f"b{broker_id}", 9092))
+    environment: Any = SimpleNamespace(network=None)
+
+    async def main() -> None:
+        own: Any = 1
+        peers = Peers(environment, own, metadata)
+        for broker_id in (2, 3, 2):
+            asked: Any = broker_id
+            await peers.request(asked, ListTransactionsRequest(), 1)
+        assert [each.is_open for each in opened] == [True, True]
+        peers.close()
+        assert [each.is_open for each in opened] == [False, False]
+
+    run(main)
+
+
+@pytest.mark.parametrize("broker", [0, 2])
+def test_a_broker_with_the_id_0_coordinates_share_groups(broker: int) -> None:
+    """Many clusters number their brokers from 0 on; -1 is the leader of a partition without one."""
+    asked: list[int] = []
+
+    async def request(broker_id: int, message: DeleteShareGroupStateRequest, version: int) -> Any:
+        await trio.lowlevel.checkpoint()
+        asked.append(broker_id)
+        return response_of(type(message), dict.fromkeys(asks_of(message), KeyAnswer()))
+
+    partitions = {0: SimpleNamespace(leader=-1)}
+    topics = {SHARE_STATE_TOPIC: SimpleNamespace(partitions=partitions)}
+    metadata: Any = SimpleNamespace(image=SimpleNamespace(topics_by_name=topics))
+    peers: Any = SimpleNamespace(request=request)
+    unused: Any = None
+    own: Any = 1
+    question = DeleteShareGroupStateRequest(
+        group_id="g", topics=[DeleteStateData(topic_id=UUID(int=1), partitions=[PartitionData(partition=0)])]
+    )
+
+    async def main() -> None:
+        client = ShareStateClient(own, metadata, unused, peers, unused)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.ask, question)
+            await trio.sleep(3)
+            assert asked == []
+            partitions[0] = SimpleNamespace(leader=broker)
+        assert asked == [broker]
+
+    run(main)
+
+
+def test_a_disk_that_fails_below_a_coordinator_is_reported() -> None:
+    """The directory goes offline, and another broker takes the partition over."""
+
+    def read(position: int, count: int) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    reported: list[LogStorageError] = []
+    part = SimpleNamespace(file=SimpleNamespace(read=read), position=0, count=10)
+    log = SimpleNamespace(read=lambda *_, **__: SimpleNamespace(ranges=[part]), parent_directory="/d")
+    replica = SimpleNamespace(high_watermark=10, state=SimpleNamespace(leader_epoch=3))
+    led = SimpleNamespace(is_leader=True, replica=replica, log=log, key=f"{OFFSETS_TOPIC}-0")
+    replicas: Any = SimpleNamespace(partitions={(OFFSETS_TOPIC, 0): led}, directory_failed=reported.append)
+    unused: Any = None
+    epoch: Any = 3
+    offset: Any = 0
+
+    async def main() -> None:
+        with pytest.raises(LogStorageError) as raised:
+            await InternalTopicLog(OFFSETS_TOPIC, replicas, unused).read(0, epoch, offset, 100)
+        assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert reported == [raised.value]
+
+    run(main)
