@@ -221,6 +221,18 @@ AREAS = (
         ),
     ),
     Area(
+        name="administration by clients",
+        modules=("client/moldau/admin",),
+        tests=(
+            *tests_in(
+                "tests/moldau/client",
+                *("admin", "admin_failover", "admin_lists", "admin_outcomes", "admin_quotas", "admin_repeats"),
+                *("admin_refusals", "streams_group_admin", "few_apis"),
+            ),
+            "tests/moldau/client/faces/test_misuse_of_arguments.py",
+        ),
+    ),
+    Area(
         name="serializers",
         modules=("client/moldau/serialization/core",),
         tests=("tests/moldau/serialization",),
