@@ -289,6 +289,7 @@ def test_a_voter_of_wrong_types_is_refused(voter_id, host, port):
 
 def test_a_password_is_hashed_as_often_as_allowed():
     """Both bounds are allowed; a broker refuses what is outside them."""
+
     def alter(broker, request):
         results = [scram.AlterUserScramCredentialsResult(user=each.name) for each in request.upsertions]
         return scram.AlterUserScramCredentialsResponse(results=results)

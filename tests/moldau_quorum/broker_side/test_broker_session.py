@@ -339,7 +339,8 @@ def test_heartbeats_are_frequent_only_while_one_is_awaited() -> None:
     run_world(main, 1)
 
 
-def test_a_removed_controller_is_left_at_once() -> None:
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_former_controller_is_left_at_once(is_removed: bool) -> None:
     """The next heartbeat goes to another one without waiting for the end of the interval (KIP-853)."""
 
     async def main(world) -> None:
@@ -376,13 +377,16 @@ def test_a_removed_controller_is_left_at_once() -> None:
             await nursery.start(session.run)
             await trio.sleep(2.5 * INTERVAL_MS / 1000)
             former = asked[-1][1]
-            left = {101: ("c101", 9093), 102: ("c102", 9093)}
-            session.update_voters({key: address for key, address in left.items() if address[0] != former})
-            removed = trio.current_time()
+            (left,) = ({101: ("c101", 9093), 102: ("c102", 9093)}.items()) - {(int(former[1:]), (former, 9093))}
+            if is_removed:
+                session.update_voters(dict([left]))
+            else:
+                session.suggest_controller(left[0])
+            news = trio.current_time()
             await trio.sleep(0.1)
             time, host = asked[-1]
             assert host != former
-            assert time == removed
+            assert time == news
             nursery.cancel_scope.cancel()
 
     run_world(main, 1)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
 
 from moldau.protocol.api import APIS
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.framing import encode_response
+from moldau.protocol.framing import decode_request_header, encode_response
 from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -20,7 +20,8 @@ from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumRequestTopicData,
     DescribeQuorumResponse,
 )
-from moldau.protocol.messages.envelope import EnvelopeResponse
+from moldau.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from moldau.protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 from moldau_jepsen.world.world import run_world
 from moldau_quorum.broker_side.controller_client import (
     ATTEMPT_TIMEOUT_MS,
@@ -28,9 +29,13 @@ from moldau_quorum.broker_side.controller_client import (
     RETRY_BACKOFF_MS_MAX,
     ControllerClient,
     ControllerUnavailableError,
+    ForwardedClient,
 )
 from moldau_quorum.node.voters.leadership_transfer import transfer_leadership
 from support.quorum.cluster import TestCluster, create, topic
+
+if TYPE_CHECKING:
+    from moldau.protocol.schema import Request, Response
 
 CHANGES = 5
 
@@ -322,3 +327,40 @@ def test_no_voters_at_all_replace_none() -> None:
         await trio.lowlevel.checkpoint()
 
     run_world(main, 15)
+
+
+@pytest.mark.parametrize("version", [None, 0])
+@pytest.mark.parametrize("is_direct", [False, True])
+def test_a_request_of_a_client_is_forwarded_under_its_name(version: int | None, is_direct: bool) -> None:
+    """With its principal, address, client id and version (KIP-590), whichever request it is; so is the answer."""
+    asked: Request = DescribeQuorumRequest(topics=[]) if is_direct else UpdateFeaturesRequest(feature_updates=[])
+    answer: Response = (
+        DescribeQuorumResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        if is_direct
+        else UpdateFeaturesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    )
+    sent_in = APIS[asked.__api_key__].versions.last if version is None else version
+
+    async def main(world) -> None:
+        envelopes: list[EnvelopeRequest] = []
+
+        async def connect(host: str, port: int) -> Any:
+            await trio.lowlevel.checkpoint()
+
+            async def request(message: EnvelopeRequest, **_: object) -> EnvelopeResponse:
+                await trio.lowlevel.checkpoint()
+                envelopes.append(message)
+                return EnvelopeResponse(response_data=encode_response(answer, sent_in, 0))
+
+            return SimpleNamespace(request=request, close=lambda: None, notice_end=lambda: True)
+
+        client = ControllerClient(world.node("b1").environment, {1: ("one", 1)}, client_id="b1", connect=connect)
+        sender = ForwardedClient(principal=b"p", address=b"4444", client_id="c", version=version)
+        found = await client.request(asked, type(answer), timeout_ms=1_000, client=sender)
+        assert found.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        (envelope,) = envelopes
+        assert (envelope.request_principal, envelope.client_host_address) == (b"p", b"4444")
+        header = decode_request_header(memoryview(envelope.request_data))
+        assert (header.api_key, header.api_version, header.client_id) == (asked.__api_key__, sent_in, "c")
+
+    run_world(main, 16)

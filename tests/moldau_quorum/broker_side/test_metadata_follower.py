@@ -274,3 +274,48 @@ def test_a_wait_ends_with_the_first_image_that_satisfies_it() -> None:
             nursery.cancel_scope.cancel()
 
     run_world(main, 7)
+
+
+def test_a_wait_does_not_need_the_end_of_the_log() -> None:
+    """The image is known to be behind, and has what the wait is for."""
+
+    async def main(world) -> None:
+        pieces = tuple(snapshot_pieces(image(offset=10, epoch=5)))
+        first = MetadataFetchResponse(committed_offset=90, snapshot_offset=10, pieces=pieces, complete=True)
+        follower = MetadataFollower(
+            world.node("b1").environment,
+            {101: ("c101", 9093)},
+            node_id=1,
+            on_delta=lambda delta: None,
+            connect=Controller(first, MetadataFetchResponse(committed_offset=90)).connect,
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follower.run)
+            with trio.fail_after(5):
+                await follower.wait_until(lambda found: found.offset == 10)
+            assert not follower.caught_up
+            nursery.cancel_scope.cancel()
+
+    run_world(main, 8)
+
+
+def test_a_snapshot_of_the_first_entry_is_taken() -> None:
+    """It has offset 0; only -1 says that an answer is none."""
+
+    async def main(world) -> None:
+        pieces = tuple(snapshot_pieces(image(offset=0, epoch=1)))
+        answer = MetadataFetchResponse(committed_offset=0, snapshot_offset=0, pieces=pieces, complete=True)
+        follower = MetadataFollower(
+            world.node("b1").environment,
+            {101: ("c101", 9093)},
+            node_id=1,
+            on_delta=lambda delta: None,
+            connect=Controller(answer, MetadataFetchResponse(committed_offset=0)).connect,
+        )
+        async with trio.open_nursery() as nursery:
+            with trio.fail_after(5):
+                await nursery.start(follower.run)
+            assert follower.image.cluster_id == "cluster"
+            nursery.cancel_scope.cancel()
+
+    run_world(main, 9)
