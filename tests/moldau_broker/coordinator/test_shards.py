@@ -6,6 +6,7 @@ Method: the shell around a coordinator's core alone, with a core and a log of th
 from __future__ import annotations
 
 import itertools
+import logging
 from types import SimpleNamespace
 from typing import Any
 
@@ -338,3 +339,26 @@ def test_a_timer_that_is_always_due_leaves_other_tasks_a_turn() -> None:
         assert calls > 20
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_records_that_were_passed_over_are_counted_in_the_log(count: int, caplog: pytest.LogCaptureFixture) -> None:
+    """A state that is whole has no such line."""
+
+    class OldCore(RequestCore):
+        unreadable_records = count
+
+    async def main() -> None:
+        shard = group_shard([])
+        new_core: Any = lambda: OldCore([])  # noqa: E731
+        shard._new_core = new_core
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(shard.run)
+            await trio.testing.wait_all_tasks_blocked()
+            shard.resign(ErrorCode.NOT_COORDINATOR)
+
+    caplog.set_level(logging.INFO, "test")
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    lines = [each.getMessage() for each in caplog.records if "coordinator-skipped-records" in each.getMessage()]
+    assert len(lines) == (1 if count else 0)
+    assert all("count=3" in line for line in lines)

@@ -552,3 +552,28 @@ def test_loading_reads_in_bounded_pieces() -> None:
 
     run(before, log)
     run(after, log)
+
+
+def test_statistics_count_each_group_and_partition() -> None:
+    """Partitions that load have no groups yet, and those that another broker leads are not counted."""
+
+    async def scenario(broker: Broker) -> None:
+        await loaded(broker)
+        counted = broker.coordinator.statistics()
+        assert (counted.groups, counted.partitions) == ({}, {"active": PARTITIONS})
+        for name in ("a", "b"):
+            await become_member(broker, name)
+        for name in ("c", "d", "e"):
+            assert code_of(await broker.ask(commit_request(1, group=name), 9)) is ErrorCode.NONE
+        counted = broker.coordinator.statistics()
+        assert counted.groups == {("classic", "Stable"): 2, ("classic", "Empty"): 3}
+        for partition in range(PARTITIONS):
+            broker.coordinator.become_leader(partition, 2)
+            active = {"active": PARTITIONS - partition - 1} if partition + 1 < PARTITIONS else {}
+            assert broker.coordinator.statistics().partitions == {**active, "loading": partition + 1}
+        assert broker.coordinator.statistics().groups == {}
+        for partition in range(PARTITIONS):
+            broker.coordinator.resign(partition, 2)
+        assert broker.coordinator.statistics().partitions == {}
+
+    run(scenario)

@@ -20,6 +20,12 @@ from moldau.protocol.messages.delete_share_group_state import (
     DeleteStateData,
     PartitionData,
 )
+from moldau.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from moldau.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from moldau_broker.coordinator.runtime.effects import Marker, TransactionalProducer
 from moldau_broker.coordinator.share.core.requests import KeyAnswer, asks_of, response_of
@@ -163,5 +169,75 @@ def test_a_disk_that_fails_below_a_coordinator_is_reported() -> None:
             await InternalTopicLog(OFFSETS_TOPIC, replicas, unused).read(0, epoch, offset, 100)
         assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
         assert reported == [raised.value]
+
+    run(main)
+
+
+def test_a_closed_connection_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peers close connections that are idle; the next request opens another one."""
+    opened: list[Any] = []
+
+    async def opens(*_: object, **__: object) -> Any:
+        await trio.lowlevel.checkpoint()
+        connection = SimpleNamespace(is_open=True)
+
+        async def answer(*_: object, **__: object) -> ListTransactionsResponse:
+            await trio.lowlevel.checkpoint()
+            if not connection.is_open:
+                raise ConnectionError
+            return ListTransactionsResponse()
+
+        connection.request = answer
+        opened.append(connection)
+        return connection
+
+    monkeypatch.setattr(transactions.RpcConnection, "open", opens)
+    metadata: Any = SimpleNamespace(inter_broker_address=lambda broker_id: ("b2", 9092))
+    environment: Any = SimpleNamespace(network=None)
+
+    async def main() -> None:
+        own: Any = 1
+        other: Any = 2
+        peers = Peers(environment, own, metadata)
+        for count in (1, 1, 2, 2, 3):
+            if count > len(opened) > 0:
+                opened[-1].is_open = False
+            await peers.request(other, ListTransactionsRequest(), 1)
+            assert len(opened) == count
+
+    run(main)
+
+
+def test_ends_of_logs_are_those_that_leaders_know() -> None:
+    """Those of partitions without a leader, or whose leader says nothing, are left out."""
+    leaders = {("t", 0): 1, ("t", 1): 1, ("t", 2): 1, ("u", 0): 0, ("u", 1): 0, ("v", 0): 3, ("w", 0): -1}
+    own_replicas = {
+        ("t", 0): SimpleNamespace(is_leader=True, replica=SimpleNamespace(high_watermark=7)),
+        ("t", 1): SimpleNamespace(is_leader=False, replica=SimpleNamespace(high_watermark=8)),
+    }
+    metadata: Any = SimpleNamespace(
+        partition=lambda *key: SimpleNamespace(leader=leaders[key]) if key in leaders else None
+    )
+    replicas: Any = SimpleNamespace(partitions=own_replicas)
+
+    async def request(broker_id: int, message: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
+        await trio.lowlevel.checkpoint()
+        if broker_id == 3:
+            raise ConnectionRefusedError
+        assert (broker_id, [topic.name for topic in message.topics]) == (0, ["u"])
+        codes = (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        parts = [
+            ListOffsetsPartitionResponse(partition_index=number, offset=9, error_code=code)
+            for number, code in enumerate(codes)
+        ]
+        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="u", partitions=parts)])
+
+    peers: Any = SimpleNamespace(request=request)
+    unused: Any = None
+    own: Any = 1
+
+    async def main() -> None:
+        client = ShareStateClient(own, metadata, replicas, peers, unused)
+        assert await client.end_offsets([*leaders, ("x", 0)]) == {("t", 0): 7, ("u", 0): 9}
 
     run(main)

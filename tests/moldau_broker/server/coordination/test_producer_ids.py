@@ -61,3 +61,21 @@ def test_all_that_wait_fail_with_one_attempt() -> None:
     assert refused == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * CALLERS
     assert took_s < 2 * ALLOCATION_TIMEOUT_MS / 1000
     assert taken == [700, 701], "a later call asks again"
+
+
+def test_each_id_of_a_block_is_given_out_once() -> None:
+    """And none beside it: another broker has that."""
+
+    async def main(world: World) -> None:
+        starts = [700, 1_700, 2_701]
+
+        async def request(*_: object, timeout_ms: float) -> AllocateProducerIdsResponse:
+            await trio.lowlevel.checkpoint()
+            return AllocateProducerIdsResponse(producer_id_start=starts.pop(0), producer_id_len=4)
+
+        controller: Any = SimpleNamespace(request=request)
+        ids = ProducerIds(BrokerId(1), controller, lambda: 5)
+        found = [await ids.take() for _ in range(10)]
+        assert found == [700, 701, 702, 703, 1_700, 1_701, 1_702, 1_703, 2_701, 2_702]
+
+    run_world(main, 2)

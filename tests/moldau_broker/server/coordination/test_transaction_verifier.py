@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
+import trio.testing
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.add_partitions_to_txn import (
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from moldau.protocol.schema import Request, Response
 
 PRODUCER, EPOCH, LEADER_EPOCH = 7, 3, 5
+CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS
 KNOWS, KNOWS_NONE, REFUSES, IS_AWAY = "knows", "knows none", "refuses", "is away"
 
 
@@ -191,3 +193,26 @@ def test_a_topic_of_states_that_is_gone_confirms_no_marker() -> None:
         assert verifier.coordinator_epoch(PRODUCER) is None
 
     trio.run(main)
+
+
+@pytest.mark.parametrize(("ends_with", "attempts", "code"), [(3, 3, ErrorCode.NONE), (99, 6, CONCURRENT)])
+def test_an_add_waits_for_the_markers_before_it(ends_with: int, attempts: int, code: ErrorCode) -> None:
+    """It is repeated as long as a further attempt lies within ``add.partitions.to.txn.retry.backoff.max.ms``."""
+    asked = 0
+
+    class Ending(Coordinator):
+        async def handle(self, request: Request, *, version: int) -> Response:
+            nonlocal asked
+            asked += 1
+            self.code = ErrorCode.NONE if asked >= ends_with else CONCURRENT
+            return await super().handle(request, version=version)
+
+    async def main() -> None:
+        verifier = verifier_of(Ending())
+        clock: Any = SimpleNamespace(monotonic_ms=lambda: round(1000 * trio.current_time(), 3))
+        verifier._clock, verifier._retry_ms, verifier._retry_max_ms = clock, 20, 100
+        assert await verifier.add("x", PRODUCER, EPOCH, [("t", 0)]) == {("t", 0): code}
+        assert trio.current_time() <= 0.1 + 1e-6
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert asked == attempts
