@@ -29,6 +29,8 @@ from moldau.protocol.messages import delete_records as dr
 from moldau.protocol.messages import describe_groups as desc
 from moldau.protocol.messages import describe_log_dirs as dl
 from moldau.protocol.messages import offset_fetch as of
+from moldau.protocol.messages import share_group_describe as sgd
+from moldau.protocol.messages import streams_group_describe as stgd
 from moldau.protocol.messages.update_features import UpdateFeaturesResponse
 from moldau.protocol.refusals import refusal
 from moldau.runtime.sasl.core.scram import ITERATIONS_MAX, ITERATIONS_MIN
@@ -90,9 +92,30 @@ CALLS = {
     ApiKey.INIT_PRODUCER_ID: lambda admin: admin.fence_producers(["x"]),
 }
 
+MORE_CALLS = {
+    "alter_client_quotas": (ApiKey.ALTER_CLIENT_QUOTAS, lambda admin: admin.alter_client_quotas([QUOTA])),
+    "delete_share_groups": (ApiKey.DELETE_GROUPS, lambda admin: admin.delete_share_groups(["g"])),
+    "delete_streams_groups": (ApiKey.DELETE_GROUPS, lambda admin: admin.delete_streams_groups(["g"])),
+    "describe_replica_log_dirs": (
+        ApiKey.DESCRIBE_LOG_DIRS,
+        lambda admin: admin.describe_replica_log_dirs([("t", 0, 1)]),
+    ),
+    "remove_user_credential": (
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        lambda admin: admin.remove_user_credential("a"),
+    ),
+    "terminate_transaction": (ApiKey.INIT_PRODUCER_ID, lambda admin: admin.terminate_transaction("x")),
+}
+"""Calls that share a request with another one."""
 
-@pytest.mark.parametrize("key", CALLS, ids=lambda key: key.name)
-def test_a_refused_call_fails_with_the_refusal(key):
+
+@pytest.mark.parametrize(
+    ("key", "call"),
+    [*CALLS.items(), *MORE_CALLS.values()],
+    ids=[*(key.name.lower() for key in CALLS), *MORE_CALLS],
+)
+def test_a_refused_call_fails_with_the_refusal(key, call):
+    """Groups whose type is looked at first are of the right one."""
     asked = []
 
     def refuse(broker, request):
@@ -102,14 +125,20 @@ def test_a_refused_call_fails_with_the_refusal(key):
     async def scenario(cluster, admin):
         began = trio.current_time()
         with pytest.raises(KafkaError) as caught:
-            await CALLS[key](admin)
+            await call(admin)
         error = caught.value
         codes = {one.code for one in error.failures.values()} if isinstance(error, AdminError) else {error.code}
         assert codes == {REFUSED}
         assert trio.current_time() - began < 1
         assert len(asked) == len(set(asked)), "no broker is asked again"
 
-    simulate(scenario, {key: refuse})
+    share_group = sgd.ShareGroupDescribeResponse(groups=[sgd.DescribedGroup(group_id="g", group_state="Empty")])
+    streams_group = stgd.StreamsGroupDescribeResponse(groups=[stgd.DescribedGroup(group_id="g", group_state="Empty")])
+    types = {
+        ApiKey.SHARE_GROUP_DESCRIBE: lambda broker, request: share_group,
+        ApiKey.STREAMS_GROUP_DESCRIBE: lambda broker, request: streams_group,
+    }
+    simulate(scenario, {**types, key: refuse})
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,7 @@ AREAS = (
             *tests_in(
                 "tests/moldau/client",
                 *("admin", "admin_failover", "admin_lists", "admin_outcomes", "admin_quotas", "admin_repeats"),
-                *("admin_refusals", "streams_group_admin", "few_apis"),
+                *("admin_refusals", "admin_rules", "streams_group_admin", "few_apis"),
             ),
             "tests/moldau/client/faces/test_misuse_of_arguments.py",
         ),

@@ -1,0 +1,186 @@
+"""Goal: the admin client means what its arguments say, with brokers of any age, and wastes no time of theirs.
+
+Method: canned answers of a small cluster on virtual time.
+"""
+
+import pytest
+import trio
+
+from moldau.admin import Acl, QuotaAlteration, QuotaEntity
+from moldau.admin.requester import NOT_ASKED, operations_of
+from moldau.protocol.access import AclOperation
+from moldau.protocol.api import ApiKey
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages import alter_client_quotas as quotas
+from moldau.protocol.messages import consumer_group_describe as cgd
+from moldau.protocol.messages import create_acls as acls
+from moldau.protocol.messages import describe_groups as desc
+from moldau.protocol.messages import find_coordinator as fc
+from moldau.protocol.messages import list_transactions as lt
+from moldau.runtime.sasl.core.errors import SaslAuthenticationError
+from support.client.admin_stories import simulate
+
+
+def test_a_bit_field_names_the_operations_that_it_has():
+    """Without a bit no operation is allowed; -2147483648 says that the broker was not asked (KIP-430)."""
+    assert operations_of(NOT_ASKED) is None
+    assert operations_of(0) == ()
+    every = tuple(AclOperation)
+    for first in every:
+        assert operations_of(1 << first) == (first.name,)
+        for second in every:
+            assert set(operations_of(1 << first | 1 << second)) == {first.name, second.name}
+
+
+PRINCIPAL_CALLS = {
+    "owner": lambda admin, name: admin.create_delegation_token(owner=name),
+    "renewers": lambda admin, name: admin.create_delegation_token(renewers=["User:a", name]),
+    "owners": lambda admin, name: admin.describe_delegation_tokens(["User:a", name]),
+}
+
+
+@pytest.mark.parametrize("name", ["a", ":", ":a", "User:", "User"])
+@pytest.mark.parametrize("call", PRINCIPAL_CALLS)
+def test_a_principal_has_a_type_and_a_name(call, name):
+    async def scenario(cluster, admin):
+        with pytest.raises(ValueError, match=r"a principal has the form User:name"):
+            await PRINCIPAL_CALLS[call](admin, name)
+
+    simulate(scenario, {})
+
+
+GROUP_CALLS = {
+    "list_group_offsets": lambda admin, group: admin.list_group_offsets(group),
+    "delete_group_offsets": lambda admin, group: admin.delete_group_offsets(group, [("t", 0)]),
+    "remove_group_members": lambda admin, group: admin.remove_group_members(group, ["i"]),
+    "alter_group_offsets": lambda admin, group: admin.alter_group_offsets(group, {("t", 0): 5}),
+    "list_share_group_offsets": lambda admin, group: admin.list_share_group_offsets(group),
+    "alter_share_group_offsets": lambda admin, group: admin.alter_share_group_offsets(group, {("t", 0): 5}),
+    "delete_share_group_offsets": lambda admin, group: admin.delete_share_group_offsets(group, ["t"]),
+    "list_streams_group_offsets": lambda admin, group: admin.list_streams_group_offsets(group),
+    "alter_streams_group_offsets": lambda admin, group: admin.alter_streams_group_offsets(group, {("t", 0): 5}),
+    "delete_streams_group_offsets": lambda admin, group: admin.delete_streams_group_offsets(group, [("t", 0)]),
+}
+
+
+@pytest.mark.parametrize("group", [5, None, b"g", ["g"]])
+@pytest.mark.parametrize("call", GROUP_CALLS)
+def test_a_group_that_is_no_text_is_refused(call, group):
+    """No broker is asked for its coordinator."""
+
+    async def scenario(cluster, admin):
+        before = len(cluster.requests)
+        with pytest.raises(TypeError):
+            await GROUP_CALLS[call](admin, group)
+        assert len(cluster.requests) == before
+
+    simulate(scenario, {})
+
+
+def test_a_coordinator_that_is_absent_is_looked_for_with_pauses():
+    """The brokers have something to do: they create the topic, or elect a leader of its partition."""
+    asked = []
+
+    def find(broker, request):
+        asked.append(broker)
+        is_often = len(asked) >= 60  # without a pause this would have no end
+        code = ErrorCode.GROUP_AUTHORIZATION_FAILED if is_often else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return fc.FindCoordinatorResponse(
+            coordinators=[fc.Coordinator(key=key, error_code=code) for key in request.coordinator_keys]
+        )
+
+    async def scenario(cluster, admin):
+        began = trio.current_time()
+        with pytest.raises(KafkaError, match="group g") as caught:
+            await admin.within(3_000).list_group_offsets("g")
+        assert caught.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert 2 <= trio.current_time() - began < 5
+        assert 2 < len(asked) < 60
+
+    simulate(scenario, {ApiKey.FIND_COORDINATOR: find})
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_answer_about_fewer_things_is_no_success(count):
+    """Results of these requests are in the order of what was asked, and name nothing."""
+    entries = [Acl(resource="topic", name=name, principal="User:a", operation="read") for name in "ab"]
+    changes = [QuotaAlteration(entity=QuotaEntity(user=name), quotas={"producer_byte_rate": 1}) for name in "ab"]
+
+    async def scenario(cluster, admin):
+        with pytest.raises((KafkaError, ValueError)):
+            await admin.create_acls(entries)
+        with pytest.raises((KafkaError, ValueError)):
+            await admin.alter_client_quotas(changes)
+
+    created = acls.CreateAclsResponse(results=[acls.AclCreationResult()] * count)
+    altered = quotas.AlterClientQuotasResponse(entries=[quotas.AlterClientQuotasResponseEntryData(entity=[])] * count)
+    simulate(scenario, {ApiKey.CREATE_ACLS: lambda *_: created, ApiKey.ALTER_CLIENT_QUOTAS: lambda *_: altered})
+
+
+@pytest.mark.parametrize("call", ["list_topics", "list_config_resources"])
+def test_a_refused_login_ends_a_call_at_once(call):
+    """Another attempt would be refused, too."""
+
+    async def scenario(cluster, admin):
+        attempts = 0
+
+        async def refused(*_, **__):
+            nonlocal attempts
+            attempts += 1
+            await trio.lowlevel.checkpoint()
+            raise SaslAuthenticationError(ErrorCode.SASL_AUTHENTICATION_FAILED, "the password is wrong")
+
+        client = admin._requester.client
+        client.ask_any = client.request_any = refused
+        began = trio.current_time()
+        with pytest.raises(SaslAuthenticationError):
+            await getattr(admin, call)()
+        assert (attempts, trio.current_time()) == (1, began)
+
+    simulate(scenario, {})
+
+
+def test_an_older_broker_lists_no_transactions_by_a_pattern():
+    """It would leave the pattern out, and list all (KIP-1152)."""
+    listed = lt.ListTransactionsResponse(
+        transaction_states=[lt.TransactionState(transactional_id="x", producer_id=1, transaction_state="Ongoing")]
+    )
+
+    async def scenario(cluster, admin):
+        cluster.max_versions[ApiKey.LIST_TRANSACTIONS] = 1
+        assert [each.transactional_id for each in await admin.list_transactions()] == ["x"]
+        with pytest.raises(KafkaError) as caught:
+            await admin.list_transactions(id_pattern="y.*")
+        assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
+
+    simulate(scenario, {ApiKey.LIST_TRANSACTIONS: lambda broker, request: listed})
+
+
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_an_older_broker_deletes_no_topic_by_its_id(is_mixed):
+    """It would read an empty name (KIP-516); nothing is deleted, not even what has a name."""
+
+    async def scenario(cluster, admin):
+        cluster.max_versions[ApiKey.DELETE_TOPICS] = 5
+        topic_id = cluster.ids["t"]
+        with pytest.raises(KafkaError) as caught:
+            await admin.delete_topics(["u", topic_id] if is_mixed else [topic_id])
+        assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
+        assert not [key for _, key, _ in cluster.requests if key == ApiKey.DELETE_TOPICS]
+
+    simulate(scenario, {ApiKey.DELETE_TOPICS: lambda broker, request: None})
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND])
+def test_a_dead_group_may_be_one_of_consumers(code):
+    """Versions before 6 of DescribeGroups say that a group is unknown by its state alone (KIP-1043)."""
+    dead = desc.DescribeGroupsResponse(groups=[desc.DescribedGroup(group_id="g", group_state="Dead", error_code=code)])
+    found = cgd.ConsumerGroupDescribeResponse(
+        groups=[cgd.DescribedGroup(group_id="g", group_state="Stable", group_epoch=4)]
+    )
+
+    async def scenario(cluster, admin):
+        group = (await admin.describe_groups(["g"]))["g"]
+        assert (group.type, group.state, group.epoch) == ("consumer", "Stable", 4)
+
+    simulate(scenario, {ApiKey.DESCRIBE_GROUPS: lambda *_: dead, ApiKey.CONSUMER_GROUP_DESCRIBE: lambda *_: found})
