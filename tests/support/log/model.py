@@ -655,7 +655,8 @@ class Driver:
                 newest = max(row.timestamp for row in rows)
                 top = log.offset_for_timestamp(-3)
                 if not self.compact and log.segments[0].base_offset == log.log_start_offset:
-                    assert top is not None and top.timestamp_ms == newest
+                    assert top is not None
+                    assert top.timestamp_ms == newest
 
     def _check_epochs(self, rnd: random.Random, rows: list[Row]) -> None:
         for row in rnd.sample(rows, min(3, len(rows))):

@@ -61,7 +61,7 @@ def test_a_marker_without_a_producer_is_refused() -> None:
 
 
 def test_each_marker_has_an_answer_in_time() -> None:
-    """One that no replica commits in time has one, too; those before and behind it keep theirs."""
+    """One that no replica commits in time has one, too, and so have those behind it; those before it keep theirs."""
 
     async def late() -> ErrorCode:
         await trio.sleep_forever()
