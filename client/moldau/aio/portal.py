@@ -73,6 +73,7 @@ class AioPortal(Portal[C], Generic[C]):
             self._has_started.set()
 
     def _note_end(self) -> None:
+        super()._note_end()
         if self._has_ended is not None:
             self._has_ended.set()
 
@@ -180,12 +181,10 @@ class AioPortal(Portal[C], Generic[C]):
         self.check_closer()
         if self._ask_stop(gives_up=gives_up, closing=closing):
             assert self._has_ended is not None
-            assert self.open_token is not None
             try:
                 await self._has_ended.wait()
             except asyncio.CancelledError:
-                with contextlib.suppress(trio.RunFinishedError):
-                    self.open_token.run_sync_soon(self._scope.cancel)
+                self._cancel()
                 await self._has_ended.wait(INTERRUPTED_WAIT_S)
                 if self._has_ended.future.done():
                     self._thread.join()  # the thread has set the event as its last act

@@ -13,6 +13,7 @@ import atexit
 import contextlib
 import os
 import threading
+import time
 import weakref
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar
 
@@ -115,6 +116,7 @@ class Portal(Generic[C]):
         self._scope = trio.CancelScope()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._started = threading.Event()
+        self._ended = threading.Event()  # as the last act of the thread: a join that is interrupted loses its state
         self.open_token: trio.lowlevel.TrioToken | None = None
         """The trio token of the thread, for hot paths; None before the client is open, and in a forked process.
 
@@ -165,7 +167,8 @@ class Portal(Generic[C]):
         self._started.set()
 
     def _note_end(self) -> None:
-        """Signals a closing asyncio task that the thread ends."""
+        """Signals a closing thread or asyncio task that the thread ends."""
+        self._ended.set()
 
     async def _serve(self) -> None:
         stop = self._stop = trio.Event()
@@ -279,20 +282,39 @@ class Portal(Generic[C]):
     def stop(self, *, gives_up: bool, closing: Callable[[C], Awaitable[None]] | None = None) -> None:
         """Closes the client and ends the thread; passes on the exceptions of closing.
 
-        ``closing`` runs in the thread before the client is left, unless it is given up or another call closes it.
+        ``closing`` runs in the thread before the client is left, unless it is given up or another call closes it. An
+        interrupt makes the client give up pending work, and waits for that at most ``INTERRUPTED_WAIT_S``.
 
         Raises:
             RuntimeError: see ``check_closer``.
         """
         self.check_closer()
         if self._ask_stop(gives_up=gives_up, closing=closing):
+            try:
+                self._ended.wait()
+            except BaseException:
+                self._cancel()
+                self._ended.wait(INTERRUPTED_WAIT_S)  # a second interrupt leaves it
+                raise
             self._thread.join()
         self._raise_failure()
 
-    def stop_at_exit(self) -> None:
-        """Closes a client that the program left open: as after an exception, for at most ``INTERRUPTED_WAIT_S``."""
-        if self._pid == os.getpid() and self._ask_stop(gives_up=True):
-            self._thread.join(INTERRUPTED_WAIT_S)
+    def _cancel(self) -> None:
+        """Makes a closing client give up pending work."""
+        if self.open_token is not None:
+            with contextlib.suppress(trio.RunFinishedError):
+                self.open_token.run_sync_soon(self._scope.cancel)
+
+    def begin_exit(self) -> bool:
+        """Begins to close a client that the program left open, as after an exception; returns whether it is open."""
+        if self._pid != os.getpid() or not self._ask_stop(gives_up=True):
+            return False
+        self._cancel()  # another thread may be closing it, and waiting for pending work
+        return True
+
+    def wait_end(self, timeout_s: float) -> None:
+        """Waits until the thread ends."""
+        self._ended.wait(timeout_s)
 
     def _ask_stop(self, *, gives_up: bool, closing: Callable[[C], Awaitable[None]] | None = None) -> bool:
         """Asks the thread to close the client; returns whether it runs."""
@@ -300,7 +322,7 @@ class Portal(Generic[C]):
             return False
         if not self._stop.is_set():
             self._closing = closing
-        self._gives_up = gives_up
+        self._gives_up = self._gives_up or gives_up
         # The thread may have ended on its own; its failure then says why.
         with contextlib.suppress(trio.RunFinishedError):
             self.open_token.run_sync_soon(self._stop.set)
@@ -326,12 +348,13 @@ if hasattr(os, "register_at_fork"):
 
 @atexit.register
 def _stop_all() -> None:
-    """Ends the threads of clients that are open when the interpreter exits.
+    """Ends the threads of clients that are open when the interpreter exits, all within ``INTERRUPTED_WAIT_S``.
 
     A consumer so leaves its group, and a producer aborts its transaction, instead of timing out at the broker.
     """
-    for portal in list(_open_portals):
-        portal.stop_at_exit()
+    until_s = time.monotonic() + INTERRUPTED_WAIT_S
+    for portal in [each for each in list(_open_portals) if each.begin_exit()]:
+        portal.wait_end(max(0.0, until_s - time.monotonic()))
 
 
 class PortalClient:

@@ -229,6 +229,82 @@ def test_the_wait_for_a_call_that_does_not_end_is_bounded(monkeypatch):
         opened.call_sync(released.set)
 
 
+@contextlib.contextmanager
+def closing_portal(close):
+    """Opens a portal whose client waits in ``close`` for its pending work."""
+
+    @asynccontextmanager
+    async def client():
+        yield object()
+        await close()
+
+    opened = Portal("moldau-test", client())
+    opened.start()
+    yield opened
+
+
+@pytest.mark.usefixtures("_interrupts")
+def test_an_interrupted_close_gives_up_pending_work():
+    given_up = threading.Event()
+
+    async def close() -> None:
+        try:
+            interrupt_main()
+            await trio.sleep_forever()
+        finally:
+            given_up.set()
+
+    with closing_portal(close) as opened:
+        with pytest.raises(Interrupt):
+            opened.stop(gives_up=False)
+        assert given_up.is_set()
+        opened.stop(gives_up=False)
+
+
+@pytest.mark.usefixtures("_interrupts")
+def test_a_client_runs_on_after_two_interrupts_of_close(monkeypatch):
+    """Python 3.11 takes a thread for ended whose ``join`` was interrupted: a second close and the exit did nothing."""
+    monkeypatch.setattr(portal_module, "INTERRUPTED_WAIT_S", 0)
+    released, ended = threading.Event(), threading.Event()
+
+    async def close() -> None:
+        interrupt_main()
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(released.wait, WAIT_S)
+        ended.set()
+
+    with closing_portal(close) as opened:
+        with pytest.raises(Interrupt):
+            opened.stop(gives_up=False)
+        assert opened.token is opened.open_token, "the client is open until it has ended"
+        assert opened.begin_exit()
+        released.set()
+        opened.stop(gives_up=False)
+        assert ended.is_set()
+        assert not opened.begin_exit()
+
+
+def test_clients_that_are_open_at_exit_end_together(monkeypatch):
+    """One after the other, clients whose brokers do not answer would take the whole time each."""
+    did: list[str] = []
+
+    class Left:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def begin_exit(self) -> bool:
+            did.append(f"{self.name} begins")
+            return self.name != "closed"
+
+        def wait_end(self, timeout_s: float) -> None:
+            assert timeout_s <= portal_module.INTERRUPTED_WAIT_S
+            did.append(f"{self.name} ends")
+
+    monkeypatch.setattr(portal_module, "_open_portals", [Left("one"), Left("closed"), Left("two")])
+    portal_module._stop_all()
+    assert did == ["one begins", "closed begins", "two begins", "one ends", "two ends"]
+
+
 def test_a_call_that_takes_too_long_raises_timeout_error():
     """The error of trio would be no ``TimeoutError``, which the callers of threads expect."""
 
