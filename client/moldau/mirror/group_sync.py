@@ -48,6 +48,7 @@ class GroupSync:
         self._policy = settings.policy
         self._topic = settings.policy.checkpoints_topic(settings.alias)
         self._syncs = SyncStore()
+        self._present: dict[str, None] = {}  # the groups of the last round; the book may know others of earlier files
         self.book = CheckpointBook()
 
     async def load(self, checkpoints: TopicReader) -> None:
@@ -75,10 +76,11 @@ class GroupSync:
                 self._syncs.add(OffsetSync.parse(record.key, record.value))
 
         await syncs.read_to_end(take)
+        listed = [each.group_id for each in await self._listed() if each.protocol_type in _PROTOCOLS]
+        self._present = dict.fromkeys(group for group in listed if self._groups.accepts(group))
         written = 0
-        for listing in await self._listed():
-            if listing.protocol_type in _PROTOCOLS and self._groups.accepts(listing.group_id):
-                written += await self._write_group(listing.group_id)
+        for group in self._present:
+            written += await self._write_group(group)
         self._statistics.checkpoints += written
         return written
 
@@ -118,9 +120,15 @@ class GroupSync:
         return self._policy.local_topic(topic, self._settings.alias, self._settings.target_alias)
 
     async def sync_offsets(self) -> int:
-        """Commits translated offsets in the target for groups without members there; returns for how many groups."""
+        """Commits translated offsets in the target for groups without members there; returns for how many groups.
+
+        As in MirrorMaker, a group that the source no longer has, or that the settings leave out, is left alone: an
+        operator may have moved it, and set its offsets in the target.
+        """
         synced = 0
         for group in self.book.groups():
+            if group not in self._present:
+                continue
             try:
                 synced += await self._sync_group(group)
             except CommitFailedError:

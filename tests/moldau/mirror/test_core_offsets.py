@@ -140,6 +140,12 @@ def test_a_checkpoint_is_due_if_it_is_news():
 
 def test_offsets_of_the_target_only_go_forwards():
     checkpoints = {COPY: Checkpoint("g", COPY, 5, 50)}
-    assert offsets_to_sync(checkpoints, {}) == {COPY: 50}
-    assert offsets_to_sync(checkpoints, {COPY: CommittedOffset(49)}) == {COPY: 50}
+    assert offsets_to_sync(checkpoints, {}) == {COPY: CommittedOffset(50)}
+    assert offsets_to_sync(checkpoints, {COPY: CommittedOffset(49)}) == {COPY: CommittedOffset(50)}
     assert offsets_to_sync(checkpoints, {COPY: CommittedOffset(50)}) == {}
+
+
+def test_an_offset_keeps_its_text_in_the_target():
+    """Kafka Streams, for one, keeps the time of a partition there."""
+    checkpoints = {COPY: Checkpoint("g", COPY, 5, 50, "AgAAAX8=")}
+    assert offsets_to_sync(checkpoints, {}) == {COPY: CommittedOffset(50, metadata="AgAAAX8=")}

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from moldau import CommittedOffset, TopicPartition
-from moldau.admin import AdminError, GroupListing
+from moldau.admin import AdminError, GroupDescription, GroupListing
 from moldau.mirror.core.formats import Checkpoint, OffsetSync
 from moldau.mirror.core.settings import parse_settings
 from moldau.mirror.group_sync import GroupSync
@@ -100,3 +100,38 @@ def test_a_checkpoint_that_was_lost_is_written_again():
         trio.run(sync.write_checkpoints, kept)
     assert trio.run(sync.write_checkpoints, kept) == 3
     assert [each.group for each in kept.checkpoints] == ["a", "a", "b", "c"]
+
+
+class Target:
+    """A target whose groups have no members and no offsets."""
+
+    def __init__(self):
+        self.committed = []
+
+    async def describe_groups(self, groups):
+        await trio.lowlevel.checkpoint()
+        idle = {"state": "Empty", "protocol_type": "", "protocol": "", "coordinator": 1, "members": ()}
+        return {group: GroupDescription(group_id=group, **idle) for group in groups}
+
+    async def list_group_offsets(self, group):
+        await trio.lowlevel.checkpoint()
+        return {}
+
+    async def alter_group_offsets(self, group, offsets):
+        await trio.lowlevel.checkpoint()
+        self.committed.append((group, offsets))
+
+
+def test_offsets_of_groups_that_are_left_out_stay():
+    """An operator who moves a group to the target takes it out of the mirror, and may set its offsets back."""
+    text = f'{SETTINGS}\n"groups.exclude" = ["b"]\n"sync.group.offsets.enabled" = true'
+    (settings,) = parse_settings(text, "mirror.toml").sources
+    kept, target, statistics = Kept(), Target(), SourceStatistics(alias="e")
+    sync = GroupSync(settings, Source(ErrorCode.NONE), target, kept, statistics, EventLogger("moldau.mirror"))
+    copy = TopicPartition("e.orders", 0)
+    for group in ("a", "b", "deleted"):  # what the topic of checkpoints has
+        sync.book.add(Checkpoint(group, copy, 4, 40))
+    assert trio.run(sync.sync_offsets) == 0, "before the first look at the source"
+    trio.run(sync.write_checkpoints, kept)
+    assert trio.run(sync.sync_offsets) == 2
+    assert target.committed == [(group, {copy: CommittedOffset(50)}) for group in "ac"]

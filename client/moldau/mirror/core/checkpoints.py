@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from moldau.cluster.committed import CommittedOffset
 from moldau.cluster.metadata import TopicPartition
 from moldau.mirror.core.formats import Checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from moldau.cluster.committed import CommittedOffset
 
 IDLE_STATES = ("Empty", "Dead")
 """States of a group without members: it exists, or it does not."""
@@ -69,13 +68,14 @@ def _is_news(checkpoint: Checkpoint, last: Checkpoint | None) -> bool:
 
 def offsets_to_sync(
     checkpoints: Mapping[TopicPartition, Checkpoint], target: Mapping[TopicPartition, CommittedOffset]
-) -> dict[tuple[str, int], int]:
+) -> dict[tuple[str, int], CommittedOffset]:
     """Returns the offsets to commit in the target for a group without members there.
 
-    ``target`` holds what the group has committed there. An offset never goes back.
+    ``target`` holds what the group has committed there. An offset never goes back, and keeps the text with which the
+    group has committed it in the source.
     """
     return {
-        partition: checkpoint.downstream
+        partition: CommittedOffset(checkpoint.downstream, metadata=checkpoint.metadata)
         for partition, checkpoint in checkpoints.items()
         if partition not in target or target[partition].offset < checkpoint.downstream
     }
