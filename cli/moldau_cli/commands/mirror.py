@@ -31,6 +31,7 @@ R = TypeVar("R")
 FILE_BYTES_MAX = 1024 * 1024
 PROGRESS_S = 10.0
 TERMINAL_PROGRESS_S = 0.5
+PROGRESS_COLUMNS = 79
 
 
 class MirrorCommands(TyperGroup):
@@ -61,22 +62,26 @@ def run_mirror(file: MirrorFile) -> None:
     settings = read_settings(file)
     _log_to_stderr()
 
-    async def main() -> None:
+    async def main() -> bool:
         import trio
 
         from moldau.mirror.mirror import Mirror
         from moldau.runtime.ports.real import real_environment
 
-        mirror = Mirror(real_environment(), settings)
+        mirror, has_ended = Mirror(real_environment(), settings), False
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_stop_at_signal, signals, mirror, nursery.cancel_scope)
                 nursery.start_soon(_show_progress, mirror)
                 await mirror.run()
+                has_ended = True
                 nursery.cancel_scope.cancel()
+        return has_ended and not any(each.ended_early for each in mirror.statistics)
 
-    _run(main)
-    output.note("mirror stopped in order")
+    if _run(main):
+        _note("mirror stopped in order")
+    else:
+        _note("mirror stopped without its last outcomes; the next start goes on at the stored positions")
 
 
 @commands.command()
@@ -257,6 +262,12 @@ async def _stop_at_signal(signals: AsyncIterator[int], mirror: Mirror, scope: tr
             scope.cancel()
             return
         mirror.stop.set()
+        _note("mirror ends in order; a second signal ends it at once")
+
+
+def _note(text: str) -> None:
+    """Writes a line to stderr, on a terminal in place of the progress."""
+    output.note(text.ljust(PROGRESS_COLUMNS) if sys.stderr.isatty() else text)
 
 
 async def _show_progress(mirror: Mirror) -> None:
@@ -276,5 +287,6 @@ async def _show_progress(mirror: Mirror) -> None:
             f"{running} of {len(mirror.statistics)} sources"
         )
         before = records
-        sys.stderr.write(f"\r{text}\x1b[K" if is_terminal else f"{text}\n")
+        # The cursor goes back to the first column, where a line of the log may follow.
+        sys.stderr.write(f"{text}\x1b[K\r" if is_terminal else f"{text}\n")
         sys.stderr.flush()

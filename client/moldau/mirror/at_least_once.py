@@ -33,7 +33,7 @@ BATCHES_MAX = 2_000
 """Batches on their way, of all partitions; each has a task."""
 PARTITION_BYTES_MAX = 4 * 1024 * 1024
 """Bytes on their way after which a partition is not read; a quarter of it makes it be read again."""
-CLOSING_MS = 10_000.0
+CLOSING_MS = 8_000.0
 """For the last outcomes and positions of a mirror that ends in order."""
 
 

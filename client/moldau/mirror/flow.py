@@ -48,6 +48,8 @@ HEARTBEAT_AGE_MS = 300_000
 """A mirror without a heartbeat for this time does not count in the search for cycles."""
 HEALTHY_MS = 60_000.0
 """A source that was mirrored for this time begins again with the shortest wait after its next failure."""
+STOP_MS = 20_000
+"""For a mirror that ends in order; container platforms kill a process 30 s after their signal."""
 _TEMPORARY = (KafkaError, *TRANSPORT_ERRORS)
 
 
@@ -90,7 +92,7 @@ class SourceFlow:
             began_ms = self._environment.clock.monotonic_ms()
             try:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._end_preparation_at_stop, nursery.cancel_scope)
+                    nursery.start_soon(self._end_at_stop, nursery.cancel_scope)
                     await self._run_once()
                     nursery.cancel_scope.cancel()
             except* (*_TEMPORARY, MirrorStoppedError) as group:
@@ -129,11 +131,18 @@ class SourceFlow:
 
     # --- one run
 
-    async def _end_preparation_at_stop(self, scope: trio.CancelScope) -> None:
-        """Ends a run that has not begun to copy when the mirror is stopped; a cluster that is down would delay it."""
+    async def _end_at_stop(self, scope: trio.CancelScope) -> None:
+        """Ends a run when the mirror is stopped: at once if it has not begun to copy, else after ``STOP_MS``.
+
+        A cluster that is down would hold up the last outcomes for as long as clients try again.
+        """
         await self._stop.wait()
-        if not self.statistics.is_running:
-            scope.cancel()
+        if self.statistics.is_running:
+            await trio.sleep(STOP_MS / 1000)
+            reason = "outcomes are missing; the next start goes on at the stored positions"
+            self._logger.warning("source-stopped-early", reason=reason, waited_ms=STOP_MS)
+            self.statistics.ended_early = True
+        scope.cancel()
 
     async def _run_once(self) -> None:
         async with AsyncExitStack() as stack:

@@ -32,6 +32,8 @@ class SourceStatistics:
     alias: str
     is_running: bool = False
     """Whether both clusters have answered and partitions are mirrored."""
+    ended_early: bool = False
+    """Whether the mirror was stopped and did not get its last outcomes in time."""
     records: int = 0
     bytes: int = 0
     batches_passed: int = 0

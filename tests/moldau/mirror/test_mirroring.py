@@ -6,6 +6,7 @@ one broker each share a world with a mirror on a machine of its own; the targets
 
 import dataclasses
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import trio
@@ -212,6 +213,35 @@ def test_a_stop_does_not_wait_for_a_dead_cluster():
         clusters.mirrors["mirror"].stop.set()
         with trio.fail_after(1):
             await clusters.world.node("mirror").wait_ended()
+
+    run_clusters(scenario)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_stop_waits_no_longer_than_platforms_do(mode):
+    """A target that is away holds up outcomes for minutes; containers are killed 30 s after the signal."""
+
+    async def scenario(clusters):
+        (source,) = clusters.settings(["east"], "hub", exactly_once_source_support=mode).sources
+        keys = {**source.target.keys, "producer.delivery.timeout.ms": 120_000, "default.api.timeout.ms": 60_000}
+        settings = clusters.settings(["east"], "hub", exactly_once_source_support=mode)
+        patient = replace(source, target=replace(source.target, keys=keys))
+        await clusters.create("east", "orders")
+        clusters.start(replace(settings, sources=(patient,)))
+        await clusters.fill("east", "orders", numbers(0, 20))
+        await clusters.wait_values("hub", "east.orders", numbers(0, 20))
+        for broker in clusters["hub"].broker_ids:
+            clusters["hub"].kill(broker)
+        await clusters.fill("east", "orders", numbers(20, 40))
+        await trio.sleep(2)
+        clusters.mirrors["mirror"].stop.set()
+        with trio.fail_after(30):
+            await clusters.world.node("mirror").wait_ended()
+        for broker in clusters["hub"].broker_ids:
+            clusters["hub"].start_broker(broker)
+        clusters.start(settings)
+        found = await clusters.wait_values("hub", "east.orders", numbers(0, 40), timeout_s=180)
+        assert sorted(set(found)) == numbers(0, 40)
 
     run_clusters(scenario)
 
