@@ -132,13 +132,13 @@ class TestCluster(LocalCluster):
             raise LauncherError(f"{error}{in_force(links, paused)}") from error
 
     def restore(self) -> None:
-        """Heals links, resumes paused nodes and starts stopped ones.
+        """Heals links, resumes paused nodes and starts stopped ones, also those that ended without a fault from here.
 
         Raises:
             LauncherError: The cluster did not become ready; call ``make_whole``.
         """
         self._history = None
-        if not self.touched:
+        if not self.touched and all(self.state(node.node_id) is ProcessState.RUNNING for node in self.nodes):
             return
         self._is_broken = True  # It stays set if a step below raises.
         if self._fabric is not None:

@@ -1,0 +1,78 @@
+"""A shared cluster is whole when the next test begins, whatever ended its nodes.
+
+Goal: no test meets a node that an earlier one has lost. Method: a cluster without processes, whose nodes have the
+states that the test gives them.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from moldau_jepsen.launcher import LauncherError, Node
+from moldau_jepsen.launcher.process import ProcessState
+from moldau_jepsen.testing.local import TestCluster
+
+
+class Scripted(TestCluster):
+    """Two nodes; ``did`` has what was done to them."""
+
+    def __init__(self):
+        places = {"host": "h", "directory": "d", "config": "c", "log": "l"}
+        nodes = [Node(node_id=number, role="broker", port=number, **places) for number in (1, 2)]
+        super().__init__(Path("d"), nodes)
+        self.states = {1: ProcessState.RUNNING, 2: ProcessState.RUNNING}
+        self.did = []
+        self.starts = True
+
+    def state(self, node_id):
+        return self.states[node_id]
+
+    def resume(self, node_id):
+        self.did.append(f"resume {node_id}")
+
+    def start_all(self, *, ready_timeout_ms=0):
+        self.did.append("start")
+        if not self.starts:
+            raise LauncherError("broker 2 did not start")
+        self.states = dict.fromkeys(self.states, ProcessState.RUNNING)
+
+    def shut_down(self):
+        self.did.append("shut down")
+
+    def wipe(self, node_id):
+        self.did.append(f"wipe {node_id}")
+
+
+@pytest.fixture
+def cluster():
+    return Scripted()
+
+
+def test_a_cluster_that_was_left_alone_is_left_alone(cluster):
+    cluster.restore()
+    assert cluster.did == []
+
+
+def test_a_node_that_ended_without_a_fault_is_started(cluster):
+    """The broker crashed, or the test ended it by its process id or by the command line."""
+    cluster.states[2] = ProcessState.STOPPED
+    cluster.restore()
+    assert cluster.did == ["start"]
+    cluster.restore()
+    assert cluster.did == ["start"]
+
+
+def test_a_node_that_was_paused_from_elsewhere_goes_on(cluster):
+    cluster.states[1] = ProcessState.PAUSED
+    cluster.restore()
+    assert cluster.did == ["resume 1", "start"]
+
+
+def test_a_node_that_does_not_start_again_begins_empty(cluster):
+    cluster.states[2] = ProcessState.STOPPED
+    cluster.starts = False
+    with pytest.raises(LauncherError):
+        cluster.restore()
+    cluster.starts = True
+    cluster.make_whole()
+    assert cluster.did == ["start", "shut down", "wipe 1", "wipe 2", "start"]
