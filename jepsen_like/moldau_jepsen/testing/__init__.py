@@ -46,7 +46,7 @@ def cluster(
     brokers: int = 3,
     controllers: int = 3,
     settings: Mapping[str, object] | None = None,
-    directory: Path | None = None,
+    directory: Path | str | None = None,
     ready_timeout_ms: int = 120_000,
     links: bool = True,
     hostile: bool = False,
@@ -80,7 +80,7 @@ def cluster(
         temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="moldau-", ignore_cleanup_errors=True))
         yield start_test_cluster(
             stack,
-            directory or Path(temporary),
+            Path(directory or temporary),
             brokers=brokers,
             controllers=controllers,
             settings=dict(settings or {}),

@@ -92,3 +92,15 @@ def test_wrong_delays_and_cuts_are_refused() -> None:
         assert links.in_force == ["cut(1, 2, one_way=True)", "slow(2, 0.5)"]
         links.heal()
         assert links.in_force == []
+
+
+@pytest.mark.parametrize("given", ["cluster", Path("cluster")])
+def test_a_directory_may_be_a_string(monkeypatch: pytest.MonkeyPatch, given: Path | str) -> None:
+    started: list[Path] = []
+
+    def start(_: object, directory: Path, **more: object) -> None:
+        started.append(directory)
+
+    monkeypatch.setattr("moldau_jepsen.testing.local.start_test_cluster", start)
+    with cluster(directory=given):
+        assert started == [Path("cluster")]
