@@ -11,12 +11,13 @@ import os
 import shlex
 import signal
 import subprocess
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import trio
+
 from moldau_jepsen.chaos.nemesis.stage import ANSWER_TIMEOUT_MS, NoCluster
-from moldau_jepsen.launcher import LauncherUsageError, probe
+from moldau_jepsen.launcher import LauncherUsageError, probe, process
 from moldau_jepsen.launcher.process import ProcessState, start_mark, state_of
 from moldau_jepsen.launcher.spec import Door, LauncherError, Node, no_such_node
 
@@ -30,7 +31,7 @@ READY_S = 180.0
 """How long the nodes may take until one serves; those of Apache Kafka take half a minute on a busy machine."""
 STOP_S = 60.0
 SIGNAL_S = 20.0
-POLL_S = 0.05
+POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,21 +81,39 @@ class OutsideProcesses(NoCluster):
         ]
         self.nodes = self.brokers
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Starts all nodes, and waits until a broker answers.
 
         Raises:
-            LauncherError: A command cannot be run, or no broker answers in time.
+            LauncherError: A command cannot be run or has ended, or no broker answers in time.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         for node_id in self._commands:
             self.launch(node_id)
-        deadline = time.monotonic() + READY_S
-        while (answer := self._ask([])) is None or len(answer.brokers) < len(self._commands):
-            if time.monotonic() >= deadline:
-                host, port, *_ = self._bootstrap
-                raise LauncherError(f"{host}:{port} does not name {len(self._commands)} brokers within {READY_S:g} s")
-            time.sleep(POLL_S * 10)
+        with trio.move_on_after(READY_S):
+            while True:
+                if await trio.to_thread.run_sync(self._is_up):
+                    return
+                await trio.sleep(POLL_S)
+        host, port, *_ = self._bootstrap
+        raise LauncherError(f"{host}:{port} does not name {len(self._commands)} brokers within {READY_S:g} s")
+
+    def _is_up(self) -> bool:
+        """Returns whether a broker names as many brokers as there are commands.
+
+        Raises:
+            LauncherError: A command has ended, by an error or because it leaves its node in the background.
+        """
+        for node in self.brokers:
+            code = self._children[node.node_id].poll()
+            if code is not None:
+                last = process.log_tail(node)
+                raise LauncherError(
+                    f"node {node.node_id}: the command ended with exit code {code}, and must run as long as the node"
+                    + (f": {last}" if last else "")
+                )
+        answer = self._ask([])
+        return answer is not None and len(answer.brokers) >= len(self._commands)
 
     def shut_down(self) -> None:
         """Kills all nodes."""

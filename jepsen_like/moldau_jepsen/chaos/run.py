@@ -171,8 +171,6 @@ class _Run:
                 finally:
                     if cluster is not None:
                         cluster.shut_down()
-                    if self.outside is not None:
-                        self.outside.shut_down()
                     nursery.cancel_scope.cancel()
 
     def _leave_unjudged(self, causes: Sequence[BaseException]) -> None:
@@ -202,7 +200,7 @@ class _Run:
     ) -> tuple[LocalCluster | None, LinkRules | None, str]:
         options = self.options
         if options.bootstrap is not None:
-            await self._start_outside(options.bootstrap)
+            await self._start_outside(stack, options.bootstrap)
             return None, None, options.bootstrap
         self._progress("start", 0, None)
         ids = [*range(1, options.brokers + 1), *(101 + number for number in range(options.controllers))]
@@ -236,13 +234,14 @@ class _Run:
         cluster = await trio.to_thread.run_sync(start_cluster, options.directory / CLUSTER, spec)
         return cluster, links, cluster.bootstrap
 
-    async def _start_outside(self, bootstrap: str) -> None:
+    async def _start_outside(self, stack: ExitStack, bootstrap: str) -> None:
         if not self.options.nodes:
             return
         self._progress("start", 0, None)
         address = parse_address(bootstrap.partition(",")[0])
         self.outside = OutsideProcesses(self.options.nodes, address, self.options.directory / NODES)
-        await trio.to_thread.run_sync(self.outside.start)
+        stack.callback(self.outside.shut_down)  # also if only some of them start
+        await self.outside.start()
 
     def _leave_out(self, links: LinkRules) -> None:
         """Takes the kinds out of the plan that these links cannot carry out, and reports it."""

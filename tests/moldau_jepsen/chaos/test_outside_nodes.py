@@ -22,6 +22,7 @@ from moldau.protocol.messages.metadata import (
 from moldau_jepsen.chaos.nemesis.nemesis import Nemesis
 from moldau_jepsen.chaos.options import ChaosOptions, once_more, refuse_impossible
 from moldau_jepsen.chaos.outside import OutsideNode, OutsideProcesses, parse_node
+from moldau_jepsen.chaos.run import run_chaos
 from moldau_jepsen.faults.kinds import FaultKind, Target, TargetedFault
 from moldau_jepsen.launcher import LauncherError, LauncherUsageError
 from moldau_jepsen.launcher.process import ProcessState
@@ -49,7 +50,7 @@ def cluster(tmp_path):
 
 def test_nodes_are_killed_paused_and_started_again(cluster, tmp_path):
     assert cluster.state(1) is ProcessState.STOPPED
-    cluster.start()
+    trio.run(cluster.start)
     assert [cluster.state(number) for number in (1, 2)] == [ProcessState.RUNNING] * 2
     cluster.pause(1)
     cluster.kill(2)
@@ -115,7 +116,43 @@ def test_a_node_that_ends_just_after_its_time_is_stopped(tmp_path, monkeypatch):
 def test_a_command_that_cannot_run_is_named(tmp_path):
     cluster = OutsideProcesses([OutsideNode(node_id=1, command=("/no/such/program",))], ("127.0.0.1", 1), tmp_path)
     with pytest.raises(LauncherError, match=r"node 1: .*'/no/such/program'"):
-        cluster.start()
+        trio.run(cluster.start)
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_command_that_ends_is_named(tmp_path, code):
+    """It has failed, or it starts its node in the background, where no signal would reach it."""
+    command = (sys.executable, "-c", f"print('no such file'); raise SystemExit({code})")
+    nodes = [OutsideNode(node_id=1, command=SLEEPER), OutsideNode(node_id=2, command=command)]
+    cluster = OutsideProcesses(nodes, ("127.0.0.1", 1), tmp_path)
+
+    def ask(_: object) -> None:
+        cluster._children[2].wait(60)
+
+    cluster._ask = ask
+    try:
+        with pytest.raises(LauncherError, match=f"node 2: the command ended with exit code {code}, .*: no such file"):
+            trio.run(cluster.start)
+    finally:
+        cluster.shut_down()
+
+
+def test_nodes_of_a_start_that_failed_are_ended(tmp_path, monkeypatch):
+    """A later command cannot be run: the nodes of those before it ran on."""
+    ended = []
+    original = OutsideProcesses.shut_down
+
+    def shut_down(cluster):
+        ended.append(cluster.state(1))
+        original(cluster)
+        ended.append(cluster.state(1))
+
+    monkeypatch.setattr(OutsideProcesses, "shut_down", shut_down)
+    nodes = (OutsideNode(node_id=1, command=SLEEPER), OutsideNode(node_id=2, command=("/no/such/program",)))
+    options = ChaosOptions(directory=tmp_path / "run", bootstrap="127.0.0.1:1", brokers=2, kinds=(), nodes=nodes)
+    with pytest.raises(LauncherError, match="node 2"):
+        run_chaos(options)
+    assert ended == [ProcessState.RUNNING, ProcessState.STOPPED]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +164,7 @@ def test_a_cluster_is_whole_with_all_nodes_and_replicas(cluster, brokers, isr, w
 
 
 def test_the_nemesis_strikes_them(cluster):
-    cluster.start()
+    trio.run(cluster.start)
     first = dict(cluster._children)
     reported = []
 
