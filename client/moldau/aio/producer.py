@@ -301,8 +301,8 @@ class Producer(AioClient, Generic[KeyIn, ValueIn]):
         Raises:
             TimeoutError: records are pending after ``timeout_ms``.
         """
-        arguments.milliseconds("flush", timeout_ms)
-        await self._portal.call_async(lambda: self._opened().flush(timeout_ms))
+        limit_ms = max(0.0, arguments.milliseconds("flush", timeout_ms))
+        await self._portal.call_async(lambda: self._opened().flush(limit_ms))
 
     async def partitions_for(self, topic: str) -> tuple[PartitionInfo, ...]:
         """Returns the partitions of a topic.

@@ -362,7 +362,7 @@ class Handover:
         Raises:
             KafkaError: REQUEST_TIMED_OUT; by default after ``max.block.ms``.
         """
-        limit_ms = self._producer.intake.max_block_ms if timeout_ms is None else timeout_ms
+        limit_ms = self._producer.intake.max_block_ms if timeout_ms is None else max(0.0, timeout_ms)
         began = trio.current_time()
         with trio.move_on_after(limit_ms / 1000) as scope:
             await self.wait_empty()
@@ -379,9 +379,12 @@ class Handover:
         Raises:
             trio.TooSlowError: records are pending after ``timeout_ms``.
         """
-        with trio.fail_after(timeout_ms / 1000):
+        began = trio.current_time()
+        with trio.move_on_after(timeout_ms / 1000) as scope:
             await self.wait_empty()
-            await self._producer.flush()
+        if scope.cancelled_caught:
+            raise trio.TooSlowError(f"records wait for metadata or memory after {timeout_ms:g} ms")
+        await self._producer.flush(max(0.0, timeout_ms - 1000 * (trio.current_time() - began)))
 
     async def begin_transaction(self) -> None:
         """Begins a transaction once the records before it are taken."""

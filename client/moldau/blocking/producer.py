@@ -49,9 +49,9 @@ class BlockingDelivery(PendingDelivery["Producer[Any, Any]"]):
         Raises:
             TimeoutError: the outcome is unknown after ``timeout_ms``.
         """
-        arguments.milliseconds("result", timeout_ms)
+        limit_ms = max(0.0, arguments.milliseconds("result", timeout_ms))
         if not self.is_done:
-            self._owner.wait_delivery(self, timeout_ms)
+            self._owner.wait_delivery(self, limit_ms)
         return self.outcome()
 
     async def wait(self, resolved: Signal) -> None:
@@ -270,8 +270,8 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
         Raises:
             TimeoutError: records are pending after ``timeout_ms``.
         """
-        arguments.milliseconds("flush", timeout_ms)
-        self._portal.call(self._opened().flush, timeout_ms)
+        limit_ms = max(0.0, arguments.milliseconds("flush", timeout_ms))
+        self._portal.call(self._opened().flush, limit_ms)
 
     def partitions_for(self, topic: str) -> tuple[PartitionInfo, ...]:
         """Returns the partitions of a topic.

@@ -240,6 +240,33 @@ def test_transaction_does_not_fail_by_earlier_records():
         early[6].outcome()
 
 
+def test_a_commit_without_time_left_can_be_repeated():
+    """Programs pass the rest of a deadline, which may be negative; trio refuses such a time."""
+    handover = Handover(producer := TrioProducer())
+    producer.is_full = True
+    committed = []
+
+    async def commit(timeout_ms):
+        await trio.lowlevel.checkpoint()
+        committed.append(timeout_ms)
+
+    producer.commit_transaction = commit
+
+    async def main():
+        async def script():
+            handover.put(record(b"a"), trio.lowlevel.current_trio_token())
+            with pytest.raises(KafkaError, match="after 0 ms; call again"):
+                await handover.commit_transaction(-1)
+            producer.room.set()
+            await handover.commit_transaction(7)
+            await handover.commit_transaction(-1)
+
+        await passed_on(handover, script)
+
+    trio.run(main, clock=trio.testing.MockClock())
+    assert committed == [7, 0]
+
+
 def test_a_record_sent_during_a_commit_fails_alone():
     """The commit has timed out, and its repetition returns the outcome of the transaction."""
     handover = Handover(producer := TrioProducer())

@@ -91,3 +91,29 @@ def test_a_position_that_comes_too_late_is_a_timeout(home):
             consumer.assign([("t", 0)])
             with pytest.raises(TimeoutError, match="no position within 0 ms"):
                 consumer.position(("t", 0), 0)
+
+
+@pytest.mark.parametrize("limit_ms", [0, -1])
+def test_a_flush_without_time_left_says_what_waits(limit_ms):
+    """Programs pass the rest of a deadline, which may be negative; trio refuses such a time."""
+    with moldau.blocking.Producer(NOWHERE) as producer:
+        producer.flush(limit_ms)  # nothing is pending
+        delivery = producer.send("t", b"")
+        with pytest.raises(TimeoutError, match="records wait for metadata or memory after 0 ms"):
+            producer.flush(limit_ms)
+        with pytest.raises(TimeoutError, match="the record was not delivered within 0 ms"):
+            delivery.result(limit_ms)
+        producer.close(0)
+
+
+@pytest.mark.parametrize("limit_ms", [0, -1])
+def test_an_asyncio_flush_without_time_left(limit_ms):
+    async def main():
+        async with moldau.aio.Producer(NOWHERE) as producer:
+            await producer.flush(limit_ms)
+            await producer.send("t", b"")
+            with pytest.raises(TimeoutError, match="records wait for metadata or memory after 0 ms"):
+                await producer.flush(limit_ms)
+            await producer.close(0)
+
+    asyncio.run(main())
