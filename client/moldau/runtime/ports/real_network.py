@@ -7,6 +7,7 @@ Nothing here buffers or copies more than the contract asks for. trio is only ask
 from __future__ import annotations
 
 import errno
+import math
 import os
 import socket
 import struct
@@ -47,6 +48,9 @@ ABORTED_ERRNOS = (
 """``accept`` errors that belong to the one connection that was to be accepted (accept(2), "Error handling")."""
 
 SHORTAGE_WAIT_SECONDS = 0.1
+
+ADDRESS_WAIT_MIN_S, ADDRESS_WAIT_MAX_S = 1.0, 3.0
+"""How long an address may take to answer while there are others. A lost SYN is sent again after a second."""
 
 
 _MAPPED = "::ffff:"
@@ -239,7 +243,10 @@ class RealNetwork:
         return real_arrivals(_descriptor_of)
 
     async def connect(self, host: str, port: int) -> RealConnection:
-        """See ``Network.connect``; tries the addresses of ``host`` in the order of the resolver."""
+        """See ``Network.connect``; tries the addresses of ``host`` in the order of the resolver.
+
+        All but the last one have a limit, so that one whose packets are dropped does not use up the caller's time.
+        """
         try:
             found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except socket.gaierror as error:
@@ -247,9 +254,11 @@ class RealNetwork:
                 errno.EHOSTUNREACH, f"host name {host!r} cannot be resolved: {error.strerror}"
             ) from error
         failures: list[str] = []
-        for family, kind, protocol, _, name in found:
+        for left, (family, kind, protocol, _, name) in zip(range(len(found) - 1, -1, -1), found, strict=True):
             try:
-                return await self._connect_one(family, kind, protocol, name)
+                with trio.move_on_after(_address_wait_s(left)):
+                    return await self._connect_one(family, kind, protocol, name)
+                failures.append(f"{name[0]}: no answer")
             except OSError as error:
                 failures.append(f"{name[0]}: {error.strerror or error}")
         raise ConnectionRefusedError(errno.ECONNREFUSED, f"no connection to {host}:{port} ({'; '.join(failures)})")
@@ -271,3 +280,11 @@ class RealNetwork:
         except BaseException:
             connecting.close()
             raise
+
+
+def _address_wait_s(left: int) -> float:
+    """Returns how long to wait for an address, if ``left`` others can be tried after it."""
+    if not left:
+        return math.inf
+    share_s = (trio.current_effective_deadline() - trio.current_time()) / (left + 1)
+    return min(max(share_s, ADDRESS_WAIT_MIN_S), ADDRESS_WAIT_MAX_S)
