@@ -307,10 +307,7 @@ class Portal(Generic[C]):
 
     def begin_exit(self) -> bool:
         """Begins to close a client that the program left open, as after an exception; returns whether it is open."""
-        if self._pid != os.getpid() or not self._ask_stop(gives_up=True):
-            return False
-        self._cancel()  # another thread may be closing it, and waiting for pending work
-        return True
+        return self._pid == os.getpid() and self._ask_stop(gives_up=True)
 
     def wait_end(self, timeout_s: float) -> None:
         """Waits until the thread ends."""
