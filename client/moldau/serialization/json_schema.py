@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Generic, overload
 
-from moldau.serialization.core.plain import no_constant
+from moldau.serialization.core.plain import json_bytes, json_encoder, no_constant
 from moldau.serialization.core.registry_requests import Schema
 from moldau.serialization.core.subjects import SubjectPolicy, document_of
 from moldau.serialization.core.values import SerializationError, T
@@ -74,6 +74,7 @@ class JsonSchemaSerde(Generic[T]):
         self._model: TypeAdapter[T] | None = None
         self._validate: Callable[[Any], None] | None = None
         self._compiled: dict[int, Callable[[Any], None]] = {}
+        self._encoder = json_encoder()
         if model is not None:
             from moldau.serialization.models import adapter_of, json_schema_of
 
@@ -98,7 +99,7 @@ class JsonSchemaSerde(Generic[T]):
             if self._model is not None:
                 data = self._model.dump_json(self._model.validate_python(value))
             else:
-                data = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+                data = json_bytes(value, self._encoder)
             if checks:
                 plain = json.loads(data)
                 for check in checks:

@@ -37,6 +37,12 @@ def test_a_record_goes_through_the_retries_to_the_dead_letters():
     assert [name for name, _ in third.headers].count("trace") == 1
 
 
+def test_an_error_that_no_header_can_hold_is_written_as_text():
+    """Its text quotes a record whose JSON holds half of a surrogate pair: the processor ended at each such record."""
+    out = ORDERS.failed(record(), ValueError("no price of \ud800"), 0)
+    assert failure_of(out.headers).error == "ValueError: no price of \\ud800"
+
+
 def test_errors_that_stay_are_not_retried():
     assert ORDERS.failed(record(), KeyError("x"), 0).topic == "orders.dead"
 

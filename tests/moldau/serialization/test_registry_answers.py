@@ -365,6 +365,13 @@ def test_a_latest_schema_may_refer_to_others():
         run(serde.serialize, {"carrier": "UAL"}, CONTEXT)
 
 
+def test_half_of_a_surrogate_pair_fits_a_schema():
+    """JSON may hold it as an escape, so a record that was read can be written again."""
+    answers = Answers({LATEST_VALUE: version(json.dumps({"type": "object"}), 5, "JSON")})
+    serde = JsonSchemaSerde(answers.registry, {"type": "object"}, config=LATEST)
+    assert run(serde.serialize, {"item": "\ud800"}, CONTEXT) == frame(5) + b'{"item":"\\ud800"}'
+
+
 def test_schemas_that_are_nested_too_deeply_are_refused():
     deep = '{"not":' * 3000 + "{}" + "}" * 3000
     with pytest.raises(SerializationError):

@@ -137,7 +137,8 @@ def _with_failure(headers: Headers, failure: Failure) -> Headers:
         (PARTITION, b"%d" % failure.partition),
         (OFFSET, b"%d" % failure.offset),
         (ATTEMPTS, b"%d" % failure.attempts),
-        (ERROR, failure.error.encode()),
+        # An error may quote a record's text, which need not be valid Unicode: JSON may hold half of a surrogate pair.
+        (ERROR, failure.error.encode(errors="backslashreplace")),
     ]
     if failure.due_ms is not None:
         added.append((DUE, b"%d" % failure.due_ms))

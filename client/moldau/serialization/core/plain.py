@@ -129,15 +129,32 @@ class JsonSerde:
 
     def __init__(self, *, default: Callable[[Any], Any] | None = None) -> None:
         """Takes a function that turns other objects into JSON's types, as ``json.dumps`` does."""
-        self._encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=default)
+        self._encoder = json_encoder(default)
 
     def serialize(self, value: Any, context: SerializationContext) -> bytes:  # noqa: ANN401 - any JSON value
         """Returns the JSON text in UTF-8."""
-        return self._encoder.encode(value).encode()
+        return json_bytes(value, self._encoder)
 
     def deserialize(self, data: bytes, context: SerializationContext) -> Any:  # noqa: ANN401 - any JSON value
         """Returns the JSON value."""
         return json.loads(data, parse_constant=no_constant)
+
+
+def json_encoder(default: Callable[[Any], Any] | None = None) -> json.JSONEncoder:
+    """Returns an encoder for ``json_bytes``; ``default`` is that of ``json.dumps``."""
+    return json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=default)
+
+
+def json_bytes(value: Any, encoder: json.JSONEncoder) -> bytes:  # noqa: ANN401 - any JSON value
+    """Returns the JSON text of a value in UTF-8.
+
+    A text with half of a surrogate pair, which a reader gets from ``"\\ud800"``, is no UTF-8: it is written as such an
+    escape again.
+    """
+    try:
+        return encoder.encode(value).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"), default=encoder.default).encode()
 
 
 def no_constant(name: str) -> None:
