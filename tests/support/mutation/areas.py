@@ -195,6 +195,31 @@ AREAS = (
         ),
     ),
     Area(
+        name="replicas of a broker",
+        modules=(f"{BROKER}/server/replicas",),
+        tests=("tests/moldau_broker/server/replicas",),
+    ),
+    Area(
+        name="data path of a broker",
+        modules=(f"{BROKER}/server/data_path",),
+        tests=("tests/moldau_broker/server/data_path",),
+    ),
+    Area(
+        name="share requests of a broker",
+        modules=tuple(
+            f"{BROKER}/server/share/{name}.py"  # without the core, which is an area of its own
+            for name in ("fetching", "led_partition", "share_groups", "persister", "settings")
+        ),
+        tests=(
+            *tests_in(
+                "tests/moldau_broker/server/share",
+                *("share_durability", "share_limits", "share_persister", "share_quotas", "share_requests"),
+                *("share_sessions", "share_shells"),
+            ),
+            "tests/moldau_broker/server/coordination/test_share_groups.py",
+        ),
+    ),
+    Area(
         name="files of the quorum",
         modules=(f"{QUORUM}/log/raft/storage",),
         tests=("tests/moldau_quorum/log/raft",),

@@ -7,6 +7,7 @@ logs that hold an epoch are equal up to its first record, because one leader wro
 from itertools import combinations_with_replacement, product
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -234,3 +235,27 @@ def test_a_partition_rests_only_while_nothing_is_new(change):
     changed = Resting()
     change(changed)
     assert changed.looks()
+
+
+def test_only_what_agrees_counts_as_replicated():
+    """The leader would else commit a record that the follower holds another one for, at the same offset."""
+    for leader, follower in product(logs(), repeat=2):
+        if not possible(leader, follower):
+            continue
+        for access, start in product((ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH), (0, 2)):
+            noted: list[int] = []
+            partition = led(leader)
+            partition.log.storage.log_start_offset = start
+            partition.check_access = lambda *_, code=access, **__: code
+            partition.replica = SimpleNamespace(
+                followed=lambda *fetch, noted=noted: noted.append(fetch[2]) or SimpleNamespace(error=ErrorCode.NONE),
+                state=SimpleNamespace(leader_epoch=9),
+                log_end_offset=len(leader),
+            )
+            replicas: Any = MagicMock(by_raw_name={(b"t", 0): partition})
+            query: Any = SimpleNamespace(version=12, replica_id=2, replica_epoch=5)
+            errors, has_all = FollowerPositions(replicas).note(query, [fetched(follower)], 0.0)
+            counts = access is ErrorCode.NONE and len(follower) >= start and leader[: len(follower)] == follower
+            case = leader, follower, access, start
+            assert noted == [len(follower)] * counts, case
+            assert (errors, has_all) == ({}, counts and len(follower) == len(leader)), case

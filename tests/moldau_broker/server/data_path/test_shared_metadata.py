@@ -89,6 +89,7 @@ def test_each_question_has_its_own_true_answer() -> None:
                 asked = question("a", version=version, correlation_id=correlation_id)
                 got_id, answer = await answer_of(handler, asked, version)
                 assert got_id == correlation_id
+                assert answer.throttle_time_ms == 0
                 assert [(each.name, len(each.partitions)) for each in answer.topics] == [("a", 2)]
         _, answer = await answer_of(handler, question("b", "a"))
         assert [each.name for each in answer.topics] == ["b", "a"]
@@ -113,7 +114,7 @@ def test_a_client_that_pauses_gets_its_own_answer() -> None:
             parts = await deferred.wait()
             return decode_response(MetadataResponse, 12, memoryview(b"".join(parts))[4:])
 
-        for pause_ms, correlation_id in ((0, 1), (250, 2), (0, 3)):
+        for pause_ms, correlation_id in ((0, 1), (250, 2), (1, 3), (0, 4)):
             got_id, answer = await asked(pause_ms, correlation_id)
             assert (got_id, answer.throttle_time_ms) == (correlation_id, pause_ms)
             assert answer.topics[0].name == "a"

@@ -7,7 +7,7 @@ answer; virtual time.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -25,8 +25,15 @@ from moldau.protocol.messages.alter_partition import (
 from moldau.values import BrokerId, LeaderEpoch, Offset
 from moldau_broker.log.values import TopicPartition
 from moldau_broker.replication.alter_partition import AlterPartitionQueue
-from moldau_broker.replication.replica import NO_EFFECTS, IsrProposal, PartitionState, Replica, ReplicaEffects
-from moldau_broker.server.replicas.isr import IsrAlterations
+from moldau_broker.replication.replica import (
+    NO_BROKER,
+    NO_EFFECTS,
+    IsrProposal,
+    PartitionState,
+    Replica,
+    ReplicaEffects,
+)
+from moldau_broker.server.replicas.isr import IsrAlterations, IsrStatistics
 from moldau_jepsen.world.world import run_world
 from moldau_quorum.broker_side.controller_client import ControllerUnavailableError
 
@@ -185,3 +192,59 @@ def test_a_proposal_without_an_outcome_is_never_dropped(first: str) -> None:
     assert leader.proposal is proposal
     leader.log_end_moved(Offset(2), 0, eligible)
     assert (leader.maximal_isr, leader.high_watermark) == ((1, 2), 1)
+
+
+ACCEPTED, REFUSED, UNANSWERED, FAILED = "accepted", "refused", "unanswered", "failed as a whole"
+
+
+@pytest.mark.parametrize("joining", [BrokerId(2), NO_BROKER])
+def test_each_outcome_of_a_proposal_is_counted_once(joining: BrokerId) -> None:
+    """Operators see the counts as IsrShrinksPerSec, IsrExpandsPerSec and FailedIsrUpdatesPerSec."""
+    proposal = replace(PROPOSAL, joining=joining)
+
+    async def counted(world: World, outcomes: tuple[str, ...]) -> IsrStatistics:
+        queue = AlterPartitionQueue(partitions_max=10, backoff_ms=BACKOFF_MS)
+        left = list(outcomes)
+
+        async def request(*_: object, **__: object) -> AlterPartitionResponse:
+            await trio.lowlevel.checkpoint()
+            if not left:
+                await trio.sleep_forever()
+            outcome = left.pop(0)
+            if outcome == UNANSWERED:
+                raise ControllerUnavailableError
+            if outcome == FAILED:
+                return AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+            code = ErrorCode.NONE if outcome == ACCEPTED else ErrorCode.INELIGIBLE_REPLICA
+            answer = AlterPartitionResponsePartitionData(partition_index=KEY.partition, error_code=code)
+            topic = AlterPartitionResponseTopicData(topic_id=TOPIC_ID, partitions=[answer])
+            return AlterPartitionResponse(topics=[topic])
+
+        replica = SimpleNamespace(
+            proposal=proposal,
+            alter_answered=lambda *_: ReplicaEffects(proposal=proposal),  # it proposes the same once more
+            alter_unanswered=lambda _: None,
+        )
+        replicas: Any = SimpleNamespace(
+            partitions={KEY: SimpleNamespace(topic_id=TOPIC_ID, replica=replica)},
+            alterations=queue,
+            eligible={},
+            perform=lambda _, effects: queue.submit(KEY, effects.proposal),
+        )
+        queue.submit(KEY, proposal)
+        controller: Any = SimpleNamespace(request=request)
+        alterations = IsrAlterations(world.node("broker").environment.clock, BrokerId(1), controller, lambda: 5)
+        with trio.move_on_after(10):
+            await alterations.run(replicas)
+        assert not left
+        return alterations.statistics()
+
+    async def main(world: World) -> None:
+        for outcomes in product((ACCEPTED, REFUSED, UNANSWERED, FAILED), repeat=3):
+            accepted = outcomes.count(ACCEPTED)
+            expands = accepted if joining == BrokerId(2) else 0
+            assert await counted(world, outcomes) == IsrStatistics(
+                shrinks=accepted - expands, expands=expands, failed=len(outcomes) - accepted
+            ), outcomes
+
+    run_world(main, 1)

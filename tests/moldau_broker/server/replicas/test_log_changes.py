@@ -16,8 +16,11 @@ import pytest
 
 from moldau.values import BrokerId
 from moldau_broker.log.config import LogConfig
+from moldau_broker.log.errors import DescriptorsShortError, LogStorageError
 from moldau_broker.log.values import TopicPartition
 from moldau_broker.server.replicas.collaborators import TopicSettings
+from moldau_broker.server.replicas.log_changes import LogChanges
+from moldau_broker.server.replicas.replica_directories import ReplicaOfflineError
 from moldau_broker.server.replicas.replica_manager import ReplicaManager, ReplicaSettings
 from moldau_quorum.metadata.image import MetadataImage, delta_between
 from moldau_quorum.metadata.records import (
@@ -135,3 +138,57 @@ def test_files_follow_the_metadata_in_any_rhythm(length: int) -> None:
             assert {key: log.topic_id for key, log in broker.logs.logs.items()} == wanted, history
             assert {key: each.topic_id for key, each in broker.replicas.partitions.items()} == wanted, history
             assert all(broker.replicas.partitions[key].log is broker.logs.logs[key] for key in wanted), history
+
+
+@pytest.mark.parametrize("has_log", [True, False])
+@pytest.mark.parametrize("is_waiting", [True, False])
+@pytest.mark.parametrize("copy", [None, IDS[0], IDS[1]])
+def test_a_copy_goes_alone_only_if_it_is_all_that_is_left(has_log: bool, is_waiting: bool, copy: UUID | None) -> None:
+    """A log that a new process found, and that no replica has claimed yet, is set aside later, with its records."""
+    unused: Any = None
+    logs: Any = SimpleNamespace(
+        future_logs={} if copy is None else {KEY: SimpleNamespace(topic_id=copy)},
+        get=lambda key: SimpleNamespace(topic_id=IDS[0]) if has_log else None,
+    )
+    changes = LogChanges(unused, HERE, logs, unused, unused)
+    if is_waiting:
+        changes.create(KEY, IDS[1], is_new=False)
+    changes.delete_copy(KEY, IDS[0])
+    deletes = not has_log and not is_waiting and copy == IDS[0]
+    assert [change.deletes for change in changes._waiting.values()] == [False] * is_waiting + [True] * deletes
+
+
+@pytest.mark.parametrize("error", [ReplicaOfflineError, DescriptorsShortError, LogStorageError])
+def test_a_log_that_lacked_descriptors_is_made_later(error: type[LogStorageError]) -> None:
+    """Its directory works, and stays online; other errors end the replica here, and only a failure its directory."""
+    short, offline, failed, adopted = [True], [], [], []
+
+    def place(*_: object, **__: object) -> None:
+        if short[0]:
+            raise error("/d1", "no log")
+
+    logs: Any = SimpleNamespace(
+        claim=nothing, get_or_create=nothing, take_topic_config=nothing, online_directories=[], has_room=False
+    )
+    directories: Any = SimpleNamespace(
+        place=place, reconcile=nothing, went_offline=lambda *_: offline.append(KEY), offline={}
+    )
+    owner: Any = SimpleNamespace(
+        image=SimpleNamespace(topics_by_id={IDS[0]: SimpleNamespace(partitions={0: None})}),
+        topic_settings=lambda _: TopicSettings(log=LogConfig(), min_insync_replicas=1),
+        adopt=lambda *_: adopted.append(KEY),
+        directory_failed=failed.append,
+    )
+    clock: Any = SimpleNamespace(wall_ms=lambda: START_MS)
+    changes = LogChanges(clock, HERE, logs, directories, owner)
+    changes.create(KEY, IDS[0], is_new=False)
+    changes.step()
+    assert (offline, len(failed), adopted) == ([KEY], error is LogStorageError, [])
+    assert not changes.retry_postponed(), "there are no descriptors yet"
+    logs.has_room, short[0] = True, False
+    later = error is DescriptorsShortError
+    assert changes.retry_postponed() is later
+    while len(changes):
+        changes.step()
+    assert adopted == [KEY] * later
+    assert not changes.retry_postponed()

@@ -3,6 +3,9 @@
 Method: the throttle alone with times made by hand, then one broker on two virtual disks in virtual time.
 """
 
+from types import SimpleNamespace
+from typing import Any
+
 import trio
 
 from moldau.protocol.errors import ErrorCode
@@ -12,7 +15,7 @@ from moldau.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from moldau_broker.log.values import run_work
-from moldau_broker.server.replicas.replica_moves import LOOK_MS, RATE_KEY, CopyThrottle
+from moldau_broker.server.replicas.replica_moves import LOOK_MS, RATE_KEY, CopyThrottle, _move
 from support.cluster.broker_cluster import batch, run_cluster
 from support.cluster.directory_stories import TWO, all_assigned, move, place, read_all
 
@@ -130,3 +133,43 @@ def test_a_move_waits_for_a_sync_of_the_copy_that_is_under_way():
         assert list(await read_all(cluster, "t", 0)) == VALUES[:3]
 
     run_cluster(scenario, **TWO)
+
+
+def test_other_tasks_run_between_the_pieces_of_a_move() -> None:
+    """A move without a limit copies as fast as the disk lets it, and the broker serves its clients meanwhile."""
+    key: Any = "t-0"
+    others, seen, pieces = 0, [], 6
+    current = SimpleNamespace(log_end_offset=9, size_bytes=9_000)
+    future = SimpleNamespace(log_end_offset=0, size_bytes=0, parent_directory="/d2")
+    logs: Any = SimpleNamespace(
+        logs={key: current}, future_logs={key: future}, room=SimpleNamespace(would_fill=lambda *_: False)
+    )
+
+    def copy_to_future(*_: object) -> bool:
+        seen.append(others)
+        future.size_bytes += 1_000
+        if len(seen) == pieces:
+            logs.future_logs.clear()
+        return False
+
+    logs.copy_to_future = copy_to_future
+    clock = SimpleNamespace(monotonic_ms=lambda: 0.0, wall_ms=lambda: 0)
+    context: Any = SimpleNamespace(
+        logs=logs, environment=SimpleNamespace(clock=clock), config=SimpleNamespace(get_int=lambda _: 2**62)
+    )
+    unused: Any = None
+
+    async def other() -> None:
+        nonlocal others
+        for _ in range(100):
+            others += 1
+            await trio.lowlevel.checkpoint()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other)
+            await _move(context, key, unused, unused, CopyThrottle(), unused)
+
+    trio.run(main)
+    assert len(seen) == pieces
+    assert all(later > earlier for earlier, later in zip(seen, seen[2:], strict=False))

@@ -82,3 +82,23 @@ def test_a_repeated_batch_does_not_wait_for_newer_ones() -> None:
             nursery.cancel_scope.cancel()
 
     run_cluster(scenario, brokers=3)
+
+
+def test_a_repeated_batch_is_counted_once() -> None:
+    """Operators see the counts as MessagesInPerSec and BytesInPerSec; a repetition appends nothing."""
+
+    async def scenario(cluster) -> None:
+        client = cluster.client(1)
+        await client.create_topic("t")
+        await cluster.leader("t")
+        traffic = cluster.replica(1, "t").traffic
+        sequence = 0
+        for values in ((b"a", b"b"), (b"c",), (b"d", b"e", b"f")):
+            known = batch(*values, producer_id=7, producer_epoch=0, base_sequence=sequence)
+            sequence += len(values)
+            for _ in range(3):
+                assert (await client.produce("t", known)).error_code == ErrorCode.NONE
+                assert traffic.messages_in == cluster.replica(1, "t").log.log_end_offset == sequence
+                assert traffic.bytes_in == cluster.replica(1, "t").log.size_bytes
+
+    run_cluster(scenario)

@@ -22,7 +22,7 @@ from moldau.runtime.tasks.sync import Signal
 from moldau.values import BrokerId
 from moldau_broker.log.values import EARLIEST_TIMESTAMP, TopicPartition
 from moldau_broker.replication.follower import Followed, FollowState
-from moldau_broker.server.replicas.replica_fetcher import FetcherSettings, ReplicaFetchers, _Source
+from moldau_broker.server.replicas.replica_fetcher import FetcherSettings, ReplicaFetchers, SourceKey, _Source
 from moldau_jepsen.world.world import run_world
 
 if TYPE_CHECKING:
@@ -81,6 +81,84 @@ def test_a_leader_that_registers_again_is_asked_at_once(settles: bool) -> None:
             nursery.cancel_scope.cancel()
 
     run_world(main, 1)
+
+
+@pytest.mark.parametrize("leader", [-1, 0, 1, 2, 7])
+def test_every_other_broker_that_leads_is_followed(leader: int) -> None:
+    """Ids of brokers begin with 0; -1 is none, and broker 1 is this one."""
+
+    async def main(world: World) -> list[Any]:
+        asked: list[Any] = []
+
+        async def connect(*address: object) -> Any:
+            asked.append(address)
+            await trio.sleep_forever()
+
+        partition = partition_of(settles=False)
+        partition.replica.state.leader = BrokerId(leader)
+        fetchers = fetchers_of(world, partition, connect)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(fetchers.run)
+            fetchers.follow(partition)
+            await trio.sleep(1)
+            fetchers.unfollow(KEY)
+            await trio.sleep(1)
+            nursery.cancel_scope.cancel()
+        return asked
+
+    assert len(run_world(main, 1)) == (leader not in (-1, 1))
+
+
+@pytest.mark.parametrize("settles", [False, True])
+def test_a_changed_flush_policy_moves_a_partition_at_once(settles: bool) -> None:
+    """The task of the other policy fetches it; an unchanged policy changes nothing."""
+
+    async def main(world: World) -> None:
+        async def connect(*_: object) -> Any:
+            await trio.sleep_forever()
+
+        partition = partition_of(settles=settles)
+        fetchers = fetchers_of(world, partition, connect)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(fetchers.run)
+            fetchers.follow(partition)
+            for policy in (settles, not settles, not settles, settles):
+                partition.log.config.bounds_unsynced = policy
+                before = dict(fetchers._sources)
+                fetchers.policy_changed(partition)
+                assert list(fetchers._sources) == [SourceKey(LEADER, policy)]
+                assert (fetchers._sources == before) is (list(before) == list(fetchers._sources))
+            nursery.cancel_scope.cancel()
+
+    run_world(main, 1)
+
+
+def test_a_closed_connection_is_replaced_without_a_pause() -> None:
+    """The leader may close it while the follower syncs; that is no failure of a fetch."""
+
+    async def main(world: World) -> float:
+        opened = trio.Event()
+
+        async def connect(*_: object) -> Any:
+            opened.set()
+            await trio.sleep_forever()
+
+        partition = partition_of(settles=False)
+        fetchers = fetchers_of(world, partition, connect)
+        source = _Source(fetchers, LEADER)
+        closed: Any = SimpleNamespace(is_open=False, close=lambda: None)
+        source._connection = closed
+        source.core.add(
+            Followed(KEY, TOPIC_ID, leader_epoch=1, fetch_offset=9, last_fetched_epoch=1, log_start_offset=4)
+        )
+        async with trio.open_nursery() as nursery:
+            begun_s = trio.current_time()
+            nursery.start_soon(source.run)
+            await opened.wait()
+            nursery.cancel_scope.cancel()
+        return trio.current_time() - begun_s
+
+    assert run_world(main, 1) == 0
 
 
 def test_a_reset_that_changes_nothing_is_not_repeated_at_once() -> None:

@@ -115,3 +115,17 @@ def test_gives_up_in_bounded_time():
         assert clock.monotonic_ms() - begun <= GIVE_UP_MS
 
     run(scenario)
+
+
+def test_a_state_of_a_newer_version_is_refused():
+    """A share coordinator may store a state that this broker does not know; the error ends one read, not the broker."""
+
+    async def scenario(persister, peers, _clock):
+        for state in range(-1, 9):
+            peers.memory.records[KEY] = {5: (state, 1)}
+            if state in list(RecordState):
+                assert (await persister.read(KEY, 1)).batches == (StateBatch(5, 5, RecordState(state), 1),)
+            else:
+                await refused(ErrorCode.UNKNOWN_SERVER_ERROR, persister.read(KEY, 1))
+
+    run(scenario)

@@ -24,9 +24,10 @@ from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.server.handlers.groups.share_delivery import _Work, handle_share_acknowledge
 from moldau_broker.server.share.core.sessions import ShareSessions
 from moldau_broker.server.share.core.values import AcquireMode, ShareLimits
+from moldau_broker.server.share.led_partition import Pending
 from moldau_broker.server.share.persister import ShareKey
 from moldau_broker.server.share.settings import ShareGroupSettings
-from moldau_broker.server.share.share_groups import SWEEP_MS, ShareGroups
+from moldau_broker.server.share.share_groups import IDLE_MS, SWEEP_MS, ShareGroups
 from moldau_jepsen.world.world import run_world
 from support.share.memory_persister import MemoryPersister
 
@@ -289,3 +290,173 @@ def test_an_archived_record_is_not_forgotten_unstored() -> None:
             nursery.cancel_scope.cancel()
 
     run_world(main, 1)
+
+
+@pytest.mark.parametrize("refusals", [[], [ErrorCode.COORDINATOR_NOT_AVAILABLE]], ids=["being read", "not read"])
+def test_a_state_that_is_not_here_takes_no_acknowledgements(refusals: list[ErrorCode]) -> None:
+    """No record of it was delivered by this leader."""
+
+    async def main(world: World) -> None:
+        memory = MemoryPersister()
+        memory.delay_ms, memory.refusals = 100.0, refusals
+        replicas: Any = SimpleNamespace(waits=SimpleNamespace(wake_fetches=lambda _: None))
+        groups = groups_of(world, replicas, memory)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(groups.run)
+            led = groups.open("g", partition_of())
+            if refusals:
+                await trio.sleep(1)
+            batches: Any = [SimpleNamespace(first=0, last=0, types=(1,))]
+            answer = groups.acknowledge(led, "m", batches)
+            assert isinstance(answer, tuple)
+            assert answer[0] is ErrorCode.INVALID_RECORD_STATE
+            nursery.cancel_scope.cancel()
+
+    run_world(main, 1)
+
+
+def test_a_broker_that_stops_begins_no_delivery() -> None:
+    """Connections close after the share groups; a fetch among their last requests looks for another leader."""
+
+    async def main(world: World) -> None:
+        groups = groups_that_read(world)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(groups.run)
+            before = groups.open("g", partition_of())
+            nursery.cancel_scope.cancel()
+        for group in ("g", "other"):
+            led = groups.open(group, partition_of())
+            assert led is not before
+            assert led.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert groups.find(group, (TOPIC, 0)) is None
+        assert before.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    run_world(main, 1)
+
+
+def test_an_idle_state_is_kept_until_its_writes_have_ended() -> None:
+    """A share coordinator that takes very long ends no acknowledgement; then nothing is left, and the state goes."""
+
+    async def main(world: World) -> None:
+        memory = MemoryPersister()
+        replicas: Any = SimpleNamespace(waits=SimpleNamespace(wake_fetches=lambda _: None))
+        groups = groups_of(world, replicas, memory)
+        key, idle_s = (TOPIC, 0), (IDLE_MS + 2 * SWEEP_MS) / 1000
+        async with trio.open_nursery() as nursery:
+            await nursery.start(groups.run)
+            groups.sessions.fetch(("g", "m"), 0, [key], (), acknowledges=False, owner="c")
+            led = groups.open("g", partition_of())
+            await trio.sleep(1)
+            assert led.core is not None
+            led.core.acquire(
+                "m",
+                [(0, 1)],
+                fetch_offset=0,
+                records_max=10,
+                batch_size=1,
+                mode=AcquireMode.BATCH_OPTIMIZED,
+                now_ms=world.node("n").environment.clock.monotonic_ms(),
+            )
+            groups._arm(led)
+            memory.delay_ms = 2_000 * idle_s
+            batches: Any = [SimpleNamespace(first=0, last=0, types=(1,))]
+            pending = groups.acknowledge(led, "m", batches)
+            assert isinstance(pending, Pending)
+            assert led.deadline_ms is None, "no lock can expire any more"
+            await trio.sleep(idle_s)
+            assert groups.find("g", key) is led
+            assert await pending.wait() is ErrorCode.NONE
+            assert memory.start_offsets[ShareKey("g", *key)] == 1
+            await trio.sleep(idle_s)
+            assert groups.find("g", key) is None
+            nursery.cancel_scope.cancel()
+
+    run_world(main, 1)
+
+
+@pytest.mark.parametrize(("found", "first"), [(None, 9), (-1, 9), (0, 0), (5, 5), (9, 9), (12, 9)], ids=str)
+def test_a_group_begins_at_the_first_record_of_its_time(found: int | None, first: int) -> None:
+    """The search may be long: other tasks run between its steps. Records above the high watermark are not committed."""
+    settings = replace(SETTINGS, reset="by_duration:PT1H")
+    others, seen = 0, []
+
+    def search(_: int) -> Any:
+        for _ in range(5):
+            seen.append(others)
+            yield None
+        yield SimpleNamespace(run=lambda: None)
+        return None if found is None else SimpleNamespace(offset=found)
+
+    async def main(world: World) -> int:
+        replicas: Any = SimpleNamespace()
+        groups = groups_of(world, replicas, MemoryPersister(), settings)
+        partition = partition_of()
+        partition.search_timestamp = search
+
+        async def other() -> None:
+            nonlocal others
+            for _ in range(100):  # virtual time stands still meanwhile
+                others += 1
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other)
+            offset = await groups._first_offset(partition, settings)
+            nursery.cancel_scope.cancel()
+        return offset
+
+    assert run_world(main, 1) == first
+    assert all(later > earlier for earlier, later in zip(seen, seen[2:], strict=False)), "other tasks run meanwhile"
+
+
+def test_a_state_that_is_asked_for_is_not_idle() -> None:
+    """A member may find nothing for hours; the state would be read again and again meanwhile."""
+
+    async def main(world: World) -> None:
+        replicas: Any = SimpleNamespace(waits=SimpleNamespace(wake_fetches=lambda _: None))
+        groups = groups_of(world, replicas, MemoryPersister())
+        key, partition = (TOPIC, 0), partition_of()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(groups.run)
+            groups.sessions.fetch(("g", "m"), 0, [key], (), acknowledges=False, owner="c")
+            led = groups.open("g", partition)
+            for _ in range(20):
+                await trio.sleep(0.9 * SWEEP_MS / 1000)
+                assert groups.open("g", partition) is led
+            await trio.sleep((IDLE_MS + 2 * SWEEP_MS) / 1000)
+            assert groups.find("g", key) is None
+            nursery.cancel_scope.cancel()
+
+    run_world(main, 1)
+
+
+def test_a_member_may_leave_while_states_are_read() -> None:
+    """One of them is here already; the connection of the member closes before the other one is."""
+
+    async def main(world: World) -> tuple[int, int, int]:
+        groups = groups_that_read(world)
+        other = UUID(int=2)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(groups.run)
+            groups.sessions.fetch(("g", "m"), 0, [(TOPIC, 0), (other, 0)], (), acknowledges=False, owner="c")
+            here = groups.open("g", partition_of())
+            await trio.sleep(1)
+            assert here.core is not None
+            here.core.acquire(
+                "m",
+                [(0, 3)],
+                fetch_offset=0,
+                records_max=10,
+                batch_size=1,
+                mode=AcquireMode.BATCH_OPTIMIZED,
+                now_ms=world.node("n").environment.clock.monotonic_ms(),
+            )
+            groups.open("g", partition_of(other))
+            before = groups.statistics()
+            groups.connection_closed("c")
+            await trio.sleep(1)
+            assert groups.statistics() == (0, 0, 0)
+            nursery.cancel_scope.cancel()
+        return before
+
+    assert run_world(main, 1) == (1, 2, 3), "sessions, states (one is being read), and records in flight"

@@ -1,0 +1,129 @@
+"""Goal: the answer to a Produce says neither more nor less than what happened to its batches.
+
+Method: the parts that make the answer, over stand-ins; then a broker on virtual time, in all newer versions.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.hot import ProduceRequestView
+from moldau.runtime.net.serving.answers import CloseConnection
+from moldau_broker.server.data_path.connection import BrokerConnection
+from moldau_broker.server.data_path.produce import ProduceService
+from moldau_broker.server.data_path.produce_rights import permitted
+from moldau_broker.server.data_path.transaction_checks import ATTRIBUTES_LOW_BYTE, TRANSACTIONAL_FLAG
+from support.cluster.broker_cluster import batch, run_cluster
+
+
+class Failing:
+    """A partition whose staged batches are lost when they are written, or are not."""
+
+    key = "t-0"
+
+    def __init__(self, failures: int, *, fails: bool) -> None:
+        self.staged_failures = failures
+        self.fails = fails
+
+    def write(self) -> None:
+        self.staged_failures += self.fails
+
+
+def service_of(replicas: Any, hints: Any = None) -> ProduceService:
+    unused: Any = None
+    return ProduceService(
+        unused,
+        replicas,
+        hints,
+        unused,
+        checks=unused,
+        offload=unused,
+        unpacked_bytes_max=lambda: 1,
+        verifies=lambda: True,
+    )
+
+
+@pytest.mark.parametrize("path", ["verified by its coordinator", "any other request"])
+def test_a_lost_batch_ends_its_connection_and_no_other_one(path: str) -> None:
+    """The answer that promises it must not leave; earlier failures of the same partition were noticed before."""
+    for outcomes in product((False, True), repeat=3):
+        partitions: list[Any] = [Failing(number, fails=fails) for number, fails in enumerate(outcomes)]
+        touched = {partition: partition.staged_failures for partition in partitions}
+
+        def flush(written: list[Any] = partitions) -> None:
+            for partition in written:
+                partition.write()
+
+        replicas: Any = SimpleNamespace(flush=flush)
+        if path == "any other request":
+            services: Any = SimpleNamespace(quotas=None, context=SimpleNamespace(replicas=replicas))
+            connection: Any = SimpleNamespace(peer_address=("client", 1))
+            peer: Any = None
+            handler = BrokerConnection(services, connection, peer)
+            handler._touched = touched
+            written = handler.flush
+        else:
+            service = service_of(replicas)
+            written = partial(service.flush, touched)
+        if any(outcomes):
+            with pytest.raises(CloseConnection):
+                written()
+        else:
+            written()
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+def test_rights_are_checked_for_records_of_any_length(by_id: bool) -> None:
+    """A client may send fewer bytes than a batch has; they are refused later, and the request goes on."""
+    topic = b"\1" * 16 if by_id else b"t"
+    permissions: Any = SimpleNamespace(
+        writable=({topic}, {topic}), topic_error=lambda *_, **__: ErrorCode.NONE, may=lambda *_: False
+    )
+    for length in range(ATTRIBUTES_LOW_BYTE + 3):
+        for flags in (0, TRANSACTIONAL_FLAG):
+            records = memoryview(bytes([flags]) * length)
+            request = ProduceRequestView(None, -1, 1_000, [(topic, [(0, records)])])
+            allowed, denied = permitted(request, 13 if by_id else 12, permissions)
+            is_transactional = bool(flags) and length > ATTRIBUTES_LOW_BYTE
+            assert bool(allowed.topics) is not is_transactional, length
+            assert bool(denied) is is_transactional, length
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_an_appended_batch_names_no_other_leader(acks: int) -> None:
+    """A client follows the leader that an answer names (KIP-951), and would leave the one that has just answered."""
+
+    async def scenario(cluster) -> None:
+        client = cluster.client(1)
+        await client.create_topic("t")
+        await cluster.leader("t")
+        for version, batches in product((10, 11, 12), (1, 3)):
+            answer = await client.produce("t", *[batch(b"v")] * batches, version=version, acks=acks)
+            assert answer.error_code == ErrorCode.NONE
+            assert (answer.current_leader.leader_id, answer.current_leader.leader_epoch) == (-1, -1)
+
+    run_cluster(scenario)
+
+
+@pytest.mark.parametrize("hint", [None, (-1, 7), (2, 7)])
+def test_a_refusal_names_the_leader_that_is_known(hint: tuple[int, int] | None) -> None:
+    """A client that knows the fields goes there without another question (KIP-951)."""
+    asked: list[bool] = []
+
+    def leader_hint(topic: bytes, index: int, *, by_id: bool) -> tuple[int, int] | None:
+        asked.append(by_id)
+        return hint
+
+    hints = SimpleNamespace(leader_hint=leader_hint)
+    for version in (3, 9, 10, 12, 13):
+        asked.clear()
+        result = service_of(None, hints)._not_leader(b"t", 4, version)
+        assert (result.partition, result.error_code) == (4, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        assert (result.leader_id, result.leader_epoch) == (hint if hint and version >= 10 else (-1, -1))
+        assert asked == [version >= 13] * (version >= 10)
