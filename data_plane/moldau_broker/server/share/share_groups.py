@@ -122,9 +122,7 @@ class ShareGroups:
             core = led.core
             if core is not None and core.is_behind:
                 self._perform(led, core.write_again())
-            elif (
-                core is not None and led.touched_ms + IDLE_MS <= now_ms and led.deadline_ms is None and not led.pending
-            ):
+            elif core is not None and led.touched_ms + IDLE_MS <= now_ms and core.is_at_rest and not led.pending:
                 self._perform(led, core.close())
 
     def _all(self) -> list[LedPartition]:

@@ -24,7 +24,7 @@ from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.server.handlers.groups.share_delivery import _Work, handle_share_acknowledge
 from moldau_broker.server.share.core.sessions import ShareSessions
 from moldau_broker.server.share.core.values import AcquireMode, ShareLimits
-from moldau_broker.server.share.led_partition import Pending
+from moldau_broker.server.share.led_partition import LedPartition, Pending
 from moldau_broker.server.share.persister import ShareKey
 from moldau_broker.server.share.settings import ShareGroupSettings
 from moldau_broker.server.share.share_groups import IDLE_MS, SWEEP_MS, ShareGroups
@@ -68,6 +68,24 @@ def groups_of(
         sessions_max=10,
         logger=EventLogger("test"),
     )
+
+
+def acquire_next(groups: ShareGroups, led: LedPartition, member: str, now_ms: float) -> list[tuple[int, int]]:
+    """Gives the next record to a member, as a fetch does."""
+    assert led.core is not None
+    offset = led.core.next_fetch_offset
+    found = led.core.acquire(
+        member,
+        [(offset, offset + 1)],
+        fetch_offset=offset,
+        records_max=10,
+        batch_size=1,
+        mode=AcquireMode.BATCH_OPTIMIZED,
+        now_ms=now_ms,
+        aborted=(),
+    )
+    groups._arm(led)
+    return [(each.first, each.last) for each in found]
 
 
 def groups_that_read(world: World) -> ShareGroups:
@@ -260,20 +278,7 @@ def test_an_archived_record_is_not_forgotten_unstored() -> None:
                 groups.sessions.fetch(("g", member), 0, [key], (), acknowledges=False, owner=member)
                 led = groups.open("g", partition)
                 await trio.sleep(1)
-                assert led.core is not None
-                offset = led.core.next_fetch_offset
-                found = led.core.acquire(
-                    member,
-                    [(offset, offset + 1)],
-                    fetch_offset=offset,
-                    records_max=10,
-                    batch_size=1,
-                    mode=AcquireMode.BATCH_OPTIMIZED,
-                    now_ms=clock.monotonic_ms(),
-                    aborted=(),
-                )
-                groups._arm(led)
-                return [(each.first, each.last) for each in found]
+                return acquire_next(groups, led, member, clock.monotonic_ms())
 
             assert await acquire("m") == [(0, 0)]
             memory.refusals = [ErrorCode.COORDINATOR_NOT_AVAILABLE]
@@ -286,6 +291,36 @@ def test_an_archived_record_is_not_forgotten_unstored() -> None:
             assert groups.find("g", key) is not None
             await trio.sleep(3 * SWEEP_MS / 1000)
             assert memory.start_offsets[ShareKey("g", *key)] == 2, "the write is repeated"
+            assert groups.find("g", key) is None
+            nursery.cancel_scope.cancel()
+
+    run_world(main, 1)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_sweep_during_a_write_forgets_nothing(fails: bool) -> None:
+    """A lock may last for an hour, so a share-partition may count as idle while the end of its lock is written."""
+    lock_ms = IDLE_MS + SWEEP_MS - 2_000
+    limits = replace(SETTINGS.limits, delivery_count_max=1, lock_duration_ms=int(lock_ms))
+
+    async def main(world: World) -> None:
+        memory, key, partition = MemoryPersister(), (TOPIC, 0), partition_of()
+        replicas: Any = SimpleNamespace(waits=SimpleNamespace(wake_fetches=lambda _: None))
+        groups = groups_of(world, replicas, memory, replace(SETTINGS, limits=limits))
+        clock = world.node("n").environment.clock
+        async with trio.open_nursery() as nursery:
+            await nursery.start(groups.run)
+            groups.sessions.fetch(("g", "m"), 0, [key], (), acknowledges=False, owner="m")
+            led = groups.open("g", partition)
+            await trio.sleep(0.5)
+            assert acquire_next(groups, led, "m", clock.monotonic_ms()) == [(0, 0)]
+            before = memory.writes
+            memory.delay_ms = 10_000
+            memory.refusals = [ErrorCode.COORDINATOR_NOT_AVAILABLE] if fails else []
+            await trio.sleep(lock_ms / 1000 + 3)
+            assert memory.writes == before, "the write is under way"
+            await trio.sleep(3 * SWEEP_MS / 1000)
+            assert memory.start_offsets[ShareKey("g", *key)] == 1, "it was delivered as often as it may be"
             assert groups.find("g", key) is None
             nursery.cancel_scope.cancel()
 
