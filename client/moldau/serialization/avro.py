@@ -97,7 +97,7 @@ class AvroSerde(Generic[T]):
         own = self._own if written.schema is self._schema else self._schema_of(written)
         stream = io.BytesIO()
         stream.write(frame(written.id))
-        plain = value if self._model is None else self._model.dump_python(value)
+        plain = value if self._model is None else self._model.dump_python(value, by_alias=True)
         try:
             fastavro.schemaless_writer(stream, own, plain, strict_allow_default=True)
         except Exception as error:

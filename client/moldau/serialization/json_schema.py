@@ -97,7 +97,7 @@ class JsonSchemaSerde(Generic[T]):
         checks = self._checks_of(written)
         try:
             if self._model is not None:
-                data = self._model.dump_json(self._model.validate_python(value))
+                data = self._model.dump_json(self._model.validate_python(value), by_alias=True)
             else:
                 data = json_bytes(value, self._encoder)
             if checks:

@@ -39,8 +39,11 @@ class ModelSerde(Generic[T]):
         self._adapter = adapter_of(model)
 
     def serialize(self, value: T, context: SerializationContext) -> bytes:
-        """Returns the JSON text of a value; the value is validated first."""
-        return self._adapter.dump_json(self._adapter.validate_python(value))
+        """Returns the JSON text of a value; the value is validated first.
+
+        Fields with an alias are written under it, because pydantic reads them by it.
+        """
+        return self._adapter.dump_json(self._adapter.validate_python(value), by_alias=True)
 
     def deserialize(self, data: bytes, context: SerializationContext) -> T:
         """Returns the validated value."""

@@ -10,6 +10,7 @@ import confluent_kafka.serialization as oracle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, Field
 
 from moldau.cluster.metadata import TopicPartition
 from moldau.records import Record
@@ -160,6 +161,18 @@ def test_nulls_reach_no_serializer():
 def test_an_invalid_serializer_is_refused(wrong):
     with pytest.raises(TypeError, match="value_serializer"):
         RecordEncoder.of(None, wrong)
+
+
+def test_fields_with_an_alias_are_read_as_written():
+    """Pydantic reads a field by its alias, and by default writes its name."""
+
+    class Leg(BaseModel):
+        origin: str = Field(alias="from")
+
+    leg = Leg(**{"from": "JFK"})
+    serde = ModelSerde(Leg)
+    assert serde.serialize(leg, CONTEXT) == b'{"from":"JFK"}'
+    assert both_ways(serde, leg) == leg
 
 
 def test_models_are_validated_both_ways():

@@ -21,7 +21,7 @@ from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, Proto
 from confluent_kafka.serialization import MessageField
 from confluent_kafka.serialization import SerializationContext as TheirContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from moldau import ConfigError
 from moldau.serialization import (
@@ -58,6 +58,11 @@ VALUE = {"carrier": "UA", "delay": 7}
 
 class Flight(BaseModel):
     carrier: str
+    delay: int | None = None
+
+
+class AliasedFlight(BaseModel):
+    airline: str = Field(alias="carrier")
     delay: int | None = None
 
 
@@ -167,7 +172,7 @@ def test_another_message_of_the_file_is_recognized(registry):
         serialized(ProtobufSerde(registry, flight), leg())
 
 
-@pytest.mark.parametrize("model", [Flight, PlainFlight])
+@pytest.mark.parametrize("model", [Flight, AliasedFlight, PlainFlight])
 def test_models_are_written_and_read(registry, model):
     value = model(carrier="UA", delay=None)
     for serde in (AvroSerde(registry, FLIGHT, model=model), JsonSchemaSerde(registry, model=model)):
