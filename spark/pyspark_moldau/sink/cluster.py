@@ -164,6 +164,11 @@ def wait_ms(options: SinkOptions) -> int:
     return max(int(options.producer.get(MAX_BLOCK, 0)), WAIT_MS_MIN)
 
 
+def job_topic(options: SinkOptions) -> str | None:
+    """Returns the topic of a job with a name, empty if its rows name theirs; None for other writes."""
+    return None if options.app_id is None else options.topic or ""
+
+
 def _admin(options: SinkOptions) -> Admin:
     given = options.producer
     keys = {key: given[key] for key in given if key in _ADMIN_KEYS or key.startswith(("ssl.", "sasl."))}
@@ -404,6 +409,7 @@ class _Task:
             batch=self._attempt.batch,
             partition=self._attempt.partition,
             has_notes=self._attempt.names.has_notes,
+            topic=job_topic(self._options),
             now_ms=wall_ms(),
         )
         async with AsyncExitStack() as stack:
@@ -547,8 +553,28 @@ async def _abort_orphans(admin: Admin, names: Names, batch: int, kept: frozenset
 
 def commit_batch(options: SinkOptions, names: Names, batch: int, run: str, reports: Sequence[Report]) -> None:
     """Decides a batch and commits the transactions of its tasks; a repetition finishes what was begun."""
-    core = DriverCore(batch=batch, run=run, reports=tuple(reports), has_notes=names.has_notes, now_ms=wall_ms())
+    core = DriverCore(
+        batch=batch,
+        run=run,
+        reports=tuple(reports),
+        has_notes=names.has_notes,
+        topic=job_topic(options),
+        now_ms=wall_ms(),
+    )
     _run(options, _Driver(options, names, core).run)
+
+
+def written_rows(options: SinkOptions, names: Names, version: int) -> int | None:
+    """Returns how many rows of a job's version are in the topic; None if no decision says so, or none any more."""
+
+    async def main() -> int | None:
+        async with _admin(options) as admin:
+            found = await read_decision(admin, names, is_final=True, limit_ms=wait_ms(options))
+        if found is None or found.batch != version:
+            return None
+        return sum(entry.rows for entry in found.entries if entry is not None)
+
+    return _run(options, main)
 
 
 def abort_batch(options: SinkOptions, names: Names, batch: int) -> None:

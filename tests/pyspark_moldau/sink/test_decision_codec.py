@@ -6,7 +6,7 @@ from pyspark_moldau.sink.core.decision_codec import PART_BYTES_MAX, decode_decis
 from pyspark_moldau.sink.core.protocol import Decision, Entry, ProtocolRefusedError
 
 
-def decision(count, batch=7, amendments=0):
+def decision(count, batch=7, amendments=0, topic=None):
     entries = [
         None
         if number % 5 == 4
@@ -19,15 +19,16 @@ def decision(count, batch=7, amendments=0):
         )
         for number in range(count)
     ]
-    return Decision(batch=batch, run="run", entries=tuple(entries), amendments=amendments)
+    return Decision(batch=batch, run="run", entries=tuple(entries), amendments=amendments, topic=topic)
 
 
+@pytest.mark.parametrize("topic", [None, "", "t" * 249])
 @pytest.mark.parametrize("count", [1, 3, 40, 400, 3000])
-def test_a_decision_survives_its_encoding(count):
-    parts = encode_decision(decision(count))
+def test_a_decision_survives_its_encoding(count, topic):
+    parts = encode_decision(decision(count, topic=topic))
     assert all(len(part.encode()) <= PART_BYTES_MAX for part in parts)
     assert parts_of(parts[0]) == len(parts)
-    assert decode_decision(parts) == decision(count)
+    assert decode_decision(parts) == decision(count, topic=topic)
 
 
 def test_parts_of_two_decisions_are_no_decision():

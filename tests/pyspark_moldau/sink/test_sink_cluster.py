@@ -101,6 +101,20 @@ def test_a_stage_that_runs_again_ends_no_reported_transaction(brokers):
     assert job.found() == dict.fromkeys(range(9000, 9040), 1)
 
 
+def test_a_name_and_version_are_of_one_topic(brokers):
+    """In foreachBatch the second write of a batch would find its version written, and drop its rows."""
+    job = Job(brokers, "shared", 11000)
+    given = {"kafka.bootstrap.servers": brokers.bootstrap, "deliveryGuarantee": "exactly-once"}
+    given |= {"txnAppId": "shared", "txnVersion": "0"}
+    job.options = parse_sink_options(given | {"topic": "out"}, streaming=False)
+    job.commit(0, [job.task(0, 0), job.task(0, 1)])
+    assert [job.task(0, number, run="again").kind for number in range(2)] == [Kind.DECIDED] * 2
+    job.options = parse_sink_options(given | {"topic": "out-2"}, streaming=False)
+    with pytest.raises(ProtocolRefusedError, match="to topic out already, so nothing would be written to topic out-2"):
+        job.task(0, 0, run="other")
+    assert job.found() == dict.fromkeys(range(11000, 11020), 1)
+
+
 def test_a_driver_that_dies_while_deciding_blocks_no_task(brokers):
     """Its open transaction holds the decision's offset; tasks that waited for it would wait for its time-out."""
     job = Job(brokers, "dying", 2000)

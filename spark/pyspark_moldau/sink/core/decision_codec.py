@@ -22,10 +22,11 @@ def encode_decision(decision: Decision) -> list[str]:
         ProtocolRefusedError: the batch has too many partitions.
     """
     texts = [_encode_entry(entry) for entry in decision.entries]
+    topic = "" if decision.topic is None else f',"o":{json.dumps(decision.topic)}'
     parts: list[list[str]] = [[]]
     size = 0
     for text in texts:
-        if size + len(text) + 1 > PART_BYTES_MAX - 200 and parts[-1]:
+        if size + len(text) + 1 > PART_BYTES_MAX - 200 - len(topic) and parts[-1]:
             parts.append([])
             size = 0
         parts[-1].append(text)
@@ -35,7 +36,7 @@ def encode_decision(decision: Decision) -> list[str]:
             f"batch {decision.batch} has {len(texts)} partitions, more than a decision can hold; coalesce the rows "
             "into fewer partitions before the sink"
         )
-    head = f'"v":{PROTOCOL_VERSION},"b":{decision.batch},"a":{decision.amendments},"t":{decision.decided_ms}'
+    head = f'"v":{PROTOCOL_VERSION},"b":{decision.batch},"a":{decision.amendments},"t":{decision.decided_ms}{topic}'
     run = json.dumps(decision.run)
     return [f'{{{head},"n":{len(parts)},"run":{run},"e":[{",".join(part)}]}}' for part in parts]
 
@@ -87,6 +88,7 @@ def decode_decision(parts: list[str]) -> Decision | None:
         amendments=int(str(documents[0]["a"])),
         entries=tuple(entries),
         decided_ms=int(str(documents[0].get("t", 0))),
+        topic=None if (topic := documents[0].get("o")) is None else str(topic),
     )
 
 

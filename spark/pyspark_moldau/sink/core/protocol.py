@@ -55,6 +55,7 @@ class Decision:
     """The transactions of a batch by partition; None for a partition without rows.
 
     ``decided_ms`` is the driver's wall clock when it decided the batch first; 0 if an earlier release decided it.
+    ``topic`` is that of a job, empty if its rows name theirs; None for a query, whose batches no other write shares.
     """
 
     batch: int
@@ -62,6 +63,7 @@ class Decision:
     entries: tuple[Entry | None, ...]
     amendments: int = 0
     decided_ms: int = 0
+    topic: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +246,8 @@ Effect: TypeAlias = (
 class TaskCore:
     """One attempt of a task. ``effect`` is due; ``on`` takes its result and returns the next state.
 
-    ``has_notes`` is False for a job that is never repeated. ``entry`` is the decided transaction that is looked at.
+    ``has_notes`` is False for a job that is never repeated. ``topic`` is that of a job, as a decision has it. ``entry``
+    is the decided transaction that is looked at.
     ``begun`` are the notes that say that the commits of the batch were begun, without a decision that says so.
 
     Invariant: exactly one of ``effect`` and ``report`` is set.
@@ -253,6 +256,7 @@ class TaskCore:
     batch: int
     partition: int
     has_notes: bool = True
+    topic: str | None = None
     now_ms: int = 0
     decision: Decision | None = None
     entry: Entry | None = None
@@ -266,7 +270,8 @@ class TaskCore:
         """Takes the result of the effect.
 
         Raises:
-            ProtocolRefusedError: a later batch is decided already, or what was decided about this one has expired.
+            ProtocolRefusedError: a later batch is decided already, or this one for another topic, or what was decided
+                about it has expired.
         """
         match self.effect:
             case ReadDecision():
@@ -325,6 +330,7 @@ class TaskCore:
             return self._do(Fence())
         if decision.batch > self.batch:
             raise stale(self.batch, decision)
+        check_topic(self.topic, decision)
         entry = decision.entries[self.partition] if self.partition < len(decision.entries) else None
         if entry is None:
             return self._do(SkipRows())
@@ -347,13 +353,14 @@ class DriverCore:
     """The end of a batch on the driver. ``effect`` is due; ``on`` takes its result; ``effect`` None: it is done.
 
     ``reports`` is by partition. ``ended`` partitions of ``decision`` are settled, ``lost`` ones are known to be dead.
-    ``has_notes`` and ``begun`` are those of a task.
+    ``has_notes``, ``topic`` and ``begun`` are those of a task.
     """
 
     batch: int
     run: str
     reports: tuple[Report, ...]
     has_notes: bool = True
+    topic: str | None = None
     now_ms: int = 0
     begun: Notes | None = None
     effect: Effect | None = FenceDriver()
@@ -365,8 +372,8 @@ class DriverCore:
         """Takes the result of the effect.
 
         Raises:
-            ProtocolRefusedError: rows are lost and the replayed tasks have others, a later batch is decided, or what
-                was decided about this one has expired.
+            ProtocolRefusedError: rows are lost and the replayed tasks have others, a later batch is decided, or this
+                one for another topic, or what was decided about it has expired.
             TryAgainError: rows are lost, and no task has written them again.
         """
         match self.effect:
@@ -409,6 +416,7 @@ class DriverCore:
         if last is not None and last.batch > self.batch:
             raise stale(self.batch, last)
         if last is not None and last.batch == self.batch:
+            check_topic(self.topic, last)
             return self._finish(last)
         if last is None and self.begun is not None:
             raise expired(self.batch, self.begun)
@@ -433,7 +441,7 @@ class DriverCore:
                 "groups of this query deleted?"
             )
         entries = tuple(report.entry for report in self.reports)
-        decision = Decision(batch=self.batch, run=self.run, entries=entries, decided_ms=self.now_ms)
+        decision = Decision(batch=self.batch, run=self.run, entries=entries, decided_ms=self.now_ms, topic=self.topic)
         if not any(decision.entries):
             return self._abort_others()
         return replace(self, effect=FindEnded(decision))
@@ -495,6 +503,20 @@ def is_same_work(one: Entry, other: Entry) -> bool:
 def may_have_expired(marker: int, decision: Decision, now_ms: int) -> bool:
     """Returns whether a marker may be absent because it has expired, and not because its transaction was aborted."""
     return marker < 0 and now_ms - decision.decided_ms > MARKER_AGE_MAX_MS
+
+
+def check_topic(topic: str | None, decision: Decision) -> None:
+    """Checks that a batch which is decided already was decided for the topic of this write.
+
+    Raises:
+        ProtocolRefusedError: two jobs with the same name and version write to different topics.
+    """
+    if topic is not None and decision.topic is not None and topic != decision.topic:
+        here, there = (f"topic {name}" if name else "the column topic" for name in (topic, decision.topic))
+        raise ProtocolRefusedError(
+            f"batch {decision.batch}: this txnAppId has written this txnVersion to {there} already, so nothing would "
+            f"be written to {here}; give each of these writes a txnAppId of its own (an export: a name)"
+        )
 
 
 def is_done(batch: int, notes: Notes) -> bool:
