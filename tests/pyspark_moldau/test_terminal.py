@@ -1,10 +1,13 @@
 """Goal: the figures of a query, its table and its picture say what Spark's reports say. Method: reports as JSON."""
 
 import io
+import json
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
+from pyspark_moldau.terminal import watch
 from pyspark_moldau.terminal.figures import History, lag_of
 from pyspark_moldau.terminal.picture import draw
 from pyspark_moldau.terminal.watch import table_of
@@ -65,6 +68,20 @@ def test_table_and_picture_show_the_figures(tmp_path, suffix):
     assert [line.split()[-2] for line in text.splitlines() if "03:04:05" in line] == ["18", "0"]
     draw(history, tmp_path / f"query.{suffix}", title="flights")
     assert (tmp_path / f"query.{suffix}").stat().st_size > 1000
+
+
+def test_an_interrupted_watch_leaves_its_picture(tmp_path, monkeypatch):
+    """A query without end is watched until Ctrl-C."""
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(watch.time, "sleep", interrupt)
+    reports = [SimpleNamespace(json=json.dumps(FIRST))]
+    query = SimpleNamespace(name="flights", isActive=True, recentProgress=reports, status={"message": "at work"})
+    with pytest.raises(KeyboardInterrupt):
+        watch.watch(query, picture=tmp_path / "query.png", console=Console(file=io.StringIO()))
+    assert (tmp_path / "query.png").stat().st_size > 1000
 
 
 def test_an_old_pyspark_gets_the_required_version(monkeypatch):

@@ -31,24 +31,26 @@ def watch(
     """Shows a query until it ends or ``timeout_s`` has passed; returns the figures of its micro-batches.
 
     The query is neither stopped nor are its errors raised. ``picture`` names a file, for example ``query.png``, into
-    which the figures are drawn at the end; the suffix says the format.
+    which the figures are drawn at the end, also at Ctrl-C; the suffix says the format.
     """
     history = History()
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     name = query.name or str(query.id)[:8]
-    with Live(table_of(name, history, "starting"), console=console or Console(), refresh_per_second=4) as live:
-        while True:
-            is_active = query.isActive  # asked first, so that the last report is not missed
-            history.add(json.loads(report.json) for report in query.recentProgress)
-            state = str(query.status.get("message", "")) if is_active else _end_of(query)
-            live.update(table_of(name, history, state))
-            if not is_active or (deadline is not None and time.monotonic() >= deadline):
-                break
-            time.sleep(POLL_S)
-    if picture is not None:
-        from pyspark_moldau.terminal.picture import draw
+    try:
+        with Live(table_of(name, history, "starting"), console=console or Console(), refresh_per_second=4) as live:
+            while True:
+                is_active = query.isActive  # asked first, so that the last report is not missed
+                history.add(json.loads(report.json) for report in query.recentProgress)
+                state = str(query.status.get("message", "")) if is_active else _end_of(query)
+                live.update(table_of(name, history, state))
+                if not is_active or (deadline is not None and time.monotonic() >= deadline):
+                    break
+                time.sleep(POLL_S)
+    finally:
+        if picture is not None:
+            from pyspark_moldau.terminal.picture import draw
 
-        draw(history, picture, title=name)
+            draw(history, picture, title=name)
     return history
 
 
