@@ -18,6 +18,7 @@ from moldau_cli.progress import waiting
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pyspark_moldau.jobs.export import ExportJob, ExportReport
     from pyspark_moldau.jobs.queries.running import JobReport
 
 PACKAGES = ("pyspark", "pyarrow", "pandas", "fastavro", "fastjsonschema", "google.protobuf", "deltalake")
@@ -54,11 +55,31 @@ def export(file: ConfigFile) -> None:
         from pyspark_moldau.jobs.export import export_job, run_export
 
         job = export_job(file, whole_command_config())
-        rows = run_export(job)
+        report = run_export(job)
     output.answer(
-        {"rows": rows, "topic": job.sink.topic, "name": job.name, "version": job.version},
-        f"{job.name}, version {job.version}: {rows:,} rows are in topic {job.sink.topic}",
+        {
+            "rows": report.rows,
+            "table_rows": report.table_rows,
+            "topic": job.sink.topic,
+            "name": job.name,
+            "version": job.version,
+        },
+        export_text(job, report),
     )
+
+
+def export_text(job: ExportJob, report: ExportReport) -> str:
+    """Returns the answer to an export; it names what a version that was written before does not have."""
+    text = f"{job.name}, version {job.version}: "
+    if report.rows is None:
+        return f"{text}it was written before; the table has {report.table_rows:,} rows for it now"
+    text += f"{report.rows:,} rows are in topic {job.sink.topic}"
+    if report.rows != report.table_rows:
+        text += (
+            f"\nit was written before, and the table has {report.table_rows:,} rows for it now: a new export needs a "
+            "greater version"
+        )
+    return text
 
 
 @commands.command()

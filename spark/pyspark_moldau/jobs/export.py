@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 from pyspark_moldau.jobs.config.job_config import COUNT_MAX, EXPORT, check_job, load_config, sink_of
 from pyspark_moldau.jobs.errors import JobConfigError, JobError
+from pyspark_moldau.jobs.files import OWNER
 from pyspark_moldau.jobs.queries.running import first_line, job_session
 from pyspark_moldau.jobs.queries.writing import to_records
-from pyspark_moldau.jobs.tables import OWNER, read_table
+from pyspark_moldau.jobs.tables import read_table
+from pyspark_moldau.sink.core.sink_options import parse_sink_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +37,18 @@ class ExportJob:
     order_by: tuple[str, ...]
     name: str
     version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportReport:
+    """The rows of a version that are in the topic, and those that the table has for the export now.
+
+    ``rows`` is None for a version that was written so long ago that only its end is known. The two differ if the table
+    or the file has changed since the version was written.
+    """
+
+    rows: int | None
+    table_rows: int
 
 
 def export_job(path: Path, client: Mapping[str, str] | None = None) -> ExportJob:
@@ -64,8 +78,8 @@ def export_job(path: Path, client: Mapping[str, str] | None = None) -> ExportJob
     return job
 
 
-def run_export(job: ExportJob, session: SparkSession | None = None) -> int:
-    """Writes the rows, and returns how many the table has for this export. A version that is written stays as it is.
+def run_export(job: ExportJob, session: SparkSession | None = None) -> ExportReport:
+    """Writes the rows. A version that is written stays as it is.
 
     The table is one that a job wrote, or any folder of Parquet files.
 
@@ -74,6 +88,8 @@ def run_export(job: ExportJob, session: SparkSession | None = None) -> int:
         JobError: The table cannot be read, or the cluster refuses the rows.
     """
     from pyspark.errors import AnalysisException, PySparkException
+
+    from pyspark_moldau.sink.cluster import Names, written_rows
 
     if not job.table.exists() and not set(job.table.name) & set("*?[{"):  # Spark takes patterns of paths
         text = f"{job.table} does not exist; give the table of a job, or a folder of Parquet files"
@@ -92,10 +108,13 @@ def run_export(job: ExportJob, session: SparkSession | None = None) -> int:
     options |= {"txnAppId": job.name, "txnVersion": str(job.version)}
     try:
         records.write.format("moldau").options(**options).mode("append").save()
-        return rows.count()
+        count = rows.count()
     except PySparkException as error:
         raise JobError(f"export {job.name}, version {job.version}: {first_line(str(error))}") from error
     except Exception as error:
         if type(error).__module__.startswith("py4j"):
             raise JobError(f"export {job.name}, version {job.version}: {first_line(str(error))}") from error
         raise
+    # The count alone would claim rows of a table that has changed since the version was written.
+    written = written_rows(parse_sink_options(options, streaming=False), Names(app_id=job.name), job.version)
+    return ExportReport(rows=written if written is not None or count else 0, table_rows=count)

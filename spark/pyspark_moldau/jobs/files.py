@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+OWNER: Final = "_moldau_table.json"
+"""The file in the folder of a table that says whose it is."""
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -24,7 +24,7 @@ from urllib.parse import unquote
 from pyspark.sql.types import StructType
 
 from pyspark_moldau.jobs.errors import JobError
-from pyspark_moldau.jobs.files import write_atomically
+from pyspark_moldau.jobs.files import OWNER, write_atomically
 from pyspark_moldau.jobs.schemas import all_nullable, merged_schema
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
 
-OWNER: Final = "_moldau_table.json"
 COMPACTION: Final = "_moldau_compaction.json"
 STAGING: Final = "_moldau_staging"
 BATCH: Final = "batch"

@@ -274,7 +274,11 @@ def test_an_export_writes_a_version_once(spark, brokers, tmp_path):
     for version in (1, 1, 2):
         where = 'where = "n < 30"' if version == 1 else 'where = "n >= 30"'
         path = job.write("export", f"{text}version = {version}\n{where}\n")
-        assert patiently(run_export, export_job(path), spark) == (30 if version == 1 else 10)
+        report = patiently(run_export, export_job(path), spark)
+        assert report.rows == report.table_rows == (30 if version == 1 else 10)
+    changed = job.write("export", f'{text}version = 2\nwhere = "n >= 20"\n')
+    report = patiently(run_export, export_job(changed), spark)
+    assert (report.rows, report.table_rows) == (10, 20), "a version that is written stays as it is"
     found = consumed(brokers, "exported", 2, 40)
     assert sorted(json.loads(value)["n"] for _, _, _, value, _ in found) == list(range(40))
     assert {key for _, _, key, _, _ in found} == {b"EWR", b"JFK", b"LGA"}

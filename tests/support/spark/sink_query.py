@@ -26,8 +26,9 @@ POLL_S = 0.2
 
 
 def main(bootstrap: str, source: str, target: str, home: str, tables: str = "") -> None:
+    from pyspark_moldau.jobs.files import OWNER
     from pyspark_moldau.jobs.load import PARTITION_BY, loaded_rows
-    from pyspark_moldau.jobs.tables import OWNER, TableWriter, compact_table
+    from pyspark_moldau.jobs.tables import TableWriter, compact_table
     from pyspark_moldau.session import local_session
 
     spark = local_session("sink-query")
