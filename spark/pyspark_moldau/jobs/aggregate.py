@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pyspark_moldau.jobs.config.folders import held
 from pyspark_moldau.jobs.config.job_config import check_job, duration, load_config, sink_of, source_of
 from pyspark_moldau.jobs.queries.expressions import aliased, check_names, checked_sql
 from pyspark_moldau.jobs.queries.reading import read_stream
@@ -105,8 +106,9 @@ def run_aggregate(job: AggregateJob, session: SparkSession | None = None, timeou
     Raises:
         JobError: A query failed, or an expression does not fit the records.
     """
-    check_job(job.config, "aggregate", {"source": job.source}, job.sink)
-    session = session or job_session(job.config)
-    rows = aggregated(read_stream(session, job.config, job.source), job)
-    starts = starts_of(session, job.config, {"source": job.source}, rows, job.sink, job.output)
-    return run_queries(starts, timeout_s)
+    with held(job.config.root, job.config.checkpoint):
+        check_job(job.config, "aggregate", {"source": job.source}, job.sink)
+        session = session or job_session(job.config)
+        rows = aggregated(read_stream(session, job.config, job.source), job)
+        starts = starts_of(session, job.config, {"source": job.source}, rows, job.sink, job.output)
+        return run_queries(starts, timeout_s)

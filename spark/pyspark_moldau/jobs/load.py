@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pyspark_moldau.jobs.config.folders import held
 from pyspark_moldau.jobs.config.job_config import check_job, load_config, sink_of, source_of
 from pyspark_moldau.jobs.queries.reading import read_stream
 from pyspark_moldau.jobs.queries.running import JobReport, job_session, run_queries
@@ -76,13 +77,14 @@ def run_load(job: LoadJob, session: SparkSession | None = None, timeout_s: float
     Raises:
         JobError: A query failed, or the table is another query's.
     """
-    check_job(job.config, "load", {"source": job.source}, job.sink)
-    session = session or job_session(job.config)
-    rows = loaded_rows(read_stream(session, job.config, job.source))
-    starts = starts_of(session, job.config, {"source": job.source}, rows, job.sink)
-    report = run_queries(starts, timeout_s)
-    assert job.sink.path is not None, "load_job refuses a topic"
-    files = None
-    if job.compact_files and job.sink.path.exists():
-        files = compact_table(session, job.sink.path, files_min=job.compact_files)
-    return LoadReport(job=report, files=files)
+    with held(job.config.root, job.config.checkpoint):
+        check_job(job.config, "load", {"source": job.source}, job.sink)
+        session = session or job_session(job.config)
+        rows = loaded_rows(read_stream(session, job.config, job.source))
+        starts = starts_of(session, job.config, {"source": job.source}, rows, job.sink)
+        report = run_queries(starts, timeout_s)
+        assert job.sink.path is not None, "load_job refuses a topic"
+        files = None
+        if job.compact_files and job.sink.path.exists():
+            files = compact_table(session, job.sink.path, files_min=job.compact_files)
+        return LoadReport(job=report, files=files)

@@ -62,6 +62,6 @@ def _merged(table: DataType, rows: DataType, path: str) -> DataType:
     if table != rows:
         raise JobError(
             f"column {path} is {table.simpleString()} in the table and {rows.simpleString()} in its new rows; "
-            "cast it in the job, give it another name, or write to an empty folder"
+            "cast it in the job, give it another name, or load all into an empty folder with a new checkpoint"
         )
     return table

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark_moldau.jobs.config.folders import held
 from pyspark_moldau.jobs.config.job_config import check_job, duration, load_config, sink_of, source_of
 from pyspark_moldau.jobs.queries.expressions import aliased, check_names, checked_sql
 from pyspark_moldau.jobs.queries.reading import read_stream
@@ -171,10 +172,11 @@ def run_sessions(job: SessionsJob, session: SparkSession | None = None, timeout_
     Raises:
         JobError: A query failed, or an expression does not fit the records.
     """
-    check_job(job.config, "sessions", {"source": job.source}, job.sink)
-    session = session or job_session(job.config)
-    rows = sessions_of(read_stream(session, job.config, job.source), job)
-    return run_queries(starts_of(session, job.config, {"source": job.source}, rows, job.sink), timeout_s)
+    with held(job.config.root, job.config.checkpoint):
+        check_job(job.config, "sessions", {"source": job.source}, job.sink)
+        session = session or job_session(job.config)
+        rows = sessions_of(read_stream(session, job.config, job.source), job)
+        return run_queries(starts_of(session, job.config, {"source": job.source}, rows, job.sink), timeout_s)
 
 
 def _step(

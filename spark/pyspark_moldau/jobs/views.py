@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pyspark_moldau.jobs.config.folders import MAIN, held
 from pyspark_moldau.jobs.config.job_config import check_job, load_config, source_of
 from pyspark_moldau.jobs.errors import JobConfigError, JobError
 from pyspark_moldau.jobs.files import write_atomically
@@ -33,7 +34,6 @@ from pyspark_moldau.jobs.queries.running import (
     started,
     topic_writer,
 )
-from pyspark_moldau.jobs.queries.writing import MAIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -149,20 +149,15 @@ def build(
         newest = Version(number=number, form=form, query_hash=query_hash, is_complete=False)
         _folder(job.path, number).mkdir(parents=True, exist_ok=True)  # a killed build may have made it, without a note
         _note(job.path, newest)
-    if form == "stream":
-        report = _run_stream(job, newest.number, session, timeout_s)
-        newest = replace(newest, is_complete=True)
-    else:
-        report = None
-        rows = read_batch(session, job.config, job.source).cache()
-        try:
-            ends = rows.groupBy("topic", "partition").agg({"offset": "max"}).collect()
-            _write_result(job.path, newest.number, _queried(rows, job.query), 0)
-        finally:
-            rows.unpersist()
-        end_offsets = tuple(sorted((row[0], row[1], row[2] + 1) for row in ends))
-        newest = replace(newest, is_complete=True, end_offsets=end_offsets)
-    _note(job.path, newest)
+    report = None
+    # Of the version only: others may be followed meanwhile.
+    with held(job.config.root, _folder(job.path, newest.number)):
+        if form == "stream":
+            report = _run_stream(job, newest.number, session, timeout_s)
+            newest = replace(newest, is_complete=True)
+        else:
+            newest = replace(newest, is_complete=True, end_offsets=_run_batch(job, newest.number, session))
+        _note(job.path, newest)
     return newest, report
 
 
@@ -179,7 +174,9 @@ def follow(job: ViewJob, session: SparkSession | None = None, timeout_s: float |
     if version.query_hash != hash_of(job):
         raise JobError(f"version {number} has another query or source than the file; build a new version")
     check_job(job.config, "view", {"source": job.source}, None, job.path)
-    return _run_stream(job, number, session or job_session(job.config), timeout_s)
+    session = session or job_session(job.config)
+    with held(job.config.root, _folder(job.path, number)):
+        return _run_stream(job, number, session, timeout_s)
 
 
 def compare(path: Path, first: int, second: int, session: SparkSession) -> Difference:
@@ -264,6 +261,17 @@ def _run_stream(job: ViewJob, number: int, session: SparkSession, timeout_s: flo
         checkpoint = job.config.checkpoint / DEAD_LETTERS
         starts[DEAD_LETTERS] = partial(started, to_topic, DEAD_LETTERS, job.config, checkpoint)
     return run_queries(starts, timeout_s)
+
+
+def _run_batch(job: ViewJob, number: int, session: SparkSession) -> tuple[tuple[str, int, int], ...]:
+    """Writes the result of a batch; returns its end offsets."""
+    rows = read_batch(session, job.config, job.source).cache()
+    try:
+        ends = rows.groupBy("topic", "partition").agg({"offset": "max"}).collect()
+        _write_result(job.path, number, _queried(rows, job.query), 0)
+    finally:
+        rows.unpersist()
+    return tuple(sorted((row[0], row[1], row[2] + 1) for row in ends))
 
 
 def _batch_done(path: Path, number: int, rows: DataFrame, batch: int) -> None:

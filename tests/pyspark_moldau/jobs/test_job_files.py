@@ -7,16 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from moldau_cli.commands.pipeline import export_text
 from pyspark_moldau.errors import ReadTimeoutError
 from pyspark_moldau.jobs.aggregate import aggregate_job, run_aggregate
-from pyspark_moldau.jobs.config import job_config
+from pyspark_moldau.jobs.config import folders, job_config
 from pyspark_moldau.jobs.errors import JobConfigError, JobError
-from pyspark_moldau.jobs.export import export_job, run_export
+from pyspark_moldau.jobs.export import ExportReport, export_job, run_export
+from pyspark_moldau.jobs.files import OWNER
 from pyspark_moldau.jobs.join import join_job
 from pyspark_moldau.jobs.load import load_job, run_load
 from pyspark_moldau.jobs.queries.running import first_line, for_jobs
 from pyspark_moldau.jobs.sessions import sessions_job
-from pyspark_moldau.jobs.tables import OWNER, finish_compaction, own_table
+from pyspark_moldau.jobs.tables import finish_compaction, own_table
 from pyspark_moldau.jobs.views import view_job
 
 LOAD = """
@@ -46,6 +48,15 @@ def write(folder, text):
     path = folder / "job.toml"
     path.write_text(text)
     return path
+
+
+def raising(error):
+    """Returns a function that raises the error."""
+
+    def function(*_):
+        raise error
+
+    return function
 
 
 RUNS = {
@@ -271,6 +282,7 @@ def test_a_first_run_soon_reports_a_wrong_address(folder, nowhere, monkeypatch):
     commit = folder / "state" / "main" / "commits" / "0"
     commit.parent.mkdir(parents=True)
     commit.write_text("v1")
+    own_table(folder / "tables" / "flights", "q1", "parquet", ["topic", "date"])
     monkeypatch.setattr(job_config, "FIRST_MS", 50_000)
     servers = f'"bootstrap.servers" = "{nowhere}"'
     given = file.read_text().replace(servers, f'{servers}\n"default.api.timeout.ms" = 200')
@@ -292,6 +304,7 @@ def test_a_checkpoint_of_another_job_is_refused(folder, nowhere, monkeypatch):
     commit = folder / "state" / "main" / "commits" / "0"
     commit.parent.mkdir(parents=True)
     commit.write_text("v1")
+    own_table(folder / "delays", "q1", "parquet", [])
     for kind, text in (("load", LOAD), ("aggregate", aggregate.replace("'delays'", "'others'"))):
         with pytest.raises(JobConfigError, match=r"state is that of another job \(aggregate to \.\./delays\).*delete"):
             RUNS[kind](write(folder, text))
@@ -301,6 +314,48 @@ def test_a_checkpoint_of_another_job_is_refused(folder, nowhere, monkeypatch):
         run_aggregate(aggregate_job(write(moved, given)), "no session")
 
 
+def test_a_table_that_is_gone_is_not_begun_again(folder, nowhere, monkeypatch):
+    """Its disk is not mounted, or it was removed: a new table would lack the rows that count as read."""
+    monkeypatch.setattr(job_config, "FIRST_MS", 100)
+    monkeypatch.setattr(job_config, "KNOWN_MS", 100)
+    text = LOAD.replace("127.0.0.1:9092", nowhere)
+
+    def is_begun():
+        with pytest.raises((JobConfigError, ReadTimeoutError)) as caught:
+            run_load(load_job(write(folder, text)), "no session")
+        return caught.type is ReadTimeoutError or str(caught.value)
+
+    assert is_begun() is True
+    (folder / "state" / "dead-letters" / "commits").mkdir(parents=True)
+    (folder / "state" / "dead-letters" / "commits" / "0").write_text("v1")
+    assert is_begun() is True, "the query that copies dead letters writes no table"
+    (folder / "state" / "main" / "commits").mkdir(parents=True)
+    (folder / "state" / "main" / "commits" / "0").write_text("v1")
+    assert re.search(r"\[sink\] table: .* is not there any more, .*mounted.* remove .*main to read", str(is_begun()))
+    own_table(folder / "tables" / "flights", "q1", "parquet", ["topic", "date"])
+    assert is_begun() is True
+    (folder / "tables" / "flights" / OWNER).rename(folder / "elsewhere")
+    assert is_begun() is not True
+    (folder / "state" / folders.JOB).unlink()  # the way to go on without the rows
+    assert is_begun() is True
+
+
+@pytest.mark.parametrize("has_locks", [True, False], ids=["locks", "a file system without locks"])
+def test_two_runs_of_a_job_do_not_meet(folder, nowhere, monkeypatch, has_locks):
+    """As a timetable starts them when one takes too long: both would write the same batches, and compact the table."""
+    monkeypatch.setattr(job_config, "FIRST_MS", 100)
+    job = load_job(write(folder, LOAD.replace("127.0.0.1:9092", nowhere)))
+    if not has_locks:
+        monkeypatch.setattr(folders.fcntl, "flock", raising(OSError("no locks")))
+    error, text = (
+        (JobError, "another run of this job is at work in") if has_locks else (ReadTimeoutError, "no broker at")
+    )
+    with folders.held(job.config.root, job.config.checkpoint), pytest.raises(error, match=text):
+        run_load(job, "no session")
+    with pytest.raises(ReadTimeoutError):
+        run_load(job, "no session")
+
+
 def test_folders_are_looked_at_before_spark_starts(folder, nowhere):
     (folder / "state").write_text("a file")
     with pytest.raises(JobConfigError, match=r"\[run\] checkpoint: .*state cannot be used: File exists; name a folder"):
@@ -308,6 +363,17 @@ def test_folders_are_looked_at_before_spark_starts(folder, nowhere):
     text = LOAD.split("[source]")[0] + "[sink]\ntopic = 't'\n[export]\ntable = 'absent'\nname = 'n'\nversion = 1\n"
     with pytest.raises(JobConfigError, match=r"\[export\] table: .*absent does not exist"):
         run_export(export_job(write(folder, text)), "no session")
+
+
+def test_an_export_names_what_its_version_does_not_have(folder):
+    text = LOAD.split("[source]")[0] + "[sink]\ntopic = 't'\n[export]\ntable = 'f'\nname = 'n'\nversion = 1\n"
+    job = export_job(write(folder, text))
+    for rows, count, answer in (
+        (5, 5, "n, version 1: 5 rows are in topic t"),
+        (5, 8, "5 rows are in topic t\nit was written before, and the table has 8 rows for it now: .* greater version"),
+        (None, 8, "n, version 1: it was written before; the table has 8 rows for it now"),
+    ):
+        assert re.search(f"{answer}$", export_text(job, ExportReport(rows=rows, table_rows=count)))
 
 
 def test_a_missing_file_is_refused(tmp_path):

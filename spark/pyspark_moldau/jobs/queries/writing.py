@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pyspark_moldau.jobs.config.folders import MAIN
 from pyspark_moldau.jobs.errors import JobConfigError, JobError
 from pyspark_moldau.jobs.queries.reading import read_dead_letters
 from pyspark_moldau.jobs.queries.running import DEAD_LETTERS, started, topic_writer
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from pyspark_moldau.jobs.config.job_config import JobConfig, SinkConfig, SourceConfig
-
-MAIN = "main"
 
 
 class TopicWriter:
