@@ -12,13 +12,14 @@ import struct
 import threading
 import uuid
 from decimal import Decimal
+from types import SimpleNamespace
 
 import fastavro
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
 from pyspark_moldau.jobs.config.job_config import PayloadConfig
-from pyspark_moldau.jobs.errors import JobConfigError, JobError
+from pyspark_moldau.jobs.errors import JobConfigError, JobError, PoisonError
 from pyspark_moldau.jobs.payloads import avro_codec
 from pyspark_moldau.jobs.payloads.decoding import decode_values, decoder_of
 
@@ -284,6 +285,22 @@ def test_a_registry_gives_the_writers_schema(registry):
     for number, said in ((4, "ids/4 answers 500$"), (5, "ids/5 answers 404; check the address")):
         with pytest.raises(JobError, match=said):  # not the record's fault
             decode_values(decoder_of(payload), [avro_value(number, FLIGHT, AVRO_SCHEMA)])
+
+
+def test_an_unknown_schema_is_asked_for_again(monkeypatch):
+    """The registry may know it later, and the query for dead letters may ask for the first time then."""
+    now, asked, answers = [100.0], [], {}
+    monkeypatch.setattr(avro_codec, "time", SimpleNamespace(monotonic=lambda: now[0]), raising=False)
+    registry = avro_codec.Registry("http://registry")
+    monkeypatch.setattr(registry, "_fetch", lambda number: asked.append(number) or answers.get(number))
+    for _ in range(3):
+        with pytest.raises(PoisonError, match="no Avro schema with id 9"):
+            registry.schema(9)
+    assert asked == [9]
+    answers[9] = AVRO_SCHEMA
+    now[0] += avro_codec.UNKNOWN_S
+    assert [registry.schema(9), registry.schema(9)] == [AVRO_SCHEMA] * 2
+    assert asked == [9, 9]
 
 
 LONG_MS = 1_357_017_300_000

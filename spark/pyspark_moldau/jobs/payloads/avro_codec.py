@@ -11,6 +11,7 @@ import base64
 import http.client
 import io
 import json
+import time
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Final
@@ -29,7 +30,13 @@ if TYPE_CHECKING:
 REGISTRY_TIMEOUT_S: Final = 10.0
 ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 SCHEMAS_MAX: Final = 1000
-"""Writer schemas that a process keeps; unknown ids are kept too, so that each is asked for once."""
+"""Writer schemas, and unknown ids, that a process keeps."""
+UNKNOWN_S: Final = 5.0
+"""How long an id counts as unknown after the registry has said so.
+
+The registry may know it later. A process that does not ask again would leave records out of the table that the query
+for dead letters, in another process, takes for good: they would be nowhere.
+"""
 SCHEMA_NOT_FOUND: Final = 40403
 """The code in a registry's answer. Any web server says 404 where there is no registry, and no record is at fault."""
 
@@ -74,7 +81,8 @@ class Registry:
         self._url = url
         self._login = login
         self._align = align
-        self._known: dict[int, Schema | None] = {}
+        self._known: dict[int, Schema] = {}
+        self._unknown: dict[int, float] = {}
 
     def schema(self, schema_id: int) -> Schema:
         """Returns the parsed schema.
@@ -83,11 +91,16 @@ class Registry:
             PoisonError: The registry has no such id, or no Avro schema under it.
             JobError: The registry does not answer; the task fails, and Spark tries it again.
         """
-        if schema_id not in self._known:
-            if len(self._known) >= SCHEMAS_MAX:
+        found = self._known.get(schema_id)
+        if found is None and time.monotonic() >= self._unknown.get(schema_id, 0.0):
+            found = self._fetch(schema_id)
+            if len(self._known) + len(self._unknown) >= SCHEMAS_MAX:
                 self._known.clear()
-            self._known[schema_id] = self._fetch(schema_id)
-        found = self._known[schema_id]
+                self._unknown.clear()
+            if found is None:
+                self._unknown[schema_id] = time.monotonic() + UNKNOWN_S
+            else:
+                self._known[schema_id] = found
         if found is None:
             raise PoisonError(f"the registry has no Avro schema with id {schema_id}")
         return found
