@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import shutil
 import uuid
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark_moldau.jobs.config.folders import MAIN, held
-from pyspark_moldau.jobs.config.job_config import check_job, load_config, source_of
+from pyspark_moldau.jobs.config.job_config import AVAILABLE_NOW, check_job, load_config, source_of
 from pyspark_moldau.jobs.errors import JobConfigError, JobError
 from pyspark_moldau.jobs.files import write_atomically
 from pyspark_moldau.jobs.queries.expressions import checked_sql
@@ -36,7 +38,7 @@ from pyspark_moldau.jobs.queries.running import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -44,6 +46,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from pyspark_moldau.jobs.config.job_config import JobConfig, SourceConfig
+
+    Starts: TypeAlias = dict[str, Callable[[], StreamingQuery]]
+
+logger = logging.getLogger(__name__)
 
 CURRENT = "current.json"
 VERSION = "version.json"
@@ -149,14 +155,15 @@ def build(
         newest = Version(number=number, form=form, query_hash=query_hash, is_complete=False)
         _folder(job.path, number).mkdir(parents=True, exist_ok=True)  # a killed build may have made it, without a note
         _note(job.path, newest)
-    report = None
     # Of the version only: others may be followed meanwhile.
+    report: JobReport | None
     with held(job.config.root, _folder(job.path, newest.number)):
         if form == "stream":
             report = _run_stream(job, newest.number, session, timeout_s)
             newest = replace(newest, is_complete=True)
         else:
-            newest = replace(newest, is_complete=True, end_offsets=_run_batch(job, newest.number, session))
+            ends, report = _run_batch(job, newest.number, session, timeout_s)
+            newest = replace(newest, is_complete=True, end_offsets=ends)
         _note(job.path, newest)
     return newest, report
 
@@ -254,24 +261,47 @@ def _run_stream(job: ViewJob, number: int, session: SparkSession, timeout_s: flo
     rows = _queried(read_stream(session, job.config, job.source), job.query)
     state = _folder(job.path, number) / "state"
     writer = rows.writeStream.outputMode("complete").foreachBatch(partial(_batch_done, job.path, number))
-    starts: dict[str, Callable[[], StreamingQuery]] = {MAIN: partial(_started, writer, job.config, state)}
-    letters = read_dead_letters(session, job.config, job.source)
-    if letters is not None:  # one query for all versions, so that each dead letter is copied once
-        to_topic = topic_writer(letters, job.config, job.source.payload.dead_letter_topic)
-        checkpoint = job.config.checkpoint / DEAD_LETTERS
-        starts[DEAD_LETTERS] = partial(started, to_topic, DEAD_LETTERS, job.config, checkpoint)
-    return run_queries(starts, timeout_s)
+    starts: Starts = {MAIN: partial(_started, writer, job.config, state)}
+    with _letters(job, session, job.config) as letters:
+        return run_queries(starts | letters, timeout_s)
 
 
-def _run_batch(job: ViewJob, number: int, session: SparkSession) -> tuple[tuple[str, int, int], ...]:
-    """Writes the result of a batch; returns its end offsets."""
+@contextmanager
+def _letters(job: ViewJob, session: SparkSession, config: JobConfig) -> Iterator[Starts]:
+    """Yields how to start the query that copies dead letters, if there is one to start.
+
+    All versions have one query, so that each dead letter is copied once; a run beside this one may be at it.
+    """
+    letters = read_dead_letters(session, config, job.source)
+    if letters is None:
+        yield {}
+        return
+    to_topic = topic_writer(letters, config, job.source.payload.dead_letter_topic)
+    starts: Starts = {DEAD_LETTERS: partial(started, to_topic, DEAD_LETTERS, config, config.checkpoint / DEAD_LETTERS)}
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(held(config.root, config.checkpoint))
+        except JobConfigError:
+            raise
+        except JobError:
+            logger.info("dead-letters-elsewhere folder=%s", config.checkpoint)
+            starts = {}
+        yield starts
+
+
+def _run_batch(
+    job: ViewJob, number: int, session: SparkSession, timeout_s: float | None
+) -> tuple[tuple[tuple[str, int, int], ...], JobReport | None]:
+    """Writes the result of a batch, and copies dead letters; returns its end offsets and the report of the copies."""
     rows = read_batch(session, job.config, job.source).cache()
     try:
         ends = rows.groupBy("topic", "partition").agg({"offset": "max"}).collect()
         _write_result(job.path, number, _queried(rows, job.query), 0)
     finally:
         rows.unpersist()
-    return tuple(sorted((row[0], row[1], row[2] + 1) for row in ends))
+    with _letters(job, session, replace(job.config, trigger=AVAILABLE_NOW)) as letters:
+        report = run_queries(letters, timeout_s) if letters else None
+    return tuple(sorted((row[0], row[1], row[2] + 1) for row in ends)), report
 
 
 def _batch_done(path: Path, number: int, rows: DataFrame, batch: int) -> None:

@@ -3,9 +3,12 @@
 Method: the folder as the killed build leaves it; the query that fills the version is a function of the test.
 """
 
+from unittest.mock import MagicMock
+
 import pytest
 
 from pyspark_moldau.jobs import views
+from pyspark_moldau.jobs.config.job_config import AVAILABLE_NOW
 
 VIEW = """
 [cluster]
@@ -39,3 +42,32 @@ def test_a_version_without_a_note_is_begun_again(job, left, before):
         (folder / name).write_text("{")
     version, report = views.build(job, session="no session")
     assert (version.number, version.is_complete, report) == (before + 1, True, f"built {before + 1}")
+
+
+@pytest.fixture
+def with_letters(monkeypatch):
+    """The source of the view has dead letters; its queries are told apart by their writers."""
+    monkeypatch.setattr(views, "read_dead_letters", lambda *given: "letters")
+    monkeypatch.setattr(views, "topic_writer", lambda *given: "to the topic of dead letters")
+
+
+def test_dead_letters_have_one_query_at_a_time(job, with_letters):
+    """A version is built beside one that is followed: both would go on from the same checkpoint."""
+    for _ in range(2):
+        with views._letters(job, None, job.config) as one, views._letters(job, None, job.config) as other:
+            assert (list(one), other) == ([views.DEAD_LETTERS], {})
+
+
+def test_a_batch_copies_dead_letters(job, with_letters, monkeypatch):
+    records = MagicMock()
+    records.cache().groupBy().agg().collect.return_value = [("flights", 0, 4)]
+    monkeypatch.setattr(views, "read_batch", lambda *given: records)
+    monkeypatch.setattr(views, "_queried", lambda *given: None)
+    monkeypatch.setattr(views, "_write_result", lambda *given: None)
+    run = []
+    monkeypatch.setattr(views, "run_queries", lambda starts, timeout_s: run.append(starts) or "copied")
+    version, report = views.build(job, "batch", session="no session")
+    assert (version.is_complete, version.end_offsets, report) == (True, (("flights", 0, 5),), "copied")
+    ((name, start),) = run[0].items()
+    assert name == views.DEAD_LETTERS
+    assert start.args[2].trigger == AVAILABLE_NOW, "a batch ends, whatever the trigger of the job"
