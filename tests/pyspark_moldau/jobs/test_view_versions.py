@@ -46,7 +46,7 @@ def test_a_version_without_a_note_is_begun_again(job, left, before):
 
 @pytest.fixture
 def with_letters(monkeypatch):
-    """The source of the view has dead letters; its queries are told apart by their writers."""
+    """The source of the view has dead letters; its queries are kept apart by their writers."""
     monkeypatch.setattr(views, "read_dead_letters", lambda *given: "letters")
     monkeypatch.setattr(views, "topic_writer", lambda *given: "to the topic of dead letters")
 
