@@ -242,7 +242,7 @@ def test_a_refused_beginning_is_asked_again() -> None:
     driver.commit()
     driver.answer_questions(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     driver.commit()
-    assert group_of(driver).states.is_empty
+    assert not group_of(driver).states.initialized
     driver.send(beat("m", 1), 1)
     driver.commit()
     assert not driver.questions, "not at once"

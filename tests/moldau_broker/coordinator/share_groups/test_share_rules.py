@@ -5,7 +5,7 @@ Method: the pure core, with writes that the test holds back or refuses.
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, product
 
 import pytest
 
@@ -165,6 +165,49 @@ def test_a_deletion_holds_for_every_partition(whole: bool, refused: tuple[int, .
     assert delete() is ErrorCode.NONE
     left = driver.core.shares.get(GROUP)
     assert left is None if whole else left is not None and left.states.is_empty
+
+
+OUTCOMES = [((), True), *product([(0,), (1,), (0, 1)], [True, False])]
+"""Which partitions the share coordinator refuses, and whether it does what it refuses all the same."""
+CHANGES = [(kind, *outcome) for kind in ((0,), (1,), (0, 1), "delete") for outcome in OUTCOMES]
+"""Offsets are set in some partitions, or deleted."""
+
+
+@pytest.mark.parametrize("fails_over", [False, True])
+@pytest.mark.parametrize("begins", [False, True])
+def test_a_deleted_group_leaves_no_state(begins: bool, fails_over: bool) -> None:
+    """All short histories of changes whose outcome may be unknown. A state that stays would fence the next group."""
+    for history in product(CHANGES, repeat=2):
+        driver, states = CoreDriver(auto_commit=False), set[int]()
+        driver.topics.counts["t"] = 2
+
+        def answer(refused: tuple[int, ...], *, is_done: bool, driver: CoreDriver, states: set[int]) -> None:
+            driver.commit()
+            for question in driver.questions:
+                for key in asks_of(question.request):
+                    if key.partition in refused and not is_done:
+                        continue
+                    if isinstance(question.request, DeleteShareGroupStateRequest):
+                        states.discard(key.partition)
+                    else:
+                        states.add(key.partition)
+            driver.answer_questions(ErrorCode.COORDINATOR_NOT_AVAILABLE, refused=refused)
+            driver.commit()
+
+        steps = [((0, 1), (), True), *history] if begins else history
+        for kind, refused, is_done in steps:
+            if isinstance(kind, str):
+                driver.send(delete_offsets("t"), 0)
+            else:
+                driver.send(alter(*(("t", number, 5) for number in kind)), 0)
+            answer(refused, is_done=is_done, driver=driver, states=states)
+            if fails_over:
+                driver.fail_over()
+        sent = driver.send(DeleteGroupsRequest(groups_names=[GROUP]), 2)
+        answer((), is_done=True, driver=driver, states=states)
+        (result,) = driver.answers[sent].results  # type: ignore[attr-defined]
+        assert result.error_code in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND)
+        assert not states, f"after {steps}"
 
 
 def begun_by(driver: CoreDriver) -> dict[int, tuple[int, int]]:

@@ -52,11 +52,20 @@ def first_offsets(states: StatePartitions, partitions: ByTopic, asked: Mapping[T
     }
 
 
-def with_beginning(states: StatePartitions, partitions: ByTopic, topics: TopicNames) -> StatePartitions:
-    """Returns the state partitions while the state of these partitions begins; a topic is not deleted any more then."""
+def with_beginning(states: StatePartitions, partitions: ByTopic, catalogue: Catalogue) -> StatePartitions:
+    """Returns the state partitions while the state of these partitions begins; a topic is not deleted any more then.
+
+    Its other partitions may have state, because the deletion has not ended: they count as beginning, too, so that a
+    later deletion finds them.
+    """
+    unsure = {
+        topic_id: frozenset(range(catalogue.partition_count(name)))
+        for topic_id, name in states.deleting.items()
+        if topic_id in partitions
+    }
     return replace(
         states,
-        initializing=_joined(states.initializing, partitions, topics),
+        initializing=_joined(_joined(states.initializing, unsure, catalogue), partitions, catalogue),
         deleting={topic_id: name for topic_id, name in states.deleting.items() if topic_id not in partitions},
     )
 
@@ -71,8 +80,17 @@ def with_begun(states: StatePartitions, partitions: ByTopic, topics: TopicNames)
 
 
 def with_failed(states: StatePartitions, partitions: ByTopic) -> StatePartitions:
-    """Returns the state partitions after the share coordinator has refused these partitions."""
-    return replace(states, initializing=_without(states.initializing, partitions))
+    """Returns the state partitions after the share coordinator has refused these partitions.
+
+    One whose state had not begun before stays initializing: the state may have begun all the same, and what the group
+    forgets is never deleted. Its state epoch would fence a later group of the name.
+    """
+    known = {
+        topic_id: numbers & states.initialized[topic_id].partitions
+        for topic_id, numbers in partitions.items()
+        if topic_id in states.initialized
+    }
+    return replace(states, initializing=_without(states.initializing, known))
 
 
 def with_deleting(states: StatePartitions, topic_ids: Collection[UUID]) -> StatePartitions:
