@@ -4,6 +4,7 @@ by processes that are no nodes.
 
 import io
 import json
+import math
 import os
 import signal
 import struct
@@ -123,7 +124,7 @@ def views():
     """Avro views whose registry knows the schema 7."""
     made = AvroViews("http://127.0.0.1:1/")
     made._registry._known[7] = fastavro.parse_schema(SCHEMA)
-    made._registry._known[8] = None
+    made._registry._unknown[8] = math.inf
     return made
 
 
