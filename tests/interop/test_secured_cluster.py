@@ -145,7 +145,7 @@ def test_refused_logins_are_shown(directory, administrator, capsys):
 
     async def overview():
         async with moldau.Admin(administrator) as admin:
-            page, rows = await console.overview(admin, admin, RateHistory()), await console.brokers(admin)
+            page, rows = await console.overview(admin, admin, RateHistory()), await console.brokers(admin, admin)
         return page["refused_logins"], [row["refused_logins"] for row in rows["rows"]]
 
     nodes, total = counts()
