@@ -90,13 +90,14 @@ class OutsideProcesses(NoCluster):
         self._directory.mkdir(parents=True, exist_ok=True)
         for node_id in self._commands:
             self.launch(node_id)
-        with trio.move_on_after(READY_S):
-            while True:
-                if await trio.to_thread.run_sync(self._is_up):
-                    return
-                await trio.sleep(POLL_S)
-        host, port, *_ = self._bootstrap
-        raise LauncherError(f"{host}:{port} does not name {len(self._commands)} brokers within {READY_S:g} s")
+        try:
+            with trio.fail_after(READY_S):
+                while not await trio.to_thread.run_sync(self._is_up):  # noqa: ASYNC110 - processes change, not a value
+                    await trio.sleep(POLL_S)
+        except trio.TooSlowError as error:
+            host, port, *_ = self._bootstrap
+            text = f"{host}:{port} does not name {len(self._commands)} brokers within {READY_S:g} s"
+            raise LauncherError(text) from error
 
     def _is_up(self) -> bool:
         """Returns whether a broker names as many brokers as there are commands.

@@ -256,8 +256,9 @@ class RealNetwork:
         failures: list[str] = []
         for left, (family, kind, protocol, _, name) in zip(range(len(found) - 1, -1, -1), found, strict=True):
             try:
-                with trio.move_on_after(_address_wait_s(left)):
+                with trio.fail_after(_address_wait_s(left)):
                     return await self._connect_one(family, kind, protocol, name)
+            except trio.TooSlowError:
                 failures.append(f"{name[0]}: no answer")
             except OSError as error:
                 failures.append(f"{name[0]}: {error.strerror or error}")
