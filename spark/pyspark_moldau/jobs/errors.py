@@ -7,6 +7,10 @@ class JobError(Exception):
     """A job cannot go on: a table, a checkpoint or a query is not as it must be."""
 
 
+class JobBusyError(JobError):
+    """Another run of the job is at work."""
+
+
 class JobConfigError(JobError):
     """The job's configuration is wrong."""
 

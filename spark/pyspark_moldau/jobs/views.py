@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark_moldau.jobs.config.folders import MAIN, held
 from pyspark_moldau.jobs.config.job_config import AVAILABLE_NOW, check_job, load_config, source_of
-from pyspark_moldau.jobs.errors import JobConfigError, JobError
+from pyspark_moldau.jobs.errors import JobBusyError, JobConfigError, JobError
 from pyspark_moldau.jobs.files import write_atomically
 from pyspark_moldau.jobs.queries.expressions import checked_sql
 from pyspark_moldau.jobs.queries.reading import read_batch, read_dead_letters, read_stream
@@ -281,9 +281,7 @@ def _letters(job: ViewJob, session: SparkSession, config: JobConfig) -> Iterator
     with ExitStack() as stack:
         try:
             stack.enter_context(held(config.root, config.checkpoint))
-        except JobConfigError:
-            raise
-        except JobError:
+        except JobBusyError:
             logger.info("dead-letters-elsewhere folder=%s", config.checkpoint)
             starts = {}
         yield starts

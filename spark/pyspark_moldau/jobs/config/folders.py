@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pyspark_moldau.jobs.errors import JobError
+from pyspark_moldau.jobs.errors import JobBusyError
 from pyspark_moldau.jobs.files import OWNER, write_atomically
 from pyspark_moldau.sink.reach import has_finished_batch
 
@@ -46,7 +46,7 @@ def held(root: Section, checkpoint: Path) -> Iterator[None]:
 
     Raises:
         JobConfigError: The folder cannot be made or written.
-        JobError: Another run of the job is at work.
+        JobBusyError: Another run of the job is at work.
     """
     try:
         checkpoint.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def held(root: Section, checkpoint: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise JobError(
+            raise JobBusyError(
                 f"another run of this job is at work in {checkpoint}; let it end first, or give another job a folder "
                 "of its own"
             ) from error
