@@ -9,6 +9,7 @@ that of the administered group.
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 import trio
@@ -18,12 +19,11 @@ from moldau.protocol.messages import alter_share_group_offsets as alter
 from moldau.protocol.messages import delete_share_group_offsets as delete
 from moldau.protocol.messages import describe_share_group_offsets as describe
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
-from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from moldau.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 from moldau_jepsen.checkers.group.administered import OPEN, Act, GroupOperation, OffsetRead, check_administered
 from moldau_jepsen.history import TopicPartition
-from moldau_jepsen.workloads.questions import Questions
-from support.cluster.broker_cluster import BROKER_PORT, run_cluster
+from support.cluster.broker_cluster import run_cluster
+from support.cluster.group_asker import GroupAsker, fail_brokers
 from support.proof import proof_beyond
 
 GROUP = "s"
@@ -34,30 +34,15 @@ RETRY_S = 0.1
 SECONDS = 40.0
 
 
-class Administrator:
+class Administrator(GroupAsker):
     """The client; ``operations`` and ``reads`` are what it saw."""
 
     def __init__(self, cluster, draw) -> None:
-        self.cluster = cluster
-        self.broker_ids = list(cluster.broker_ids)
-        self.controller_ids = ()
-        self.draw = draw
+        super().__init__(cluster, draw)
         self.clock = cluster.client_environment.clock
-        self.questions = Questions(cluster.client_environment, self, "test", keeps_connections=False)
         self.number = 0
         self.operations: list[GroupOperation] = []
         self.reads: list[OffsetRead] = []
-
-    def address(self, node_id):
-        return f"b{node_id}", BROKER_PORT
-
-    async def ask(self, kind, request):
-        """Sends a request once, to the coordinator as any broker names it; returns None without an answer."""
-        question = FindCoordinatorRequest(coordinator_keys=[GROUP])
-        found = await self.questions.ask(self.draw.choice(self.broker_ids), FindCoordinatorResponse, question, 4)
-        if found is None or found.coordinators[0].error_code:
-            return None
-        return await self.questions.ask(found.coordinators[0].node_id, kind, request)
 
     async def make(self) -> None:
         """Makes the group: a member joins it, and leaves. It reads another topic, so it begins no state."""
@@ -66,13 +51,13 @@ class Administrator:
             join = ShareGroupHeartbeatRequest(
                 group_id=GROUP, member_id="m", member_epoch=0, subscribed_topic_names=topics
             )
-            joined = await self.ask(ShareGroupHeartbeatResponse, join)
+            joined = await self.ask_coordinator(GROUP, ShareGroupHeartbeatResponse, join)
             if joined is not None and not joined.error_code:
                 break
             await trio.sleep(RETRY_S)
         while True:
             leave = ShareGroupHeartbeatRequest(group_id=GROUP, member_id="m", member_epoch=LEAVES)
-            left = await self.ask(ShareGroupHeartbeatResponse, leave)
+            left = await self.ask_coordinator(GROUP, ShareGroupHeartbeatResponse, leave)
             if left is not None and left.error_code in (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID):
                 return
             await trio.sleep(RETRY_S)
@@ -97,7 +82,7 @@ class Administrator:
         ]
         topics = [alter.AlterShareGroupOffsetsRequestTopic(topic_name="t", partitions=parts)]
         request = alter.AlterShareGroupOffsetsRequest(group_id=GROUP, topics=topics)
-        answer = await self.ask(alter.AlterShareGroupOffsetsResponse, request)
+        answer = await self.ask_coordinator(GROUP, alter.AlterShareGroupOffsetsResponse, request)
         codes = {}
         if answer is not None and not answer.error_code:
             codes = {part.partition_index: part.error_code for one in answer.responses for part in one.partitions}
@@ -109,7 +94,7 @@ class Administrator:
         request = delete.DeleteShareGroupOffsetsRequest(
             group_id=GROUP, topics=[delete.DeleteShareGroupOffsetsRequestTopic(topic_name="t")]
         )
-        answer = await self.ask(delete.DeleteShareGroupOffsetsResponse, request)
+        answer = await self.ask_coordinator(GROUP, delete.DeleteShareGroupOffsetsResponse, request)
         code = None
         if answer is not None:
             code = answer.error_code or answer.responses[0].error_code
@@ -117,7 +102,7 @@ class Administrator:
 
     async def delete_group(self) -> None:
         begun_ms = self.clock.monotonic_ms()
-        answer = await self.ask(DeleteGroupsResponse, DeleteGroupsRequest(groups_names=[GROUP]))
+        answer = await self.ask_coordinator(GROUP, DeleteGroupsResponse, DeleteGroupsRequest(groups_names=[GROUP]))
         code = None if answer is None else answer.results[0].error_code
         self.note(Act.DELETE_GROUP, begun_ms, dict.fromkeys(PARTITIONS, (None, code)))
         await self.make()
@@ -129,7 +114,7 @@ class Administrator:
         request = describe.DescribeShareGroupOffsetsRequest(
             groups=[describe.DescribeShareGroupOffsetsRequestGroup(group_id=GROUP, topics=topics)]
         )
-        answer = await self.ask(describe.DescribeShareGroupOffsetsResponse, request)
+        answer = await self.ask_coordinator(GROUP, describe.DescribeShareGroupOffsetsResponse, request)
         if answer is None or answer.groups[0].error_code:
             return False
         found = {
@@ -151,22 +136,6 @@ class Administrator:
             await trio.sleep(self.draw.uniform(0, 0.2))
 
 
-async def faults(cluster, draw, ending) -> None:
-    """Lets no broker die any more once the event ``ending`` is set."""
-    while not ending.is_set():
-        await trio.sleep(draw.uniform(0.2, 2))
-        victim = draw.choice(cluster.broker_ids)
-        if victim not in cluster.running:
-            continue
-        if draw.random() < 0.3:
-            await cluster.stop(victim)
-        else:
-            cluster.kill(victim)
-        await trio.sleep(draw.uniform(0.1, 3))
-        cluster.start_broker(victim)
-        await trio.sleep(draw.uniform(0, 2))
-
-
 @pytest.mark.parametrize("seed", proof_beyond(2, range(40)))
 def test_offsets_are_the_last_ones_that_were_set(seed) -> None:
     async def scenario(cluster) -> None:
@@ -176,6 +145,7 @@ def test_offsets_are_the_last_ones_that_were_set(seed) -> None:
         await client.make()
         ending = trio.Event()
         async with trio.open_nursery() as nursery:
+            faults = partial(fail_brokers, pause_s=2, absence_s=3, stop_share=0.3)
             nursery.start_soon(faults, cluster, random.Random(seed + 1000), ending)
             await client.run()
             ending.set()

@@ -8,6 +8,7 @@ are killed and started at drawn moments, in virtual time.
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 import trio
@@ -15,7 +16,6 @@ import trio
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
-from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from moldau.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -29,8 +29,8 @@ from moldau.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
-from moldau_jepsen.workloads.questions import Questions
-from support.cluster.broker_cluster import BROKER_PORT, run_cluster
+from support.cluster.broker_cluster import run_cluster
+from support.cluster.group_asker import GroupAsker, fail_brokers
 from support.proof import proof_beyond
 
 ROUNDS = 12
@@ -39,30 +39,14 @@ NONE_COMMITTED = -1
 RETRY_S = 0.1
 
 
-class Groups:
+class Groups(GroupAsker):
     """The client; ``tried`` and ``acknowledged`` are the numbers committed for the present topic."""
 
     def __init__(self, cluster, draw) -> None:
-        self.cluster = cluster
-        self.broker_ids = list(cluster.broker_ids)
-        self.controller_ids = ()
-        self.draw = draw
-        self.questions = Questions(cluster.client_environment, self, "test", keeps_connections=False)
+        super().__init__(cluster, draw)
         self.number = 0
         self.topic_id = None
         self.former = set()
-
-    def address(self, node_id):
-        return f"b{node_id}", BROKER_PORT
-
-    async def ask(self, kind, request, version=None):
-        return await self.questions.ask(self.draw.choice(self.broker_ids), kind, request, version)
-
-    async def ask_coordinator(self, group, kind, request):
-        found = await self.ask(FindCoordinatorResponse, FindCoordinatorRequest(coordinator_keys=[group]), 4)
-        if found is None or found.coordinators[0].error_code:
-            return None
-        return await self.questions.ask(found.coordinators[0].node_id, kind, request, BY_TOPIC_ID)
 
     async def make(self) -> None:
         creation = CreateTopicsRequest(
@@ -91,14 +75,14 @@ class Groups:
         part = OffsetCommitRequestPartition(partition_index=0, committed_offset=self.number, committed_metadata="")
         topics = [OffsetCommitRequestTopic(topic_id=self.topic_id, partitions=[part])]
         request = OffsetCommitRequest(group_id=group, topics=topics)
-        answer = await self.ask_coordinator(group, OffsetCommitResponse, request)
+        answer = await self.ask_coordinator(group, OffsetCommitResponse, request, BY_TOPIC_ID)
         return self.number, answer is not None and answer.topics[0].partitions[0].error_code == ErrorCode.NONE
 
     async def reported(self, group: str) -> int:
         topics = [OffsetFetchRequestTopics(topic_id=self.topic_id, partition_indexes=[0])]
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)])
         while True:
-            answer = await self.ask_coordinator(group, OffsetFetchResponse, request)
+            answer = await self.ask_coordinator(group, OffsetFetchResponse, request, BY_TOPIC_ID)
             if answer is not None and answer.groups[0].error_code == ErrorCode.NONE:
                 (topic,) = answer.groups[0].topics
                 if topic.partitions[0].error_code == ErrorCode.NONE:
@@ -120,18 +104,6 @@ class Groups:
         return acknowledged
 
 
-async def faults(cluster, draw) -> None:
-    while True:
-        await trio.sleep(draw.uniform(0.2, 1.5))
-        victim = draw.choice(cluster.broker_ids)
-        if victim not in cluster.running:
-            continue
-        cluster.kill(victim)
-        await trio.sleep(draw.uniform(0.1, 4))
-        cluster.start_broker(victim)
-        await trio.sleep(draw.uniform(0, 2))
-
-
 @pytest.mark.parametrize("seed", proof_beyond(1, range(4)))
 def test_offsets_belong_to_the_topic_of_their_commit(seed) -> None:
     """Offsets belong to the topic for which they were committed, not to a later one of the same name."""
@@ -141,7 +113,8 @@ def test_offsets_belong_to_the_topic_of_their_commit(seed) -> None:
         client = Groups(cluster, draw)
         acknowledged = 0
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(faults, cluster, random.Random(seed + 1000))
+            faults = partial(fail_brokers, pause_s=1.5, absence_s=4)
+            nursery.start_soon(faults, cluster, random.Random(seed + 1000), trio.Event())
             with trio.fail_after(600):
                 for number in range(ROUNDS):
                     await client.make()

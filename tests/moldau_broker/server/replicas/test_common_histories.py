@@ -18,8 +18,9 @@ from moldau_broker.log.partition.epoch_cache import LeaderEpochCache
 from moldau_broker.log.values import EpochEndOffset, TopicPartition
 from moldau_broker.replication.follower import Followed
 from moldau_broker.server.data_path.follower_positions import FollowerPositions
-from moldau_broker.server.replicas.replica_fetcher import FetcherSettings, ReplicaFetchers, _Source
+from moldau_broker.server.replicas.replica_fetcher import _Source
 from moldau_jepsen.world.world import run_world
+from support.cluster.fetchers import fetchers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,14 +129,7 @@ def test_a_follower_keeps_what_it_has_in_common_with_its_leader() -> None:
 
     async def main(world: World) -> int:
         replicas: Any = SimpleNamespace(settled=Signal(), follower_truncated=truncate)
-        fetchers = ReplicaFetchers(
-            world.node("b1").environment,
-            FetcherSettings(broker_id=BrokerId(1)),
-            replicas,
-            endpoint=lambda _: ("b2", 9092),
-            broker_epoch=lambda: 1,
-        )
-        source, positions = _Source(fetchers, BrokerId(2)), FollowerPositions(replicas)
+        source, positions = _Source(fetchers_of(world, replicas), BrokerId(2)), FollowerPositions(replicas)
         longest = 0
         for leader, held in histories():
             partition: Any = SimpleNamespace(key=KEY, log=Log(held))

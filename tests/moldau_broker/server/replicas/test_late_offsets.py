@@ -23,8 +23,9 @@ from moldau.runtime.tasks.sync import Signal
 from moldau.values import BrokerId
 from moldau_broker.log.values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from moldau_broker.replication.follower import Followed
-from moldau_broker.server.replicas.replica_fetcher import FetcherSettings, ReplicaFetchers, _Source
+from moldau_broker.server.replicas.replica_fetcher import _Source
 from moldau_jepsen.world.world import run_world
+from support.cluster.fetchers import fetchers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,14 +69,7 @@ def followed(key: TopicPartition, leader_epoch: int) -> Followed:
 
 def follower_of(world: World) -> Follower:
     replicas: Any = SimpleNamespace(settled=Signal(), partitions={key: partition_of(key) for key in (FIRST, SECOND)})
-    fetchers = ReplicaFetchers(
-        world.node("b1").environment,
-        FetcherSettings(broker_id=BrokerId(1)),
-        replicas,
-        endpoint=lambda _: ("b2", 9092),
-        broker_epoch=lambda: 1,
-    )
-    follower = Follower(_Source(fetchers, LEADER), replicas.partitions)
+    follower = Follower(_Source(fetchers_of(world, replicas), LEADER), replicas.partitions)
     replicas.follower_truncated = replicas.follower_restarted = follower.change
     return follower
 

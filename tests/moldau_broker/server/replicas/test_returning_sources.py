@@ -24,6 +24,7 @@ from moldau_broker.log.values import EARLIEST_TIMESTAMP, TopicPartition
 from moldau_broker.replication.follower import Followed, FollowState
 from moldau_broker.server.replicas.replica_fetcher import FetcherSettings, ReplicaFetchers, SourceKey, _Source
 from moldau_jepsen.world.world import run_world
+from support.cluster.fetchers import fetchers_of
 
 if TYPE_CHECKING:
     from moldau_jepsen.world.world import World
@@ -44,16 +45,10 @@ def partition_of(*, settles: bool) -> Any:
     return SimpleNamespace(key=KEY, topic_id=TOPIC_ID, replica=SimpleNamespace(state=state, is_leader=False), log=log)
 
 
-def fetchers_of(world: World, partition: Any, connect: Any) -> ReplicaFetchers:
+def fetchers_for(world: World, partition: Any, connect: Any) -> ReplicaFetchers:
     replicas: Any = SimpleNamespace(settled=Signal(), partitions={KEY: partition})
-    return ReplicaFetchers(
-        world.node("b1").environment,
-        FetcherSettings(broker_id=BrokerId(1), fetch_backoff_ms=BACKOFF_MS),
-        replicas,
-        endpoint=lambda _: ("b2", 9092),
-        broker_epoch=lambda: 1,
-        connect=connect,
-    )
+    settings = FetcherSettings(broker_id=BrokerId(1), fetch_backoff_ms=BACKOFF_MS)
+    return fetchers_of(world, replicas, settings=settings, connect=connect)
 
 
 @pytest.mark.parametrize("settles", [False, True], ids=["plain", "synced"])
@@ -69,7 +64,7 @@ def test_a_leader_that_registers_again_is_asked_at_once(settles: bool) -> None:
             await trio.lowlevel.checkpoint()
             raise ConnectionRefusedError
 
-        fetchers = fetchers_of(world, partition_of(settles=settles), connect)
+        fetchers = fetchers_for(world, partition_of(settles=settles), connect)
         async with trio.open_nursery() as nursery:
             await nursery.start(fetchers.run)
             fetchers.follow(partition_of(settles=settles))
@@ -96,7 +91,7 @@ def test_every_other_broker_that_leads_is_followed(leader: int) -> None:
 
         partition = partition_of(settles=False)
         partition.replica.state.leader = BrokerId(leader)
-        fetchers = fetchers_of(world, partition, connect)
+        fetchers = fetchers_for(world, partition, connect)
         async with trio.open_nursery() as nursery:
             await nursery.start(fetchers.run)
             fetchers.follow(partition)
@@ -118,7 +113,7 @@ def test_a_changed_flush_policy_moves_a_partition_at_once(settles: bool) -> None
             await trio.sleep_forever()
 
         partition = partition_of(settles=settles)
-        fetchers = fetchers_of(world, partition, connect)
+        fetchers = fetchers_for(world, partition, connect)
         async with trio.open_nursery() as nursery:
             await nursery.start(fetchers.run)
             fetchers.follow(partition)
@@ -144,7 +139,7 @@ def test_a_closed_connection_is_replaced_without_a_pause() -> None:
             await trio.sleep_forever()
 
         partition = partition_of(settles=False)
-        fetchers = fetchers_of(world, partition, connect)
+        fetchers = fetchers_for(world, partition, connect)
         source = _Source(fetchers, LEADER)
         closed: Any = SimpleNamespace(is_open=False, close=lambda: None)
         source._connection = closed
@@ -172,7 +167,7 @@ def test_a_reset_that_changes_nothing_is_not_repeated_at_once() -> None:
             return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[found])])
 
     async def main(world: World) -> FollowState:
-        source = _Source(fetchers_of(world, partition_of(settles=False), None), LEADER)
+        source = _Source(fetchers_for(world, partition_of(settles=False), None), LEADER)
         followed = Followed(KEY, TOPIC_ID, leader_epoch=1, fetch_offset=9, last_fetched_epoch=1, log_start_offset=4)
         source.core.add(followed)
         steps: Any = [SimpleNamespace(followed=followed)]

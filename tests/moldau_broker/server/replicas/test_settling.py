@@ -23,10 +23,10 @@ from moldau.protocol.messages.produce import PartitionProduceData, ProduceReques
 from moldau.runtime.tasks.sync import Signal
 from moldau.values import BrokerId
 from moldau_broker.log.values import TopicPartition
-from moldau_broker.server.replicas.replica_fetcher import FetcherSettings, ReplicaFetchers
 from moldau_jepsen.world.disk.disk import VirtualFile
 from moldau_jepsen.world.world import run_world
 from support.cluster.broker_cluster import Cluster, batch, run_cluster, values_of
+from support.cluster.fetchers import fetchers_of
 from support.proof import proof_beyond
 
 if TYPE_CHECKING:
@@ -176,14 +176,7 @@ def test_a_partition_that_leaves_delays_no_fetch() -> None:
             asked.set()
             await trio.sleep_forever()
 
-        fetchers = ReplicaFetchers(
-            world.node("b1").environment,
-            FetcherSettings(broker_id=BrokerId(1)),
-            SimpleNamespace(settled=Signal()),  # type: ignore[arg-type]
-            endpoint=lambda _: ("b2", 9092),
-            broker_epoch=lambda: 1,
-            connect=connect,
-        )
+        fetchers = fetchers_of(world, SimpleNamespace(settled=Signal()), connect=connect)
         async with trio.open_nursery() as nursery:
             await nursery.start(fetchers.run)
             hanging = followed(0, is_settled=False)
