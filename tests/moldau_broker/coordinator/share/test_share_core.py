@@ -265,6 +265,20 @@ def test_a_write_that_takes_too_long_is_answered() -> None:
     assert batches_of(driver.answers[read][key()]) == [(0, 3, 2, 1)]
 
 
+def test_a_read_behind_a_late_write_is_answered() -> None:
+    """A write whose requests have timed out may still be committed: a read of it waits, but not for ever."""
+    driver = begun(auto_commit=False)
+    driver.send((key(), write((0, 10, 0, 1), start=0)))
+    driver.pass_time(driver.config.write_timeout_ms)
+    read = driver.send((key(), Read(leader_epoch=-1)))
+    driver.pass_time(driver.config.write_timeout_ms - 1)
+    assert read not in driver.answers
+    driver.pass_time(1)
+    assert driver.codes(read) == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    driver.commit()
+    assert driver.code(Read(leader_epoch=-1)) is ErrorCode.NONE
+
+
 def test_pending_writes_are_bounded() -> None:
     driver = begun(ShareConfig(appends_pending_max=2), auto_commit=False)
     for offset in range(2):

@@ -275,6 +275,8 @@ class ShareCore:
         for append_id, keys in [*waits.items(), *self._write(changes, moment)]:
             each.waits[append_id] = keys
             self._pending[append_id].opens.append(each)
+            if self._deadlines.get((_COMMIT, str(append_id))) is None:  # it has passed: this wait needs an end too
+                self._await_commit(append_id, moment)
         if not each.waits:
             self._answer(each)
         return self._take()
@@ -320,9 +322,12 @@ class ShareCore:
         for change in changes:
             self._latest[change.key] = applied(self._state(change.key), change)
             self._last_write[change.key] = append_id
-        self._deadlines.set((_COMMIT, str(append_id)), moment.now_ms + self._config.write_timeout_ms)
+        self._await_commit(append_id, moment)
         self._effects.append(Append(append_id=append_id, records=tuple(records)))
         return append_id, [change.key for change in changes]
+
+    def _await_commit(self, append_id: int, moment: Moment) -> None:
+        self._deadlines.set((_COMMIT, str(append_id)), moment.now_ms + self._config.write_timeout_ms)
 
     def _take(self) -> list[Effect]:
         effects, self._effects = self._effects, []
