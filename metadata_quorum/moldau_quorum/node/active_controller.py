@@ -140,10 +140,9 @@ class ActiveController:
         self._queue = RequestQueue()
         self._work = Signal()
         self._woken = False
-        self._live = LiveBrokers(
-            environment, settings, self._log, wake=self._wake, image=lambda: self._projection.image
-        )
-        self._sessions = self._live.sessions
+        self.live = LiveBrokers(environment, settings, self._log, wake=self._wake, image=lambda: self._projection.image)
+        """The brokers that this controller hears while it is active."""
+        self._sessions = self.live.sessions
         self._next_rebalance_ms = self._next_token_check_ms = float("inf")
         self._decisions = self._fenced = 0
         machine.on_leadership(self._leadership_changed)
@@ -211,7 +210,7 @@ class ActiveController:
             requester=requester,
             is_forwarded=is_forwarded,
         )
-        self._live.request_arrived(request, connection, self._projection.image, now_ms)
+        self.live.request_arrived(request, connection, self._projection.image, now_ms)
         if self._queue.offer(pending):
             self._wake()
         return pending
@@ -244,7 +243,7 @@ class ActiveController:
     def connection_closed(self, connection: object) -> None:
         """Begins the grace period of the brokers whose session used a connection that has ended."""
         if self._projection.epoch is not None:
-            self._live.connection_closed(connection, self._projection.image)
+            self.live.connection_closed(connection, self._projection.image)
             self._wake()
 
     def _leadership_changed(self, leadership: Leadership) -> None:
@@ -263,7 +262,7 @@ class ActiveController:
     async def run(self) -> None:
         """Decides until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._live.run)
+            nursery.start_soon(self.live.run)
             await self._decide_forever()
 
     async def _decide_forever(self) -> None:
@@ -301,7 +300,7 @@ class ActiveController:
         self._projection.begin(leadership.epoch)
         image = self._projection.image
         now_ms = self._environment.clock.monotonic_ms()
-        self._live.begin_controller_epoch(image, now_ms)
+        self.live.begin_controller_epoch(image, now_ms)
         if self._settings.auto_leader_rebalance_enable:
             self._next_rebalance_ms = now_ms + self._settings.leader_imbalance_check_interval_ms
         if self._settings.delegation_token_secret is not None:
@@ -441,7 +440,7 @@ class ActiveController:
             context = replace(context, requester=pending.requester)
         if pending.is_forwarded:
             context = replace(context, is_forwarded=True)
-        self._live.request_waited(
+        self.live.request_waited(
             request, pending.connection, self._projection.image, pending.arrived_ms, context.now_ms
         )
         before = self._projection.last_proposal
@@ -452,7 +451,7 @@ class ActiveController:
             pending.proposal = self._projection.last_proposal
             if not pending.wrote and not isinstance(request, BrokerHeartbeatRequest):
                 pending.unconfirmed_epoch = self._projection.epoch
-            self._live.request_decided(request, response, pending.connection, self._projection.image, context.now_ms)
+            self.live.request_decided(request, response, pending.connection, self._projection.image, context.now_ms)
         pending.decided.set()
 
     async def _decide_and_propose(self, request: Request, context: Context) -> Response:

@@ -9,6 +9,7 @@ import trio
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from moldau.protocol.messages.describe_quorum import ReplicaState
 from moldau.runtime.net.layers import plain_environment
 from moldau.values import BrokerId
 from moldau_quorum.controller.cluster.sessions import BrokerSessions
@@ -93,6 +94,22 @@ class LiveBrokers:
             self.sessions.end(broker_id, session.broker_epoch, now_ms)
             self._wake()
 
+    def observers(self) -> list[ReplicaState]:
+        """Returns how far the brokers have applied the metadata log, as their last heartbeats say, by id.
+
+        A directory is not named: brokers keep no metadata log of their own.
+        """
+        past_ms = self._clock.wall_ms() - self._clock.monotonic_ms()
+        return [
+            ReplicaState(
+                replica_id=broker_id,
+                log_end_offset=session.metadata_offset,
+                last_fetch_timestamp=round(past_ms + session.heard_ms),
+                last_caught_up_timestamp=-1 if session.caught_up_ms is None else round(past_ms + session.caught_up_ms),
+            )
+            for broker_id, session in self.sessions.heard()
+        ]
+
     def connection_closed(self, connection: object, image: MetadataImage) -> None:
         """Gives the brokers whose session lived on the connection the grace period, and probes them."""
         for broker_id in self.sessions.connection_closed(connection, self._clock.monotonic_ms()):
@@ -131,6 +148,7 @@ class LiveBrokers:
                     now_ms,
                     connection=connection,
                     metadata_offset=request.current_metadata_offset,
+                    is_caught_up=request.current_metadata_offset >= image.offset,
                 )
 
     def request_waited(

@@ -279,7 +279,7 @@ def _service(
         log=log,
         machine=machine,
         metadata=MetadataService(log, machine),
-        quorum=QuorumAdmin(log, machine, listener_name=listener_name),
+        quorum=QuorumAdmin(log, machine, brokers=active.live.observers, listener_name=listener_name),
         make_inputs=_decision_inputs(environment, settings, machine),
         node_id=node_id,
         features=features,

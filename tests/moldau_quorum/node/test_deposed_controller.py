@@ -141,7 +141,7 @@ def test_an_answer_waits_for_the_changes_that_it_rests_on() -> None:
             _decide_and_propose=decide,
             _decisions=0,
             _environment=SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: 0.0)),
-            _live=SimpleNamespace(request_waited=lambda *_: None, request_decided=lambda *_: None),
+            live=SimpleNamespace(request_waited=lambda *_: None, request_decided=lambda *_: None),
             _metadata_log=SimpleNamespace(read_barrier=read_barrier),
             _projection=SimpleNamespace(epoch=3, image=None, last_proposal=earlier),
         )

@@ -61,7 +61,8 @@ class LostLog:
 
 
 def admin_of(log):
-    return QuorumAdmin(log, SimpleNamespace(image=SimpleNamespace(cluster_id="")), listener_name="CONTROLLER")
+    machine = SimpleNamespace(image=SimpleNamespace(cluster_id=""))
+    return QuorumAdmin(log, machine, brokers=list, listener_name="CONTROLLER")
 
 
 @pytest.mark.parametrize("error", [OutcomeUnknownError("leadership was lost"), NotLeaderError(2, 7)])

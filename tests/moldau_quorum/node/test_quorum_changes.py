@@ -83,6 +83,47 @@ def test_the_quorum_describes_itself_and_refuses_strangers() -> None:
     run_world(main, 41)
 
 
+def test_brokers_are_observers_of_the_quorum() -> None:
+    """An operator sees which broker lags behind the metadata, as with Kafka's ``kafka-metadata-quorum``."""
+
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        await cluster.start_brokers(1, 2, 3)
+        client = cluster.client()
+        asked = DescribeQuorumRequestPartitionData(partition_index=0)
+        request = DescribeQuorumRequest(
+            topics=[DescribeQuorumRequestTopicData(topic_name="__cluster_metadata", partitions=[asked])]
+        )
+
+        async def seen() -> tuple[dict[int, tuple[int, bool]], int]:
+            response = await client.request(request, DescribeQuorumResponse, timeout_ms=5000)
+            found = response.topics[0].partitions[0]
+            now_ms = world.node("admin").environment.clock.wall_ms()
+            observers = {
+                each.replica_id: (
+                    each.log_end_offset,
+                    0 < each.last_caught_up_timestamp <= each.last_fetch_timestamp <= now_ms,
+                )
+                for each in found.observers
+            }
+            return observers, found.high_watermark
+
+        await create(client, topic("t"))
+        with trio.fail_after(30):
+            observers, high_watermark = await seen()
+            while observers != dict.fromkeys((1, 2, 3), (high_watermark, True)):
+                await trio.sleep(0.1)
+                observers, high_watermark = await seen()
+            cluster.brokers[2].node.kill()
+            while 2 in observers:
+                await trio.sleep(0.1)
+                observers, _ = await seen()
+        assert sorted(observers) == [1, 3], "a fenced broker follows no longer"
+
+    run_world(main, 1)
+
+
 def test_a_requested_hand_over_fences_no_broker() -> None:
     """The quorum hands over on request, and brokers follow without being fenced."""
 

@@ -202,7 +202,7 @@ class Log:
 
 def answer(log, request):
     machine = SimpleNamespace(image=SimpleNamespace(cluster_id="mine"))
-    return trio.run(QuorumAdmin(log, machine, listener_name="CONTROLLER").update_voter, request)
+    return trio.run(QuorumAdmin(log, machine, brokers=list, listener_name="CONTROLLER").update_voter, request)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ commands = typer.Typer(help="Inspect the metadata quorum, and change its voters 
 def status(bootstrap_server: BootstrapServer = None) -> None:
     """Show leader, epoch, high watermark, and the lag of each replica of the metadata log.
 
-    The lag of a replica that does not answer the leader is that of its last answer.
+    Brokers are observers; their lag is that of their last heartbeat. The lag of a replica that does not answer the
+    leader is that of its last answer.
     """
     from moldau_cli.health import is_silent
 

@@ -120,13 +120,24 @@ class BrokerContext:
         Raises:
             KafkaError: this broker does not lead it; the code makes a client refresh its metadata if that can help.
         """
+        return self._replica(topic, partition, current_leader_epoch, leader_only=True)
+
+    def replica(self, topic: str, partition: int) -> Partition:
+        """Returns the local replica of a partition, which may be a follower.
+
+        Raises:
+            KafkaError: this broker has none; the code makes a client refresh its metadata if that can help.
+        """
+        return self._replica(topic, partition, -1, leader_only=False)
+
+    def _replica(self, topic: str, partition: int, current_leader_epoch: int, *, leader_only: bool) -> Partition:
         found = self.replicas.partitions.get((topic, partition))
         if found is None:
             if self.directories.is_offline(topic, partition):
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
             known = self.metadata.partition(topic, partition) is not None
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        error = found.check_access(LeaderEpoch(current_leader_epoch), leader_only=True)
+        error = found.check_access(LeaderEpoch(current_leader_epoch), leader_only=leader_only)
         if error is not ErrorCode.NONE:
             raise KafkaError(error)
         return found

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class ProducersContext(Protocol):
     """The parts of a broker needed for the requests about producers."""
 
-    def leader(self, topic: str, partition: int, current_leader_epoch: int = -1) -> Partition: ...
+    def replica(self, topic: str, partition: int) -> Partition: ...
     @property
     def producer_ids(self) -> ProducerIds: ...
 
@@ -42,8 +42,9 @@ async def handle_init_producer_id(
 def handle_describe_producers(
     context: ProducersContext, request: DescribeProducersRequest, call: Call
 ) -> DescribeProducersResponse:
-    """Returns the active producers of partitions that this broker leads (KIP-664).
+    """Returns the active producers of partitions, as this broker's replicas know them (KIP-664).
 
+    Followers answer too: an operator who looks for hanging transactions of one broker asks it about all its replicas.
     A partition that is named twice is answered once: its answer is far larger than its name.
     """
     topics: list[TopicResponse] = []
@@ -54,7 +55,7 @@ def handle_describe_producers(
         partitions: list[PartitionResponse] = []
         for index in indexes:
             try:
-                partition = context.leader(name, index)
+                partition = context.replica(name, index)
             except KafkaError as error:
                 partitions.append(
                     PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)

@@ -31,7 +31,9 @@ class Session:
     connection: object | None = None
     """The connection that carried the last heartbeat; compared by identity."""
     metadata_offset: int = -1
-    """Last offset of the metadata log that the broker has applied."""
+    """Last offset of the metadata log that the broker has applied; -1 if it has not yet said."""
+    caught_up_ms: float | None = None
+    """Time of the last heartbeat of a broker that had applied all that this controller had; None: there was none."""
     shutdown_offset: int = -1
     """Metadata offset that all other brokers must reach before this one may stop; -1 if it is not shutting down."""
 
@@ -74,8 +76,12 @@ class BrokerSessions:
         *,
         connection: object | None,
         metadata_offset: int = -1,
+        is_caught_up: bool = False,
     ) -> Session:
-        """Renews a session after a heartbeat or a registration."""
+        """Renews a session after a heartbeat or a registration.
+
+        ``is_caught_up``: ``metadata_offset`` is all that this controller has applied.
+        """
         session = self._sessions.get(broker_id)
         if session is None or session.broker_epoch != broker_epoch:
             session = self._sessions[broker_id] = Session(broker_epoch=broker_epoch, deadline_ms=0, heard_ms=now_ms)
@@ -83,6 +89,8 @@ class BrokerSessions:
         session.heard_ms = now_ms
         session.connection = connection
         session.metadata_offset = max(session.metadata_offset, metadata_offset)
+        if is_caught_up:
+            session.caught_up_ms = now_ms
         return session
 
     def remove(self, broker_id: BrokerId) -> None:
@@ -108,6 +116,10 @@ class BrokerSessions:
             and session.connection is None
             and session.deadline_ms > now_ms
         )
+
+    def heard(self) -> list[tuple[BrokerId, Session]]:
+        """Returns the brokers that have sent this controller a heartbeat, with their sessions, by id."""
+        return sorted((broker, session) for broker, session in self._sessions.items() if session.metadata_offset >= 0)
 
     def unheard(self, since_ms: float) -> list[BrokerId]:
         """Returns the brokers without a heartbeat since a time, sorted."""

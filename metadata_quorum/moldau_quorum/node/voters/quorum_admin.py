@@ -46,6 +46,8 @@ from moldau_quorum.node.request_queue import NotActiveError
 from moldau_quorum.node.voters.leadership_transfer import TransferResponse
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from moldau_quorum.log.port import MetadataLog
     from moldau_quorum.node.state_machine import MetadataStateMachine
 
@@ -65,14 +67,24 @@ NOT_COMMITTED: Final = "the change was not committed in time, and may still take
 class QuorumAdmin:
     """Answers from the log's own status."""
 
-    def __init__(self, log: MetadataLog, machine: MetadataStateMachine, *, listener_name: str) -> None:
-        """``listener_name`` is that of the controllers."""
+    def __init__(
+        self,
+        log: MetadataLog,
+        machine: MetadataStateMachine,
+        *,
+        brokers: Callable[[], Sequence[ReplicaState]],
+        listener_name: str,
+    ) -> None:
+        """``brokers`` returns those that follow the log; ``listener_name`` is that of the controllers."""
         self._log = log
         self._machine = machine
+        self._brokers = brokers
         self._listener_name = listener_name
 
     def describe_quorum(self, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
-        """Describes leader, epoch, high watermark and each replica's progress.
+        """Describes leader, epoch, high watermark and the progress of each voter and observer.
+
+        Observers are controllers without a vote, and brokers: these report their progress with each heartbeat.
 
         Raises:
             NotActiveError: this controller does not lead the quorum.
@@ -106,7 +118,10 @@ class QuorumAdmin:
                         leader_epoch=status.epoch,
                         high_watermark=status.high_watermark,
                         current_voters=[_state(replica) for replica in status.replicas if replica.is_voter],
-                        observers=[_state(replica) for replica in status.replicas if not replica.is_voter],
+                        observers=[
+                            *(_state(replica) for replica in status.replicas if not replica.is_voter),
+                            *self._brokers(),
+                        ],
                     )
                 )
             topics.append(DescribeQuorumResponseTopicData(topic_name=topic.topic_name, partitions=partitions))

@@ -273,6 +273,29 @@ def test_an_idempotent_producer_is_deduplicated() -> None:
     run_cluster(scenario)
 
 
+def test_each_replica_describes_its_producers() -> None:
+    """Kafka's ``find-hanging --broker-id`` asks a broker about the partitions that it follows too."""
+
+    async def scenario(cluster) -> None:
+        client = cluster.client(1)
+        await client.create_topic("t", replicas=2)
+        await client.create_topic("alone")
+        answer = await client.request(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4)
+        records = batch(b"x", producer_id=answer.producer_id, producer_epoch=0, base_sequence=0)
+        leaders = {name: await cluster.leader(name) for name in ("t", "alone")}
+        assert (await cluster.client(leaders["t"]).produce("t", records, acks=-1)).base_offset == 0
+        follower = 3 - leaders["t"]
+        asked = DescribeProducersRequest(topics=[TopicRequest(name="t", partition_indexes=[0])])
+        for broker in (leaders["t"], follower):
+            (found,) = (await cluster.client(broker).request(asked)).topics[0].partitions
+            assert [each.producer_id for each in found.active_producers] == [answer.producer_id]
+        asked = DescribeProducersRequest(topics=[TopicRequest(name="alone", partition_indexes=[0])])
+        (found,) = (await cluster.client(3 - leaders["alone"]).request(asked)).topics[0].partitions
+        assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    run_cluster(scenario, brokers=2)
+
+
 # --- fetch ---------------------------------------------------------------------------------------------------------
 
 
