@@ -155,6 +155,26 @@ def test_an_older_write_of_epochs_does_not_replace_a_newer_one() -> None:
 
 
 @pytest.mark.parametrize("power_lost", [False, True])
+def test_an_epoch_that_begins_during_a_flush_is_not_durable(power_lost: bool) -> None:
+    """The flush wrote the epochs as they were when it began, so the next flush must write them again."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    put(log, 3)
+    work = log.flush_work()
+    put(log, 5)
+    run_work(work)
+    assert log.epochs.is_dirty
+    log.storage.roll(2, START_MS)  # after a crash, the batches before it are not read
+    put(log, 5)
+    log.flush()
+    tick(manager, START_MS + 6000)
+    assert manager.directories[0].recovery_points.offsets[A] == 3
+    again = crash(machine, manager, power_lost=power_lost).logs[A]
+    assert (again.log_end_offset, entries(again)) == (3, [(3, 0), (5, 1)])
+
+
+@pytest.mark.parametrize("power_lost", [False, True])
 def test_a_late_write_of_epochs_does_not_remove_a_newer_one(power_lost: bool) -> None:
     """The file equals the entries again after truncations, but an older write without the last epoch is under way."""
     machine = VirtualMachine(1)
