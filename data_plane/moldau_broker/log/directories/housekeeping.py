@@ -178,8 +178,14 @@ class Housekeeping:
                 fresh[key] = offset if log.storage.truncated_to is None else min(offset, log.storage.truncated_to)
         if not directory.online or not fresh or self.room.is_full(directory.path):
             return None
-        offsets = {**directory.cleaner_offsets.offsets, **fresh}
         path = directory.path
+        rivals = {key for key, _ in self._table.rivals}
+        kept = {
+            key: offset
+            for key, offset in directory.cleaner_offsets.offsets.items()
+            if key in rivals or ((log := self._table.current.get(key)) is not None and log.parent_directory == path)
+        }
+        offsets = {**kept, **fresh}
         return directory.cleaner_offsets.work(
             offsets,
             path,

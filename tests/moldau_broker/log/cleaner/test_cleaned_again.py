@@ -11,7 +11,7 @@ import pytest
 
 from moldau.values import LeaderEpoch
 from moldau_broker.log.directories.directory import CLEANER_CHECKPOINT, read_offsets
-from moldau_broker.log.values import run_work
+from moldau_broker.log.values import TopicPartition, run_work
 from support.log.cleaner_lab import DAY, Lab
 from support.log.model import PARTITION, make_batch
 
@@ -68,6 +68,18 @@ def test_no_deleted_key_comes_back_behind_a_cut(change, runs: str) -> None:
     assert lab.log.log_end_offset > 600
     clean_twice(lab)
     assert b"gone" not in lab.values()
+
+
+def test_the_checkpoint_forgets_deleted_topics() -> None:
+    """The names of all compacted topics that there ever were stayed in the file and in memory."""
+    lab = cleaned()
+    lab.manager.delete(PARTITION, lab.now)
+    other = TopicPartition("other", 0)
+    lab.log = lab.create(other)
+    fill_past_the_old_end(lab)
+    lab.clean()
+    lab.tick()
+    assert list(read_offsets(lab.machine.disk, f"/data/{CLEANER_CHECKPOINT}")) == [other]
 
 
 def test_an_abandoned_cleaning_leaves_the_log_dirty() -> None:
