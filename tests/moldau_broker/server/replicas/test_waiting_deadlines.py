@@ -56,6 +56,28 @@ def test_a_shorter_deadline_is_kept_behind_a_longer_one(delays: tuple[int, ...])
     assert {delay: round(seconds) for delay, seconds in ended.items()} == {delay: delay for delay in delays}
 
 
+def test_a_deadline_is_kept_when_none_was_left_before() -> None:
+    """The task that expires operations sleeps without a deadline then, and each operation wakes it."""
+
+    async def main(world: World) -> list[float]:
+        clock = world.node("broker").environment.clock
+        waiters: Waiters[str, Operation] = Waiters(clock, 10)
+        took: list[float] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(waiters.run)
+            for delay in (2, 1, 3):
+                begun = trio.current_time()
+                operation = Operation()
+                waiters.watch(operation, ("partition",), clock.monotonic_ms() + delay * 1_000)
+                with trio.move_on_after(60):
+                    await operation.wait_finished()
+                took.append(round(trio.current_time() - begun))
+            nursery.cancel_scope.cancel()
+        return took
+
+    assert run_world(main, 1) == [2, 1, 3]
+
+
 class Led:
     """A partition, as far as waits know it."""
 
