@@ -259,3 +259,41 @@ def test_only_what_agrees_counts_as_replicated():
             case = leader, follower, access, start
             assert noted == [len(follower)] * counts, case
             assert (errors, has_all) == ({}, counts and len(follower) == len(leader)), case
+
+
+@pytest.mark.parametrize("refusal", ["unknown", "fenced", "below the log start", "diverging", "not a replica"])
+def test_a_refused_partition_hides_no_other_one(refusal):
+    """The high watermarks of the partitions behind it would stand still, and the follower would leave their ISRs."""
+    noted: list[int] = []
+
+    def partition(number: int) -> Any:
+        found = led((0, 1))
+        found.log.storage.log_start_offset = 0
+        found.check_access = lambda *_, **__: ErrorCode.NONE
+        answer = SimpleNamespace(error=ErrorCode.NONE)
+        found.replica = SimpleNamespace(
+            followed=lambda *_: noted.append(number) or answer,
+            state=SimpleNamespace(leader_epoch=9),
+            log_end_offset=2,
+        )
+        return found
+
+    partitions = {(b"t", number): partition(number) for number in range(3)}
+    refused = partitions[b"t", 1]
+    if refusal == "unknown":
+        del partitions[b"t", 1]
+    elif refusal == "fenced":
+        refused.check_access = lambda *_, **__: ErrorCode.FENCED_LEADER_EPOCH
+    elif refusal == "below the log start":
+        refused.log.storage.log_start_offset = 3
+    elif refusal == "diverging":
+        refused.log.end_offset_for_epoch = led((0, 0)).log.end_offset_for_epoch
+        refused.log.epochs = led((0, 0)).log.epochs
+    else:
+        refused.replica.followed = lambda *_: SimpleNamespace(error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    wanted = [FetchPartition(b"t", number, 2, 1 << 20, LeaderEpoch(9), last_fetched_epoch=1) for number in range(3)]
+    replicas: Any = MagicMock(by_raw_name=partitions)
+    query: Any = SimpleNamespace(version=12, replica_id=2, replica_epoch=5)
+    errors, has_all = FollowerPositions(replicas).note(query, wanted, 0.0)
+    assert (noted, has_all) == ([0, 2], False)
+    assert errors == ({1: ErrorCode.NOT_LEADER_OR_FOLLOWER} if refusal == "not a replica" else {})
