@@ -97,7 +97,8 @@ class IsrProposal:
     broker_epochs: tuple[int, ...]  # of ``isr``, same order; -1 where unknown (KIP-903)
     leader_epoch: LeaderEpoch
     partition_epoch: int
-    joining: BrokerId = NO_BROKER  # the replica to admit; NO_BROKER for a removal
+    joining: BrokerId = NO_BROKER  # the replica to admit; NO_BROKER for any other proposal
+    reports_recovery: bool = False  # the ISR stays as it is (KIP-704)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -557,6 +558,7 @@ class Replica:
             leader_epoch=self.state.leader_epoch,
             partition_epoch=self.state.partition_epoch,
             joining=joining,
+            reports_recovery=isr == self.state.isr,
         )
         return self._proposal
 

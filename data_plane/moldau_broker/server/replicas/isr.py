@@ -147,7 +147,7 @@ class IsrAlterations:
                     # The metadata may have brought the new ISR already, so the replica's state does not tell.
                     admits = proposal.joining != NO_BROKER
                     self._expands += admits
-                    self._shrinks += not admits
+                    self._shrinks += not (admits or proposal.reports_recovery)
                     self._logger.info("isr-changed", partition=key, isr=proposal.isr)
                 else:
                     self._failed += 1

@@ -313,7 +313,7 @@ class ReplicaManager:
             effects = partition.replica.tick(now_ms, self.eligible)
             if effects.proposal is not None:
                 self._logger.info(
-                    "isr-shrink-proposed",
+                    "recovery-reported" if effects.proposal.reports_recovery else "isr-shrink-proposed",
                     partition=partition.key,
                     isr=partition.replica.state.isr,
                     proposed=effects.proposal.isr,
