@@ -297,6 +297,24 @@ def test_a_learner_of_another_directory_starts_from_nothing(named_again):
     assert core.directories.of(core.configuration, 4) == UUID(int=44)
 
 
+def test_a_member_that_keeps_up_with_steady_writes_is_caught_up():
+    """DescribeQuorum shows the time; the leader has written more whenever an answer arrives (KIP-836)."""
+    core = leader()
+    sent_to(core, 2)
+    for _ in range(50):
+        held = core.log.last_index
+        core.propose(b"x")
+        sent_to(core, 2)
+        receive(core, 2, AppendResponse(epoch=4, accepted=True, match_index=held), core.now_ms + 10)
+    assert core.leader.progress[2].match < core.log.last_index
+    assert core.leader.progress[2].last_caught_up_ms == core.now_ms - 10
+    behind = core.leader.progress[2].match
+    for _ in range(3):
+        core.propose(b"x")
+        receive(core, 2, AppendResponse(epoch=4, accepted=True, match_index=behind), core.now_ms + 10)
+    assert core.leader.progress[2].last_caught_up_ms < core.now_ms - 30, "it has stopped to take entries"
+
+
 def test_a_node_that_installs_a_snapshot_is_not_dead():
     """It may take seconds; with another voter down, the leader would resign because it hears no majority."""
     core = follower()

@@ -247,8 +247,7 @@ class LeaderRole:
                 return
         if progress.accepted(match_index):
             self.advance_commit()
-        if progress.match == core.log.last_index:
-            progress.last_caught_up_ms = core.now_ms
+        progress.compare_with_leader(core.log.last_index, core.now_ms)
         self._complete_directories()
         self._flush_wanted = True
 

@@ -41,6 +41,8 @@ class Progress:
     last_sent_ms: float = float("-inf")
     last_caught_up_ms: float = float("-inf")
     """When it was last known to hold all that the leader held."""
+    leader_end: tuple[int, float] = (0, float("-inf"))
+    """The leader's last index at the member's last acceptance, and the time of that."""
     answered: bool = False
     """Whether it has answered in this epoch."""
     read_sequence: int = 0
@@ -87,6 +89,17 @@ class Progress:
         if self.state is ProgressState.PROBE:
             self.become_replicate()
         return advanced
+
+    def compare_with_leader(self, last_index: int, now_ms: float) -> None:
+        """Notes whether the member has all of the leader's log now, or all that it had at the last acceptance.
+
+        Under steady writes a member never has all that the leader has by the time its answer arrives.
+        """
+        if self.match >= last_index:
+            self.last_caught_up_ms = now_ms
+        elif self.match >= self.leader_end[0]:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, self.leader_end[1])
+        self.leader_end = (last_index, now_ms)
 
     def become_replicate(self) -> None:
         """Sends on from ``match``, up to which the logs agree."""
