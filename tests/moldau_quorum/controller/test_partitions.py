@@ -323,9 +323,12 @@ MovingPartitionMachine.TestCase.settings = settings(max_examples=examples(60), s
 TestMovingPartitionMachine = MovingPartitionMachine.TestCase
 
 
-def balanced(controller: ModelController, *, limit: int) -> list:
+def balanced(controller: ModelController, *, limit: int, percentage: int = 10) -> list:
     """Returns what a rebalance of a small cluster would write, in one slice."""
-    slices = with_last(balance_leaders(DecisionView(controller.image, controller.context()), limit=limit))
+    context = controller.context()
+    allowed = replace(context.settings, leader_imbalance_per_broker_percentage=percentage)
+    view = DecisionView(controller.image, replace(context, settings=allowed))
+    slices = with_last(balance_leaders(view, limit=limit))
     return [record for records in slices for record in records]
 
 
@@ -341,6 +344,8 @@ def test_leaders_move_back_when_too_many_are_elsewhere() -> None:
     for number in range(30):
         assert controller.alter("t", [1, 2, 3], number).error_code == 0
     assert len(balanced(controller, limit=4)) == 4
+    assert balanced(controller, limit=100, percentage=100) == [], "not above what is allowed, though all are elsewhere"
+    assert len(balanced(controller, limit=100, percentage=99)) == 10
     records = balanced(controller, limit=100)
     assert len(records) == 10
     controller.apply(records)

@@ -1,10 +1,12 @@
-"""Goal: an ISR that was proposed for a deleted topic is never proposed for a new topic of the same name.
+"""Goal: an ISR whose request failed takes the place of no newer one, of the same topic or of the next of its name.
 
-Method: the task that sends proposals, with a controller that fails once, during which the topic is created again.
+Method: the task that sends proposals, with a controller that fails once, during which the topic is created again, or
+newer metadata arrive.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -77,3 +79,33 @@ def test_the_proposal_of_a_deleted_topic_is_not_sent_again() -> None:
         [(2, 1)],
     ]
     assert asked[1].topics[0].partitions[0].partition_epoch == 1
+
+
+def test_a_newer_proposal_outlives_the_failure_of_an_older_one() -> None:
+    """Metadata resolve the first one before its request fails. The replica waits for the second, and makes no third."""
+    newer = replace(PROPOSAL, isr=(BrokerId(1),), broker_epochs=(5,), partition_epoch=1, joining=BrokerId(-1))
+    asked: list[int] = []
+
+    async def main(world: World) -> None:
+        replicas: Any = SimpleNamespace(
+            partitions={KEY: replica_of(1, PROPOSAL)},
+            alterations=AlterPartitionQueue(partitions_max=10, backoff_ms=50.0),
+        )
+
+        async def request(request: AlterPartitionRequest, *_: object, **__: object) -> AlterPartitionResponse:
+            await trio.lowlevel.checkpoint()
+            asked.extend(each.partition_epoch for topic in request.topics for each in topic.partitions)
+            if len(asked) == 1:
+                replicas.partitions[KEY].replica.proposal = newer
+                replicas.alterations.submit(KEY, newer)
+                raise ControllerUnavailableError
+            await trio.sleep_forever()
+
+        replicas.alterations.submit(KEY, PROPOSAL)
+        controller: Any = SimpleNamespace(request=request)
+        clock = world.node("broker").environment.clock
+        with trio.move_on_after(10):
+            await IsrAlterations(clock, BrokerId(1), controller, lambda: 5).run(replicas)
+
+    run_world(main, 1)
+    assert asked == [0, 1]
