@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import trio
 
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -64,6 +65,34 @@ def test_a_stopping_broker_waits_for_one_offset() -> None:
         session = live.sessions.get(BrokerId(1))
         assert session is not None
         assert session.shutdown_offset == model.image.offset
+
+    play(story)
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "its connection has ended", "a later one over another connection"])
+def test_a_heartbeat_that_waited_renews_the_session_it_came_for(meanwhile: str) -> None:
+    """The controller decides it late. A broker that died meanwhile is fenced after the grace period all the same."""
+    model = ModelController()
+    model.join(1)
+    settings = Settings.of(CONFIG)
+    beat = BrokerHeartbeatRequest(broker_id=1, broker_epoch=model.image.brokers[1].broker_epoch)
+
+    def story(live: LiveBrokers) -> None:
+        connection, other = object(), object()
+        live.begin_controller_epoch(model.image, 0.0)
+        live.request_arrived(beat, connection, model.image, 10.0)
+        if meanwhile == "its connection has ended":
+            live.sessions.connection_closed(connection, 20.0)
+            expected = None, 20.0 + settings.broker_session_grace_ms
+        elif meanwhile == "a later one over another connection":
+            live.request_arrived(beat, other, model.image, 20.0)
+            expected = other, 20.0 + settings.broker_session_timeout_ms
+        else:
+            expected = connection, 500.0 + settings.broker_session_timeout_ms
+        live.request_waited(beat, connection, model.image, 10.0, 500.0)
+        session = live.sessions.get(BrokerId(1))
+        assert session is not None
+        assert (session.connection, session.deadline_ms) == expected
 
     play(story)
 
