@@ -134,3 +134,26 @@ def test_the_controller_wakes_when_something_is_due(due: str) -> None:
         return trio.current_time()
 
     assert trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)) == pytest.approx(5)
+
+
+@pytest.mark.parametrize(("late_ms", "extended"), [(50.0, []), (4_000.0, [4_000.0])])
+def test_a_stall_of_the_process_is_no_silence_of_brokers(late_ms: float, extended: list[float]) -> None:
+    """Stopped or starved, the controller could not hear the heartbeats that came meanwhile."""
+    found: list[float] = []
+
+    def monotonic_ms() -> float:
+        now_ms = trio.current_time() * 1_000
+        return now_ms + late_ms if now_ms >= 5_000 else now_ms
+
+    controller: Any = SimpleNamespace(
+        _environment=SimpleNamespace(clock=SimpleNamespace(monotonic_ms=monotonic_ms)),
+        _log=SimpleNamespace(warning=lambda *_, **__: None),
+        _projection=SimpleNamespace(epoch=1),
+        _sessions=SimpleNamespace(next_deadline_ms=lambda: 5_000.0, extend=found.append),
+        _next_rebalance_ms=math.inf,
+        _next_token_check_ms=math.inf,
+        _work=Signal(),
+        _woken=False,
+    )
+    trio.run(ActiveController._wait_for_work, controller, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert found == pytest.approx(extended)
