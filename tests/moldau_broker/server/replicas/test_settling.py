@@ -124,13 +124,17 @@ def test_appends_during_one_sync_cost_one_more(acks: int, monkeypatch: pytest.Mo
     run_cluster(scenario)
 
 
-def test_a_follower_acknowledges_only_after_its_own_sync() -> None:
+@pytest.mark.parametrize("policy", ["from the beginning", "set later"])
+def test_a_follower_acknowledges_only_after_its_own_sync(policy: str) -> None:
     """A follower acknowledges no records before its own sync, and delays no other topic."""
 
     async def scenario(cluster: Cluster) -> None:
         client = cluster.client(1)
-        await client.create_topic("synced", replicas=2, flush_messages="1")
+        at_once = {"flush_messages": "1"} if policy == "from the beginning" else {}
+        await client.create_topic("synced", replicas=2, **at_once)
         await client.create_topic("t", replicas=2)
+        if not at_once:
+            await set_policy(cluster, "synced", 1)
         leader = await cluster.leader("synced")
         follower = 3 - leader
         client, other = cluster.client(leader), cluster.client(await cluster.leader("t"))
