@@ -278,8 +278,6 @@ class GroupClient:
                 client.logger.warning("heartbeat-refused", group=self._group_id, error=error)
                 self._refused = error
                 step = Next.FIND_COORDINATOR
-            if step is Next.GO_ON:
-                self._refused = None
             if step in (Next.GO_ON, Next.JOIN_AGAIN):
                 alive_ms = client.now_ms
             elif step is Next.FIND_COORDINATOR:
@@ -300,8 +298,11 @@ class GroupClient:
             purpose=GROUP_PURPOSE,
         )
         if generation != (membership.generation, membership.member_id) or not membership.sends_heartbeats:
-            return Next.GO_ON
-        return membership.on_heartbeat(ErrorCode.of(response.error_code))
+            return Next.GO_ON  # it says nothing about the present membership, nor about what was refused since
+        step = membership.on_heartbeat(ErrorCode.of(response.error_code))
+        if step is Next.GO_ON:
+            self._refused = None
+        return step
 
     def check(self) -> None:
         """Reports what the coordinator has refused for good in the background since the last call.

@@ -16,6 +16,7 @@ from moldau.consumer.group import OffsetsRefusedError
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
+from moldau.protocol.messages.heartbeat import HeartbeatResponse
 from moldau.protocol.messages.list_offsets import ListOffsetsResponse
 from moldau.protocol.messages.offset_commit import (
     OffsetCommitResponse,
@@ -83,6 +84,36 @@ def test_a_fenced_instance_is_reported_by_an_automatic_commit():
             consumer.subscribe(["t"])
             assert await take(consumer, 10) == numbers(0, 10)
             cluster.fail_next(ApiKey.OFFSET_COMMIT, ErrorCode.FENCED_INSTANCE_ID)
+            assert await polled(consumer, 10) == ([], [ErrorCode.FENCED_INSTANCE_ID])
+
+    simulate(scenario)
+
+
+def test_a_heartbeat_under_way_hides_no_fenced_instance():
+    """Its answer comes after that of the automatic commit, before the next poll, and counts no more."""
+
+    async def scenario(cluster, open_consumer):
+        fill(cluster.add_topic("t")[0], 0, 10)
+        config = {"group_id": "g", "group_instance_id": "i", "auto_commit_interval_ms": 500}
+        async with open_consumer(heartbeat_interval_ms=300, **config) as consumer:
+            consumer.subscribe(["t"])
+            assert await take(consumer, 10) == numbers(0, 10)
+            asked = trio.Event()
+
+            def handle(broker, request):
+                async def answer():
+                    asked.set()
+                    await trio.sleep(2)
+                    return HeartbeatResponse(error_code=ErrorCode.FENCED_INSTANCE_ID)
+
+                return answer
+
+            await trio.sleep(1)
+            cluster.handlers[ApiKey.HEARTBEAT] = handle
+            await asked.wait()
+            cluster.fail_next(ApiKey.OFFSET_COMMIT, ErrorCode.FENCED_INSTANCE_ID)
+            await consumer.poll(0)  # begins the automatic commit
+            await trio.sleep(4)
             assert await polled(consumer, 10) == ([], [ErrorCode.FENCED_INSTANCE_ID])
 
     simulate(scenario)
