@@ -2,7 +2,7 @@
 
 The accumulator decides, the sender performs. One loop looks for ready partitions and drains them into one Produce
 request for each leader (at most ``max.in.flight.requests.per.connection`` at a time). It sleeps until a record, an
-answer, metadata or a deadline wakes it. One short task waits for each answer.
+answer, metadata or a deadline wakes it. One short task waits for each answer; with acks=0 for the transport.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ class Sender:
         self._client = client
         self._accumulator = accumulator
         self._acks = acks
+        # Without answers, one request at a time is handed to the transport, which alone slows the producer down.
+        self._in_flight_max = accumulator.limits.in_flight_max if acks else 1
         self._transactional_id = transactional_id
         self._in_flight: dict[int, int] = {}
         self._loop = StepLoop(client.environment.clock, client.changed)
@@ -113,7 +115,7 @@ class Sender:
             del self._stuck_since_ms[node_id]
         for node_id, queues in ready.by_node.items():
             self._stuck_since_ms.setdefault(node_id, now_ms)
-            if self._in_flight.get(node_id, 0) >= accumulator.limits.in_flight_max:
+            if self._in_flight.get(node_id, 0) >= self._in_flight_max:
                 continue
             connection = client.connection_nowait(node_id)
             if connection is None:
@@ -161,12 +163,8 @@ class Sender:
                 version = connection.version_for(request, _IMPLICIT_TRANSACTION_VERSION - 1)
             if self._acks == 0:
                 connection.submit_without_response(request, version)
-                self.counters.sending(batches, self._client.now_ms)
-                self.counters.ended(None, self._client.now_ms)
-                self._loop.nursery.start_soon(self._flush_connection, connection)
-                for batch in batches:
-                    self._accumulator.settle(batch, ErrorCode.NONE, self._client.now_ms)
-                self._settled(batches)
+                self._begun(node_id, batches)
+                self._loop.nursery.start_soon(self._hand_over, node_id, connection, batches)
                 return
             pending = connection.submit(request, version)
         except KafkaError as error:
@@ -177,17 +175,39 @@ class Sender:
         except OSError:
             self._unanswered(batches)
             return
-        self._in_flight[node_id] = self._in_flight.get(node_id, 0) + 1
-        self.counters.sending(batches, self._client.now_ms)
+        self._begun(node_id, batches)
         leaders = [(batch.partition, batch.leader[1]) for batch in batches if batch.leader is not None]
         awaited = self._client.silence.sent(connection, node_id, leaders)
         self._loop.nursery.start_soon(self._receive, awaited, pending, by_topic)
 
-    async def _flush_connection(self, connection: RpcConnection) -> None:
+    def _begun(self, node_id: int, batches: list[ProducerBatch]) -> None:
+        self._in_flight[node_id] = self._in_flight.get(node_id, 0) + 1
+        self.counters.sending(batches, self._client.now_ms)
+
+    def _ended(self, node_id: int, latency_ms: float | None) -> None:
+        self._in_flight[node_id] -= 1
+        self.counters.ended(latency_ms, self._client.now_ms)
+        self.wake()
+
+    async def _hand_over(self, node_id: int, connection: RpcConnection, batches: list[ProducerBatch]) -> None:
+        """Settles the batches of a request without an answer as soon as the transport has taken its bytes, as Kafka.
+
+        Until then they use memory and count as in flight: a broker that reads nothing would otherwise cost memory
+        without a bound, and a producer that closes would drop them.
+        """
+        timeout_ms = self._client.request_timeout_ms
         try:
-            await connection.flush()
-        except OSError as error:
+            with trio.fail_after(timeout_ms / 1000):
+                await connection.flush()
+        except TRANSPORT_ERRORS as error:
+            connection.fail(f"the peer reads no bytes within {timeout_ms} ms")  # no effect if it has ended otherwise
             self._client.logger.info("connection-lost", error=error)
+            self._unanswered(batches)
+        else:
+            for batch in batches:
+                self._settle(batch, ErrorCode.NONE)
+        finally:
+            self._ended(node_id, None)
 
     # --- answers
 
@@ -214,9 +234,7 @@ class Sender:
             self._answered(node_id, response, by_topic)
         finally:
             self._client.silence.ended(awaited)
-            self._in_flight[node_id] -= 1
-            self.counters.ended(latency_ms, self._client.now_ms)
-            self.wake()
+            self._ended(node_id, latency_ms)
 
     def _unanswered(self, batches: list[ProducerBatch]) -> None:
         self._client.request_update()

@@ -1,0 +1,109 @@
+"""Goal: with acks=0 a record counts as sent, and its memory as free, once the transport has taken its bytes.
+
+Method: producers against a small cluster on virtual time, whose broker does not read for a while.
+"""
+
+import pytest
+import trio
+
+from moldau import KafkaError, Producer
+from moldau.producer.intake import BufferExhaustedError
+from moldau_jepsen.world.world import run_world
+from support.client.fake_cluster import FakeCluster
+
+VALUE = b"v" * 10_000
+BUFFER = 1_000_000
+
+
+def simulate(scenario):
+    """Runs ``scenario(part, broker, open_producer)`` with a topic of one partition and its broker."""
+
+    async def main(world):
+        cluster = FakeCluster(world, 1)
+        cluster.start()
+        (part,) = cluster.add_topic("t")
+        environment = world.node("client").environment
+
+        def producer(**config):
+            given = {"bootstrap.servers": cluster.bootstrap, "acks": "0", "buffer.memory": BUFFER}
+            return Producer(given | {k.replace("_", "."): v for k, v in config.items()}, environment=environment)
+
+        return await scenario(part, world.node(cluster.brokers[1]), producer)
+
+    run_world(main, 1)
+
+
+async def send_until_full(producer):
+    """Sends until a record finds no memory; returns how many were sent."""
+    for sent in range(1_000):
+        try:
+            await producer.send("t", VALUE)
+        except BufferExhaustedError:
+            return sent
+        await trio.sleep(0.001)
+    raise AssertionError("the memory takes records without a bound")
+
+
+def test_closing_sends_what_the_connection_still_has():
+    """The block ended while most of the bytes waited in the connection, and they were dropped."""
+
+    async def scenario(part, broker, open_producer):
+        async with open_producer(buffer_memory=10 * BUFFER) as producer:
+            for _ in range(500):
+                await producer.send("t", VALUE)
+        await trio.sleep(1)
+        assert len(part.values()) == 500
+
+    simulate(scenario)
+
+
+def test_a_flush_waits_until_the_transport_has_all_bytes():
+    async def scenario(part, broker, open_producer):
+        async with open_producer() as producer:
+            await (await producer.send("t", VALUE))
+            broker.pause()
+            last = [await producer.send("t", VALUE) for _ in range(50)][-1]
+            with trio.move_on_after(5) as waiting:
+                await producer.flush()
+            assert waiting.cancelled_caught
+            assert not last.is_done
+            broker.resume()
+            await producer.flush()
+            assert last.result().offset == -1
+
+    simulate(scenario)
+
+
+def test_records_that_no_broker_reads_fill_the_memory():
+    """They left ``buffer.memory`` at once, and took memory without a bound in the connection."""
+
+    async def scenario(part, broker, open_producer):
+        async with open_producer(max_block_ms=2000) as producer:
+            await (await producer.send("t", VALUE))
+            broker.pause()
+            sent = await send_until_full(producer)
+            assert sent * len(VALUE) <= 1.5 * BUFFER, "what fits into the memory, and what the transport takes"
+            broker.resume()
+        await trio.sleep(1)
+        assert len(part.values()) == 1 + sent
+
+    simulate(scenario)
+
+
+def test_a_broker_that_reads_nothing_is_given_up():
+    """As for requests with an answer, after ``request.timeout.ms``; the records fail after ``delivery.timeout.ms``."""
+
+    async def scenario(part, broker, open_producer):
+        config = {"request_timeout_ms": 2000, "delivery_timeout_ms": 10_000}
+        async with open_producer(**config) as producer:
+            await (await producer.send("t", VALUE))
+            broker.pause()
+            began_s = trio.current_time()
+            last = [await producer.send("t", VALUE) for _ in range(50)][-1]
+            with pytest.raises(KafkaError, match="not delivered within 10000 ms"):
+                await last
+            assert trio.current_time() - began_s == pytest.approx(10, abs=0.5)
+            broker.resume()
+            await (await producer.send("t", VALUE))
+
+    simulate(scenario)
