@@ -184,6 +184,26 @@ def test_a_snapshot_contains_writes_that_are_not_committed_yet() -> None:
     assert batches_of(driver.answers[answer][key()]) == [(0, 3, 2, 1)]
 
 
+@pytest.mark.parametrize("committed", [0, 1, 2])
+def test_writes_that_follow_a_committed_one_count(committed: int) -> None:
+    """Writes of one share-partition are committed one by one, and the next ones are decided on all of them."""
+    driver = begun(ShareConfig(updates_per_snapshot=3), auto_commit=False)
+    driver.send((key(), Read(leader_epoch=5)))
+    for offset in range(2):
+        driver.send((key(), write((offset, offset, 2, 1), leader_epoch=5)))
+    driver.commit(committed)
+    read = driver.send((key(), Read(leader_epoch=5)))
+    assert read not in driver.answers, "it waits for the last of them"
+    assert driver.codes(driver.send((key(), Read(leader_epoch=4)))) == [ErrorCode.FENCED_LEADER_EPOCH]
+    driver.send((key(), write((2, 2, 2, 1), leader_epoch=5)))
+    driver.commit()
+    assert batches_of(driver.answers[read][key()]) == [(0, 1, 2, 1)]
+    assert snapshots_in(driver) == [True, False, False, False, True]
+    driver.fail_over()
+    read = driver.send((key(), Read(leader_epoch=5)))
+    assert batches_of(driver.answers[read][key()]) == [(0, 2, 2, 1)]
+
+
 def test_a_read_waits_for_the_writes_that_it_shows() -> None:
     driver = begun(auto_commit=False)
     wrote = driver.send((key(), write((0, 3, 2, 1), leader_epoch=-1)))
