@@ -128,6 +128,20 @@ def test_lock_expires():
     run(scenario, share_record_lock_duration_ms="15000", share_delivery_count_limit="2")
 
 
+def test_a_lock_ends_without_another_request():
+    """The delivery counts for the next leader, even if no member asks the present one again."""
+
+    async def scenario(cluster):
+        await cluster.client(1).produce("t", batch(b"0", b"1"))
+        assert acquired(await Member(cluster, 1, "a").fetch(0, max_wait_ms=1000)) == {0: [(0, 1, 1)]}
+        await trio.sleep(14)
+        assert not any(cluster.memory.records.values())
+        await trio.sleep(2)
+        assert list(cluster.memory.records.values()) == [dict.fromkeys((0, 1), (RecordState.AVAILABLE, 1))]
+
+    run(scenario, share_record_lock_duration_ms="15000")
+
+
 def test_renewal_keeps_the_lock():
     """A member that renews keeps its records (KIP-1222); a renewal fetches nothing, and must say so."""
 
