@@ -301,7 +301,7 @@ class Producer(AioClient, Generic[KeyIn, ValueIn]):
         Raises:
             TimeoutError: records are pending after ``timeout_ms``.
         """
-        limit_ms = max(0.0, arguments.milliseconds("flush", timeout_ms))
+        limit_ms = arguments.milliseconds("flush", timeout_ms)
         await self._portal.call_async(lambda: self._opened().flush(limit_ms))
 
     async def partitions_for(self, topic: str) -> tuple[PartitionInfo, ...]:

@@ -67,7 +67,7 @@ class ShareConsumer(ShareCalls, AioClient, Generic[KeyOut, ValueOut]):
 
         Takes at most ``timeout_ms``. An error of the callback is raised once the consumer is closed.
         """
-        limit_ms = max(0.0, arguments.milliseconds("close", timeout_ms))
+        limit_ms = arguments.milliseconds("close", timeout_ms)
         self._portal.check_closer()
         self._is_closed = True
         await self._portal.shut(gives_up=False, closing=lambda opened: opened.close(limit_ms))

@@ -91,7 +91,7 @@ class Consumer(ConsumerCalls, PortalClient, Generic[KeyOut, ValueOut]):
 
         Takes at most ``timeout_ms``. An error of a rebalance callback is raised once the consumer is closed.
         """
-        limit_ms = max(0.0, arguments.milliseconds("close", timeout_ms))
+        limit_ms = arguments.milliseconds("close", timeout_ms)
         self._end_iteration(gives_up=False)
         self._portal.stop(gives_up=False, closing=lambda opened: opened.close(limit_ms))
 

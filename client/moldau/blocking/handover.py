@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import trio
 
+from moldau.cluster import arguments
 from moldau.cluster.interceptors import on_acknowledgement
 from moldau.producer import (
     AbortableTransactionError,
@@ -356,13 +357,14 @@ class Handover:
         self.end()
         await self._producer.close(max(0.0, 1000 * (until - trio.current_time())))
 
-    async def _wait_taken(self, timeout_ms: float | None) -> float | None:
+    async def _wait_taken(self, call: str, timeout_ms: float | None) -> float | None:
         """Waits until the records before are taken; returns the time that is left of ``timeout_ms``.
 
         Raises:
             KafkaError: REQUEST_TIMED_OUT; by default after ``max.block.ms``.
+            ValueError: the time limit is negative.
         """
-        limit_ms = self._producer.intake.max_block_ms if timeout_ms is None else max(0.0, timeout_ms)
+        limit_ms = arguments.time_limit(call, timeout_ms, self._producer.intake.max_block_ms)
         began = trio.current_time()
         with trio.move_on_after(limit_ms / 1000) as scope:
             await self.wait_empty()
@@ -388,22 +390,22 @@ class Handover:
 
     async def begin_transaction(self) -> None:
         """Begins a transaction once the records before it are taken."""
-        await self._wait_taken(None)
+        await self._wait_taken("begin_transaction", None)
         self._producer.begin_transaction()
         self._refused = None
 
     async def commit_transaction(self, timeout_ms: float | None) -> None:
         """Commits once its records are taken; refuses if the producer refused a record of the transaction."""
-        left_ms = await self._check_taken(timeout_ms)
+        left_ms = await self._check_taken("commit_transaction", timeout_ms)
         await self._producer.commit_transaction(left_ms)
 
     async def prepare_transaction(self, timeout_ms: float | None) -> PreparedTransaction:
         """Hands the transaction over once its records are taken; refuses as ``commit_transaction``."""
-        left_ms = await self._check_taken(timeout_ms)
+        left_ms = await self._check_taken("prepare_transaction", timeout_ms)
         return await self._producer.prepare_transaction(left_ms)
 
-    async def _check_taken(self, timeout_ms: float | None) -> float | None:
-        left_ms = await self._wait_taken(timeout_ms)
+    async def _check_taken(self, call: str, timeout_ms: float | None) -> float | None:
+        left_ms = await self._wait_taken(call, timeout_ms)
         if self._refused is not None and not isinstance(self._refused, TransactionError):
             code = self._refused.code if isinstance(self._refused, KafkaError) else ErrorCode.INVALID_RECORD
             why = f"a record of the transaction could not be sent: {self._refused}"
@@ -412,6 +414,7 @@ class Handover:
 
     async def abort_transaction(self, timeout_ms: float | None) -> None:
         """Aborts the transaction; its records that wait in the queue fail, because they were never sent."""
+        arguments.time_limit("abort_transaction", timeout_ms, self._producer.intake.max_block_ms)
         if self._producer.intake.is_transactional:
             if self._in_hand is not None:
                 self._in_hand.cancel()

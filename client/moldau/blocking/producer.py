@@ -49,7 +49,7 @@ class BlockingDelivery(PendingDelivery["Producer[Any, Any]"]):
         Raises:
             TimeoutError: the outcome is unknown after ``timeout_ms``.
         """
-        limit_ms = max(0.0, arguments.milliseconds("result", timeout_ms))
+        limit_ms = arguments.milliseconds("result", timeout_ms)
         if not self.is_done:
             self._owner.wait_delivery(self, limit_ms)
         return self.outcome()
@@ -270,7 +270,7 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
         Raises:
             TimeoutError: records are pending after ``timeout_ms``.
         """
-        limit_ms = max(0.0, arguments.milliseconds("flush", timeout_ms))
+        limit_ms = arguments.milliseconds("flush", timeout_ms)
         self._portal.call(self._opened().flush, limit_ms)
 
     def partitions_for(self, topic: str) -> tuple[PartitionInfo, ...]:

@@ -160,12 +160,23 @@ def pattern(call: str, value: object) -> None:
 
 
 def milliseconds(call: str, value: object, name: str = "timeout_ms") -> float:
-    """Returns a duration."""
+    """Returns a duration.
+
+    Raises:
+        ValueError: it is negative, or NaN.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         refuse(call, name, "a number of milliseconds", value, "; math.inf waits without end" if value is None else "")
     if value != value:  # NaN
         raise ArgumentValueError(f"{call}: {name} is not a number")
+    if value < 0:
+        raise ArgumentValueError(f"{call}: {name} must be 0 or more, not {value}")
     return value
+
+
+def time_limit(call: str, value: object, default_ms: float) -> float:
+    """Returns the time limit of a call in milliseconds; without one (None) it is ``default_ms``."""
+    return default_ms if value is None else milliseconds(call, value)
 
 
 # --- several values

@@ -150,8 +150,7 @@ class TelemetryHandle:
         """
         client = self._client
         check_has_instance_id(client.config)
-        given_ms = client.request_timeout_ms if timeout_ms is None else timeout_ms
-        limit_ms = arguments.milliseconds("client_instance_id", given_ms)
+        limit_ms = arguments.time_limit("client_instance_id", timeout_ms, client.request_timeout_ms)
         with trio.move_on_after(limit_ms / 1000):
             await self._offered.wait()
             shell = self._loaded()

@@ -185,6 +185,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
 
         Takes at most ``timeout_ms``. An error of a rebalance callback is raised once the consumer is closed.
         """
+        arguments.milliseconds("close", timeout_ms)
         if self._is_closed:
             await trio.lowlevel.checkpoint()
             return
@@ -502,7 +503,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         """
         client, fetcher = self._opened()
         found = self._position("position", partition)
-        limit_ms = self._api_timeout_ms if timeout_ms is None else arguments.milliseconds("position", timeout_ms)
+        limit_ms = arguments.time_limit("position", timeout_ms, self._api_timeout_ms)
         return await wait_position(client, fetcher, found, limit_ms)
 
     def position_nowait(self, partition: tuple[str, int]) -> int | None:

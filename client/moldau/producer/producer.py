@@ -148,6 +148,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
 
         It aborts an open transaction, and waits for a commit under way. Calls of other tasks that wait then end.
         """
+        arguments.milliseconds("close", timeout_ms)
         if self._intake.is_closed:
             await trio.lowlevel.checkpoint()
             return

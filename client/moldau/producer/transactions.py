@@ -82,7 +82,8 @@ class Transactions:
 
     async def init(self, timeout_ms: float | None = None) -> None:
         """Gets the producer id; fences earlier producers of the transactional id and ends their transaction."""
-        await self._known(self.manager.begin_init(), "initialize transactions", timeout_ms)
+        limit_ms = self._limit_ms("init_transactions", timeout_ms)
+        await self._known(self.manager.begin_init(), "initialize transactions", limit_ms)
 
     def begin(self) -> None:
         """Begins a transaction, at the cluster's present level of ``transaction.version``."""
@@ -121,6 +122,7 @@ class Transactions:
     ) -> None:
         """Commits offsets with the transaction; returns when their coordinator has them."""
         call = "send_offsets_to_transaction"
+        limit_ms = self._limit_ms(call, timeout_ms)
         given = {
             partition: OffsetToCommit(offset=offset, leader_epoch=epoch, metadata=metadata)
             for partition, offset, epoch, metadata in arguments.committed_offsets(call, offsets)
@@ -128,14 +130,16 @@ class Transactions:
         if not isinstance(group, GroupMetadata):
             group = GroupMetadata(group_id=arguments.text(call, "group", group))
         outcome = self.manager.send_offsets(given, group)
-        await self._known(outcome, "send offsets to the transaction", timeout_ms)
+        await self._known(outcome, "send offsets to the transaction", limit_ms)
 
     async def commit(self, timeout_ms: float | None = None) -> None:
         """Delivers every record of the transaction and commits it."""
-        await self._known(self.manager.begin_commit(), "commit the transaction", timeout_ms)
+        limit_ms = self._limit_ms("commit_transaction", timeout_ms)
+        await self._known(self.manager.begin_commit(), "commit the transaction", limit_ms)
 
     async def prepare(self, timeout_ms: float | None = None) -> PreparedTransaction:
         """Delivers every record and offset of the transaction and returns what ends it elsewhere."""
+        limit_ms = self._limit_ms("prepare_transaction", timeout_ms)
         self.manager.check_sending()
         accumulator = self._accumulator
         accumulator.flushes += 1
@@ -146,7 +150,7 @@ class Transactions:
             return is_settled and not accumulator.incomplete
 
         try:
-            await self._until(is_delivered, "deliver the transaction's records", timeout_ms)
+            await self._until(is_delivered, "deliver the transaction's records", limit_ms)
         finally:
             accumulator.flushes -= 1
         prepared = self.manager.prepared()
@@ -155,9 +159,10 @@ class Transactions:
 
     async def abort(self, timeout_ms: float | None = None) -> None:
         """Drops unsent records and aborts the transaction."""
+        limit_ms = self._limit_ms("abort_transaction", timeout_ms)
         outcome = self.manager.begin_abort()
         self._drop_unsent()
-        await self._known(outcome, "abort the transaction", timeout_ms)
+        await self._known(outcome, "abort the transaction", limit_ms)
 
     async def leave(self, timeout_ms: float) -> None:
         """Ends the transaction of a producer that closes, for at most ``max.block.ms``; logs a failure.
@@ -188,25 +193,28 @@ class Transactions:
         error = TransactionAbortedError(ErrorCode.OPERATION_NOT_ATTEMPTED, "the record's transaction was aborted")
         self._sender.dropped(self._accumulator.abort_unsent(error))
 
-    async def _known(self, outcome: Outcome, action: str, timeout_ms: float | None) -> None:
+    def _limit_ms(self, call: str, timeout_ms: float | None) -> float:
+        """Returns the time limit of a call of the application, which is ``max.block.ms`` without one of its own."""
+        return arguments.time_limit(call, timeout_ms, self._max_block_ms)
+
+    async def _known(self, outcome: Outcome, action: str, limit_ms: float) -> None:
         """Waits until an outcome is known and raises its error.
 
         Returns without a checkpoint once the outcome is delivered.
         """
         self._accumulator.is_completing = self.manager.state in (State.COMMITTING, State.ABORTING)
         self._sender.wake()
-        await self._until(lambda: outcome.is_known, action, timeout_ms)
+        await self._until(lambda: outcome.is_known, action, limit_ms)
         outcome.is_delivered = True
         if outcome.error is not None:
             raise outcome.error
 
-    async def _until(self, condition: Callable[[], bool], action: str, timeout_ms: float | None) -> None:
+    async def _until(self, condition: Callable[[], bool], action: str, limit_ms: float) -> None:
         """Waits for a condition, which raises the failure of the action.
 
         Raises:
             KafkaError: REQUEST_TIMED_OUT; the action continues unless the producer is closed.
         """
-        limit_ms = self._max_block_ms if timeout_ms is None else timeout_ms
         self.wake()
         with trio.move_on_after(limit_ms / 1000):
             await trio.lowlevel.checkpoint()

@@ -167,6 +167,7 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         in both modes: call ``commit`` first to accept them. An error of the callback is raised once the consumer is
         closed.
         """
+        arguments.milliseconds("close", timeout_ms)
         if self._is_closed:
             await trio.lowlevel.checkpoint()
             return
@@ -319,6 +320,7 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             RegistryError: the schema registry does not answer; the next poll asks again.
         """
         client = self._opened()
+        arguments.milliseconds("poll", timeout_ms)
         limit = self._limits.max_records
         if max_records is not None:
             limit = arguments.at_least("poll", "max_records", max_records, 1)
@@ -522,9 +524,9 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         fetcher = self._fetching()
         if self._is_closed:
             raise RuntimeError("the share consumer is closed")
+        limit_ms = arguments.time_limit("commit", timeout_ms, self._config.get_int("default.api.timeout.ms"))
         if not self._is_explicit:
             self._deliveries.accept_all()
-        limit_ms = self._config.get_int("default.api.timeout.ms") if timeout_ms is None else timeout_ms
         self._call_back()
         with trio.fail_after(limit_ms / 1000):
             await fetcher.acknowledge_all()

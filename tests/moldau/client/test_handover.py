@@ -241,7 +241,6 @@ def test_transaction_does_not_fail_by_earlier_records():
 
 
 def test_a_commit_without_time_left_can_be_repeated():
-    """Programs pass the rest of a deadline, which may be negative; trio refuses such a time."""
     handover = Handover(producer := TrioProducer())
     producer.is_full = True
     committed = []
@@ -256,10 +255,10 @@ def test_a_commit_without_time_left_can_be_repeated():
         async def script():
             handover.put(record(b"a"), trio.lowlevel.current_trio_token())
             with pytest.raises(KafkaError, match="after 0 ms; call again"):
-                await handover.commit_transaction(-1)
+                await handover.commit_transaction(0)
             producer.room.set()
             await handover.commit_transaction(7)
-            await handover.commit_transaction(-1)
+            await handover.commit_transaction(0)
 
         await passed_on(handover, script)
 
@@ -438,6 +437,18 @@ def test_an_abort_does_not_wait_for_the_queue():
         for delivery in deliveries:
             with pytest.raises(TransactionAbortedError):
                 delivery.outcome()
+
+    waiting_script(producer, script)
+
+
+def test_an_abort_with_a_negative_limit_drops_nothing():
+    producer = MissingTopics()
+
+    async def script(handover):
+        (delivery,) = queued(handover, "no")
+        with pytest.raises(ValueError, match=r"^abort_transaction: timeout_ms must be 0 or more, not -1$"):
+            await handover.abort_transaction(-1)
+        assert (producer.aborts, delivery.is_done) == ([], False)
 
     waiting_script(producer, script)
 

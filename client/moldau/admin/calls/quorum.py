@@ -89,10 +89,8 @@ class Quorum:
         """Implements ``Admin.client_instance_id``."""
         requester = self._requester
         check_has_instance_id(requester.client.config)
+        limit_ms = arguments.time_limit("client_instance_id", timeout_ms, requester.timeout_ms)
         if self._instance_id is None:
-            limit_ms = arguments.milliseconds(
-                "client_instance_id", requester.timeout_ms if timeout_ms is None else timeout_ms
-            )
             with trio.move_on_after(limit_ms / 1000) as scope:
                 response = await requester.ask(
                     GetTelemetrySubscriptionsResponse,
