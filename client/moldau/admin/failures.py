@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from moldau.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping
 
     from moldau.protocol.schema import Response
 
-A = TypeVar("A")
+K = TypeVar("K")
 
 ABSENT: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 """Codes for topics that do not exist. They are final where the controller answers, which knows each topic at once."""
@@ -34,14 +34,14 @@ class AdminError(KafkaError):
         self.results = results
 
 
-def raise_failures(failures: Mapping[str, KafkaError], results: object = None) -> None:
+def raise_failures(failures: Mapping[K, KafkaError], results: object = None) -> None:
     """Reports the elements of a request that failed, with the results of the others.
 
     Raises:
         AdminError: ``failures`` is not empty.
     """
     if failures:
-        raise AdminError(failures, results)
+        raise AdminError({str(name): error for name, error in failures.items()}, results)
 
 
 def error_of(code: int, message: str | None = None) -> KafkaError | None:
@@ -76,20 +76,15 @@ def raise_group_error(code: int, group_id: str, message: str | None = None) -> N
     Raises:
         KafkaError: the code is not NONE.
     """
+    error = group_error_of(code, group_id, message)
+    if error is not None:
+        raise error
+
+
+def group_error_of(code: int, group_id: str, message: str | None = None) -> KafkaError | None:
+    """Returns the error for a group's wire code, with a text that names the group, or None for NONE."""
     found = ErrorCode.of(code)
-    if found is not ErrorCode.NONE:
-        raise KafkaError(found, f"group {group_id}: {message or found.message}")
-
-
-def only_answer(answers: Sequence[A], what: str) -> A:
-    """Returns the answer for the one name in a request; ``what`` says in words which name that is.
-
-    Raises:
-        KafkaError: the broker left it out.
-    """
-    for answer in answers:
-        return answer
-    raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the broker's answer leaves {what} out")
+    return None if found is ErrorCode.NONE else KafkaError(found, f"group {group_id}: {message or found.message}")
 
 
 def only_passing(codes: Iterable[int], *, final: Collection[ErrorCode] = ()) -> ErrorCode | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from moldau.admin.failures import error_of, raise_error, raise_failures
 from moldau.cluster import arguments
+from moldau.protocol.answers import in_order, judge
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
 from moldau.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from moldau.admin.requester import Requester
-    from moldau.protocol.errors import KafkaError
 
 RESOURCES: Final = {
     "topic": 2,
@@ -127,12 +127,12 @@ class Acls:
         response = await self._requester.ask(
             CreateAclsResponse, CreateAclsRequest(creations=[_creation(each) for each in entries])
         )
-        failures: dict[str, KafkaError] = {}
-        for entry, result in zip(entries, response.results, strict=True):
-            error = error_of(result.error_code, result.error_message)
-            if error is not None:
-                failures[str(entry)] = error
-        raise_failures(failures)
+        names = [str(each) for each in entries]
+        answers = (
+            (name, error_of(result.error_code, result.error_message), None)
+            for name, result in in_order(names, response.results)
+        )
+        raise_failures(judge("ACL", names, answers).failures)
 
     async def delete_acls(self, wanted: AclFilter | Iterable[AclFilter]) -> list[Acl]:
         """Implements ``Admin.delete_acls``."""
@@ -140,11 +140,13 @@ class Acls:
         request = DeleteAclsRequest(filters=[_filter("delete_acls", each, DeleteAclsFilter) for each in filters])
         response = await self._requester.ask(DeleteAclsResponse, request)
         removed: set[Acl] = set()
-        failures: dict[str, KafkaError] = {}
-        for each, result in zip(filters, response.filter_results, strict=True):
-            error = error_of(result.error_code, result.error_message)
-            if error is not None:
-                failures[str(each)] = error
+        names = [str(each) for each in filters]
+        answers = (
+            (name, error_of(result.error_code, result.error_message), None)
+            for name, result in in_order(names, response.filter_results)
+        )
+        failures = judge("filter", names, answers).failures
+        for result in response.filter_results:
             for match in result.matching_acls:
                 acl = _acl(match, match)
                 kept = error_of(match.error_code, match.error_message)
@@ -152,7 +154,7 @@ class Acls:
                     removed.add(acl)
                 else:
                     failures[str(acl)] = kept
-        if not removed and len({str(error) for error in failures.values()}) == 1:
+        if failures.keys() >= {*names} and not removed and len({str(error) for error in failures.values()}) == 1:
             raise next(iter(failures.values()))  # one reason for all filters
         raise_failures(failures, sorted(removed))
         return sorted(removed)

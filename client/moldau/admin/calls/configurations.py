@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from moldau.admin.calls.config_requests import alteration, by_broker
 from moldau.admin.checks import checked_alterations, checked_resources
@@ -15,6 +15,7 @@ from moldau.admin.values import (
     ResourceType,
 )
 from moldau.cluster import arguments
+from moldau.protocol.answers import Judged, judge
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -61,14 +62,11 @@ class Configurations:
         found: dict[ConfigResource, dict[str, ConfigEntry]] = {}
         responses, unanswered = await self._requester.at_once({each: partial(describe, each) for each in groups})
         failures = {each.name: error for node_id, error in unanswered.items() for each in groups[node_id]}
-        for response in responses.values():
-            for result in response.results:
-                error = error_of(result.error_code, result.error_message)
-                if error is not None:
-                    failures[result.resource_name] = error
-                    continue
-                resource = ConfigResource(type=ResourceType(result.resource_type), name=result.resource_name)
-                found[resource] = {
+        for node_id, response in responses.items():
+            judged = _judged(groups[node_id], response.results)
+            failures |= {resource.name: error for resource, error in judged.failures.items()}
+            for resource, result in judged.done.items():
+                found[ConfigResource(type=ResourceType(resource.type), name=resource.name)] = {
                     entry.name: ConfigEntry(
                         name=entry.name,
                         value=entry.value,
@@ -119,11 +117,9 @@ class Configurations:
 
         responses, unanswered = await self._requester.at_once({each: partial(alter, each) for each in groups})
         failures = {each.name: error for wanted_id, error in unanswered.items() for each in groups[wanted_id]}
-        for response in responses.values():
-            for result in response.responses:  # a topic and a group may have the same name
-                error = error_of(result.error_code, result.error_message)
-                if error is not None:
-                    failures.setdefault(result.resource_name, error)
+        for wanted_id, response in responses.items():
+            for resource, error in _judged(groups[wanted_id], response.responses).failures.items():
+                failures.setdefault(resource.name, error)  # a topic and a group may have the same name
         raise_failures(failures)
 
     async def _broker_for(self, node_id: int | None, resources: Iterable[ConfigResource]) -> int | None:
@@ -138,6 +134,40 @@ class Configurations:
             await self._requester.ensure_broker_known(node_id)
             return node_id
         return node_id if node_id in await self._requester.fetch_brokers() else None
+
+
+class _Answer(Protocol):
+    """The fields of an answer that say what it is about, and whether it is an error."""
+
+    resource_type: int
+    resource_name: str
+    error_code: int
+    error_message: str | None
+
+
+R = TypeVar("R", bound=_Answer)
+
+
+class _Resource(NamedTuple):
+    """A resource of a request or an answer, which may be of a type that this client does not know."""
+
+    type: int
+    name: str
+
+    def __str__(self) -> str:
+        known = {int(each): each.name.lower().replace("_", " ") for each in ResourceType}
+        return f"{known.get(self.type, f'type {self.type}')} {self.name or 'default'}"
+
+
+def _judged(wanted: Iterable[ConfigResource], results: Iterable[R]) -> Judged[_Resource, R]:
+    return judge(
+        "the configuration of",
+        (_Resource(int(each.type), each.name) for each in wanted),
+        (
+            (_Resource(each.resource_type, each.resource_name), error_of(each.error_code, each.error_message), each)
+            for each in results
+        ),
+    )
 
 
 def _listing_of(types: Iterable[ResourceType]) -> str:

@@ -8,8 +8,8 @@ import trio
 
 from moldau.admin.failures import (
     AdminError,
+    error_of,
     first_retriable,
-    only_answer,
     raise_error,
     raise_failures,
     raise_group_error,
@@ -24,6 +24,7 @@ from moldau.cluster import arguments
 from moldau.cluster.committed import CommittedOffset
 from moldau.cluster.group_bytes import decode_assignment
 from moldau.cluster.metadata import TopicPartition
+from moldau.protocol.answers import judge, judge_one
 from moldau.protocol.codec import DecodeError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.consumer_group_describe import (
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 class _Described(Protocol):
     """A group in a response of one of the requests that describe groups."""
 
+    group_id: str
     error_code: int
     error_message: str | None
 
@@ -118,7 +120,7 @@ class Groups:
                 at=at,
                 code_of=lambda each: first_retriable(group.error_code for group in each.groups),
             )
-            group = only_answer(response.groups, f"group {group_id}")
+            group = judge_one("group", group_id, ((each.group_id, None, each) for each in response.groups))
             code = ErrorCode.of(group.error_code)
             if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
                 raise KafkaError(code, group.error_message)
@@ -156,8 +158,10 @@ class Groups:
 
         async def describe_one(requester: Requester, group_id: str) -> D:
             at = requester.group_coordinator(group_id)
-            group = only_answer(await ask(requester, group_id, at), f"group {group_id}")
-            raise_error(group.error_code, group.error_message)
+            answers = await ask(requester, group_id, at)
+            group = judge_one(
+                "group", group_id, ((one.group_id, error_of(one.error_code, one.error_message), one) for one in answers)
+            )
             return describe(group, at.node_id)
 
         return await self._requester.each(arguments.texts(call, "group_ids", group_ids), describe_one)
@@ -172,8 +176,10 @@ class Groups:
                 at=requester.group_coordinator(group_id),
                 code_of=lambda each: first_retriable(result.error_code for result in each.results),
             )
-            for result in response.results:
-                raise_error(result.error_code, result.error_message)
+            answers = (
+                (each.group_id, error_of(each.error_code, each.error_message), None) for each in response.results
+            )
+            judge_one("group", group_id, answers)
 
         await self._requester.each(arguments.texts("delete_groups", "group_ids", group_ids), delete)
 
@@ -201,11 +207,12 @@ class Groups:
         """Implements ``Admin.delete_group_offsets``."""
         call = "delete_group_offsets"
         arguments.text(call, "group_id", group_id)
+        wanted = arguments.partitions(call, partitions)
         topics = [
             OffsetDeleteRequestTopic(
                 name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=number) for number in numbers]
             )
-            for topic, numbers in by_topic(arguments.partitions(call, partitions)).items()
+            for topic, numbers in by_topic(wanted).items()
         ]
         response = await self._requester.ask(
             OffsetDeleteResponse,
@@ -214,14 +221,12 @@ class Groups:
             code_of=lambda each: ErrorCode.of(each.error_code),
         )
         raise_group_error(response.error_code, group_id)
-        raise_failures(
-            {
-                str(TopicPartition(topic.name, part.partition_index)): KafkaError(ErrorCode.of(part.error_code))
-                for topic in response.topics
-                for part in topic.partitions
-                if part.error_code
-            }
+        answers = (
+            (TopicPartition(topic.name, part.partition_index), error_of(part.error_code), None)
+            for topic in response.topics
+            for part in topic.partitions
         )
+        raise_failures(judge("partition", wanted, answers).failures)
 
     async def remove_group_members(
         self, group_id: str, instance_ids: Iterable[str] | None = None, *, reason: str | None = None
@@ -249,16 +254,13 @@ class Groups:
             code_of=lambda each: ErrorCode.of(each.error_code),
         )
         raise_group_error(response.error_code, group_id)
-        failures: dict[str, KafkaError] = {}
-        removed: list[str] = []
-        for answer in response.members:
-            name = answer.group_instance_id or answer.member_id
-            if answer.error_code:
-                failures[name] = KafkaError(ErrorCode.of(answer.error_code))
-            else:
-                removed.append(name)
-        raise_failures(failures, removed)
-        return removed
+        judged = judge(
+            "member",
+            (each.group_instance_id or each.member_id for each in members),
+            ((each.group_instance_id or each.member_id, error_of(each.error_code), None) for each in response.members),
+        )
+        raise_failures(judged.failures, list(judged.done))
+        return list(judged.done)
 
     async def alter_group_offsets(
         self,
@@ -317,14 +319,12 @@ class Groups:
             code_of=lambda each: first_retriable(part.error_code for one in each.topics for part in one.partitions),
             version_max=_OFFSET_COMMIT_WITH_RETENTION,
         )
-        raise_failures(
-            {
-                str(TopicPartition(one.name, part.partition_index)): KafkaError(ErrorCode.of(part.error_code))
-                for one in response.topics
-                for part in one.partitions
-                if part.error_code
-            }
+        answers = (
+            (TopicPartition(one.name, part.partition_index), error_of(part.error_code), None)
+            for one in response.topics
+            for part in one.partitions
         )
+        raise_failures(judge("partition", committed, answers).failures)
 
 
 async def _describe_consumers(
@@ -340,24 +340,22 @@ async def _describe_consumers(
         )
     except UnsupportedApiError:
         return None
-    for group in response.groups:
-        code = ErrorCode.of(group.error_code)
-        if code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
-            return None
-        raise_group_error(group.error_code, group_id, group.error_message)
-        return GroupDescription(
-            group_id=group_id,
-            state=group.group_state,
-            protocol_type="consumer",
-            protocol=group.assignor_name,
-            coordinator=at.node_id,
-            members=tuple(_consumer_member(member) for member in group.members),
-            type="consumer",
-            epoch=group.group_epoch,
-            assignment_epoch=group.assignment_epoch,
-            authorized_operations=operations_of(group.authorized_operations),
-        )
-    return None
+    group = judge_one("group", group_id, ((each.group_id, None, each) for each in response.groups))
+    if ErrorCode.of(group.error_code) in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+        return None
+    raise_group_error(group.error_code, group_id, group.error_message)
+    return GroupDescription(
+        group_id=group_id,
+        state=group.group_state,
+        protocol_type="consumer",
+        protocol=group.assignor_name,
+        coordinator=at.node_id,
+        members=tuple(_consumer_member(member) for member in group.members),
+        type="consumer",
+        epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+        authorized_operations=operations_of(group.authorized_operations),
+    )
 
 
 def _consumer_member(member: Member) -> GroupMember:

@@ -18,6 +18,7 @@ from moldau.admin.values import (
 from moldau.cluster import arguments
 from moldau.cluster.metadata import BrokerNode
 from moldau.cluster.reports import check_has_instance_id
+from moldau.protocol.answers import judge
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse, Listener
 from moldau.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -288,13 +289,10 @@ class Quorum:
             UpdateFeaturesResponse, request, code_of=lambda each: ErrorCode.of(each.error_code)
         )
         raise_error(response.error_code, response.error_message)
-        raise_failures(
-            {
-                each.feature: KafkaError(ErrorCode.of(each.error_code), each.error_message)
-                for each in response.results
-                if each.error_code
-            }
-        )
+        if not response.results:  # later versions have none
+            return
+        answers = ((each.feature, error_of(each.error_code, each.error_message), None) for each in response.results)
+        raise_failures(judge("feature", sorted(levels), answers).failures)
 
 
 def _quorum_replica(state: ReplicaState) -> QuorumReplica:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from moldau.admin.failures import error_of, raise_error, raise_failures
 from moldau.cluster import arguments
+from moldau.protocol.answers import judge
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from moldau.admin.requester import Requester
-    from moldau.protocol.errors import KafkaError
 
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
 _KINDS: Final = {"user": "user", "client_id": "client-id", "ip": "ip"}
@@ -43,6 +43,13 @@ class QuotaName(enum.Enum):
 
 
 Name = str | QuotaName | None
+
+
+class _Part(Protocol):
+    """The fields of an answer that name a part of an entity."""
+
+    entity_type: str
+    entity_name: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,18 +105,10 @@ class Quotas:
             code_of=lambda each: ErrorCode.of(each.error_code),
         )
         raise_error(response.error_code, response.error_message)
-        by_kind = {kind: attribute for attribute, kind in _KINDS.items()}
-        found: list[ClientQuota] = []
-        for entry in response.entries or ():
-            names: dict[str, Name] = {
-                by_kind[part.entity_type]: QuotaName.DEFAULT if part.entity_name is None else part.entity_name
-                for part in entry.entity
-                if part.entity_type in by_kind
-            }
-            found.append(
-                ClientQuota(entity=QuotaEntity(**names), quotas={value.key: value.value for value in entry.values})
-            )
-        return found
+        return [
+            ClientQuota(entity=_entity(entry.entity), quotas={value.key: value.value for value in entry.values})
+            for entry in response.entries or ()
+        ]
 
     async def alter_client_quotas(self, alterations: Iterable[QuotaAlteration], *, validate_only: bool = False) -> None:
         """Implements ``Admin.alter_client_quotas``."""
@@ -119,12 +118,21 @@ class Quotas:
             AlterClientQuotasResponse,
             AlterClientQuotasRequest(entries=[_entry(call, each) for each in given], validate_only=validate_only),
         )
-        failures: dict[str, KafkaError] = {}
-        for alteration, result in zip(given, response.entries, strict=True):
-            error = error_of(result.error_code, result.error_message)
-            if error is not None:
-                failures[str(alteration.entity)] = error
-        raise_failures(failures)
+        answers = (
+            (_entity(each.entity), error_of(each.error_code, each.error_message), None) for each in response.entries
+        )
+        raise_failures(judge("the quotas of", (each.entity for each in given), answers).failures)
+
+
+def _entity(parts: Iterable[_Part]) -> QuotaEntity:
+    """Returns the entity of an answer; parts of unknown types are left out."""
+    by_kind = {kind: attribute for attribute, kind in _KINDS.items()}
+    names: dict[str, Name] = {
+        by_kind[part.entity_type]: QuotaName.DEFAULT if part.entity_name is None else part.entity_name
+        for part in parts
+        if part.entity_type in by_kind
+    }
+    return QuotaEntity(**names)
 
 
 def _parts(entity: QuotaEntity) -> Iterator[tuple[str, str | QuotaName]]:

@@ -6,7 +6,7 @@ import dataclasses
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from moldau.admin.failures import AdminError, raise_failures
+from moldau.admin.failures import AdminError, error_of, raise_failures
 from moldau.admin.requester import Requester, by_topic
 from moldau.admin.values import (
     LogDirDescription,
@@ -16,6 +16,7 @@ from moldau.admin.values import (
 )
 from moldau.cluster import arguments
 from moldau.cluster.metadata import TopicPartition
+from moldau.protocol.answers import judge
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -71,17 +72,21 @@ class Replicas:
         )
         if response.error_code:
             raise KafkaError(ErrorCode.of(response.error_code))
-        changed: list[TopicPartition] = []
-        failures: dict[str, KafkaError] = {}
-        for topic in response.replica_election_results:
-            for result in topic.partition_result:
-                partition = TopicPartition(topic.topic, result.partition_id)
-                code = ErrorCode.of(result.error_code)
-                if code is ErrorCode.NONE:
-                    changed.append(partition)
-                elif code is not ErrorCode.ELECTION_NOT_NEEDED:
-                    failures[str(partition)] = KafkaError(code, result.error_message)
-        raise_failures(failures, changed)
+        answers = [
+            (
+                TopicPartition(topic.topic, result.partition_id),
+                None
+                if result.error_code == ErrorCode.ELECTION_NOT_NEEDED
+                else error_of(result.error_code, result.error_message),
+                not result.error_code,
+            )
+            for topic in response.replica_election_results
+            for result in topic.partition_result
+        ]
+        asked = (partition for partition, _, _ in answers) if wanted is None else sorted(wanted)
+        judged = judge("partition", asked, answers)
+        changed = [partition for partition, is_changed in judged.done.items() if is_changed]
+        raise_failures(judged.failures, changed)
         return changed
 
     async def alter_partition_reassignments(
@@ -115,14 +120,16 @@ class Replicas:
         )
         if response.error_code:
             raise KafkaError(ErrorCode.of(response.error_code), response.error_message)
-        raise_failures(
-            {
-                f"{topic.name}-{part.partition_index}": KafkaError(ErrorCode.of(part.error_code), part.error_message)
-                for topic in response.responses
-                for part in topic.partitions
-                if part.error_code
-            }
+        answers = (
+            (
+                TopicPartition(topic.name, part.partition_index),
+                error_of(part.error_code, part.error_message),
+                None,
+            )
+            for topic in response.responses
+            for part in topic.partitions
         )
+        raise_failures(judge("partition", moves, answers).failures)
 
     async def list_partition_reassignments(self) -> dict[TopicPartition, PartitionReassignment]:
         """Implements ``Admin.list_partition_reassignments``."""
@@ -219,11 +226,14 @@ class Replicas:
             if broker in unanswered
         }
         for broker, response in responses.items():
-            for result in response.results:
-                for part in result.partitions:
-                    if part.error_code:
-                        name = f"{result.topic_name}-{part.partition_index} on broker {broker}"
-                        failures[name] = KafkaError(ErrorCode.of(part.error_code))
+            answers = (
+                (TopicPartition(result.topic_name, part.partition_index), error_of(part.error_code), None)
+                for result in response.results
+                for part in result.partitions
+            )
+            asked = (TopicPartition(topic, partition) for topic, partition, node_id in checked if node_id == broker)
+            for replica, error in judge("partition", asked, answers).failures.items():
+                failures[f"{replica} on broker {broker}"] = error
         raise_failures(failures)
 
     async def describe_replica_log_dirs(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from moldau.admin.failures import first_retriable, raise_failures, raise_group_error
+from moldau.admin.failures import error_of, first_retriable, group_error_of, raise_failures, raise_group_error
 from moldau.admin.requester import by_topic, operations_of
 from moldau.admin.values import GroupDescription, GroupMember, ShareOffset
 from moldau.cluster import arguments
 from moldau.cluster.metadata import TopicPartition
+from moldau.protocol.answers import judge, judge_one
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
 
 _SHARE = "share"
 _NOT_ANSWERED = (
-    "the broker's answer leaves this partition out, so its offset is as before; brokers of Kafka 4.1 lose the topics "
-    "of this request and change nothing, later ones do not"
+    ", so its offset is as before; brokers of Kafka 4.1 lose the topics of this request and change nothing, later ones "
+    "do not"
 )
 
 
@@ -93,17 +94,23 @@ class ShareGroups:
         )
         found: dict[TopicPartition, ShareOffset] = {}
         failures: dict[str, KafkaError] = {}
-        for group in response.groups:
-            raise_group_error(group.error_code, group_id, group.error_message)
-            for topic in group.topics:
-                for part in topic.partitions:
-                    partition = TopicPartition(topic.topic_name, part.partition_index)
-                    if part.error_code:
-                        failures[str(partition)] = KafkaError(ErrorCode.of(part.error_code), part.error_message)
-                    else:
-                        found[partition] = ShareOffset(
-                            start_offset=part.start_offset, leader_epoch=part.leader_epoch, lag=part.lag
-                        )
+        group = judge_one(
+            "group",
+            group_id,
+            (
+                (each.group_id, group_error_of(each.error_code, group_id, each.error_message), each)
+                for each in response.groups
+            ),
+        )
+        for topic in group.topics:
+            for part in topic.partitions:
+                partition = TopicPartition(topic.topic_name, part.partition_index)
+                if part.error_code:
+                    failures[str(partition)] = KafkaError(ErrorCode.of(part.error_code), part.error_message)
+                else:
+                    found[partition] = ShareOffset(
+                        start_offset=part.start_offset, leader_epoch=part.leader_epoch, lag=part.lag
+                    )
         raise_failures(failures, found)
         return found
 
@@ -134,16 +141,16 @@ class ShareGroups:
             code_of=lambda each: ErrorCode.of(each.error_code),
         )
         raise_group_error(response.error_code, group_id, response.error_message)
-        failures: dict[str, KafkaError] = {}
-        for topic in response.responses:
-            for part in topic.partitions:
-                partition = TopicPartition(topic.topic_name, part.partition_index)
-                wanted.pop(partition, None)
-                if part.error_code:
-                    failures[str(partition)] = KafkaError(ErrorCode.of(part.error_code), part.error_message)
-        for partition in wanted:
-            failures[str(partition)] = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, _NOT_ANSWERED)
-        raise_failures(failures)
+        answers = (
+            (
+                TopicPartition(topic.topic_name, part.partition_index),
+                error_of(part.error_code, part.error_message),
+                None,
+            )
+            for topic in response.responses
+            for part in topic.partitions
+        )
+        raise_failures(judge("partition", wanted, answers, hint=_NOT_ANSWERED).failures)
 
     async def delete_share_group_offsets(self, group_id: str, topics: Iterable[str]) -> None:
         """Implements ``Admin.delete_share_group_offsets``."""
@@ -159,13 +166,10 @@ class ShareGroups:
             code_of=lambda each: ErrorCode.of(each.error_code),
         )
         raise_group_error(response.error_code, group_id, response.error_message)
-        raise_failures(
-            {
-                topic.topic_name: KafkaError(ErrorCode.of(topic.error_code), topic.error_message)
-                for topic in response.responses
-                if topic.error_code
-            }
+        answers = (
+            (topic.topic_name, error_of(topic.error_code, topic.error_message), None) for topic in response.responses
         )
+        raise_failures(judge("topic", names, answers).failures)
 
 
 def _description(group: DescribedGroup, node_id: int) -> GroupDescription:

@@ -22,6 +22,7 @@ from moldau.cluster import arguments
 from moldau.cluster.client import TRANSPORT_ERRORS
 from moldau.cluster.metadata import NO_TOPIC_ID, TopicPartition
 from moldau.cluster.offsets import list_offsets
+from moldau.protocol.answers import judge
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
@@ -76,15 +77,19 @@ class Topics:
             response = await requester.ask(
                 CreateTopicsResponse, request, code_of=lambda each: only_passing(t.error_code for t in each.topics)
             )
-            for topic in response.topics:
-                if not topic.error_code:
-                    created[topic.name] = CreatedTopic(
-                        name=topic.name,
-                        topic_id=topic.topic_id,
-                        partitions=topic.num_partitions,
-                        replication_factor=topic.replication_factor,
-                    )
-            return _refusals((topic.name, topic.error_code, topic.error_message) for topic in response.topics)
+            judged = judge(
+                "topic",
+                names,
+                ((one.name, error_of(one.error_code, one.error_message), one) for one in response.topics),
+            )
+            for topic in judged.done.values():
+                created[topic.name] = CreatedTopic(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    partitions=topic.num_partitions,
+                    replication_factor=topic.replication_factor,
+                )
+            return judged.failures
 
         failures = await self._requester.change_each((topic.name for topic in checked), create)
         results = [created[name] for name in dict.fromkeys(topic.name for topic in checked) if name in created]
@@ -112,14 +117,12 @@ class Topics:
                 code_of=lambda each: only_passing((t.error_code for t in each.responses), final=_FINAL_FOR_DELETION),
                 needed=_DELETED_BY_ID if by_id else None,
             )
-            return _refusals(
-                (
-                    str(topic.topic_id) if topic.topic_id in left else topic.name or str(topic.topic_id),
-                    topic.error_code,
-                    topic.error_message,
-                )
+            answers = (
+                (name, error_of(topic.error_code, topic.error_message), None)
                 for topic in response.responses
+                for name in _asked_as(left, topic.name, topic.topic_id)
             )
+            return judge("topic", names, answers).failures
 
         raise_failures(await self._requester.change_each(map(str, wanted), delete, final=_FINAL_FOR_DELETION))
 
@@ -161,7 +164,8 @@ class Topics:
                 request,
                 code_of=lambda each: only_passing((t.error_code for t in each.results), final=ABSENT),
             )
-            return _refusals((topic.name, topic.error_code, topic.error_message) for topic in response.results)
+            answers = ((each.name, error_of(each.error_code, each.error_message), None) for each in response.results)
+            return judge("topic", names, answers).failures
 
         raise_failures(await self._requester.change_each(counts, create, final=ABSENT))
 
@@ -206,15 +210,18 @@ class Topics:
             code_of=lambda each: first_retriable((t.error_code for t in each.topics), final=ABSENT),
             needed=_DESCRIBED_BY_ID if by_id else None,
         )
+        judged = judge(
+            "topic",
+            map(str, wanted),
+            (
+                (each, _description_error(name, topic.error_code), (name, topic))
+                for topic in response.topics
+                for name in [topic.name or str(topic.topic_id)]
+                for each in _asked_as(wanted, topic.name, topic.topic_id)
+            ),
+        )
         found: dict[str, TopicDescription] = {}
-        failures: dict[str, KafkaError] = {}
-        for topic in response.topics:
-            name = topic.name or str(topic.topic_id)
-            is_unknown = topic.error_code in ABSENT
-            error = error_of(topic.error_code, f"topic {name!r} does not exist" if is_unknown else None)
-            if error is not None:
-                failures[name] = error
-                continue
+        for name, topic in judged.done.values():
             found[name] = TopicDescription(
                 name=name,
                 topic_id=topic.topic_id,
@@ -232,7 +239,7 @@ class Topics:
                 ),
                 authorized_operations=operations_of(topic.topic_authorized_operations),
             )
-        raise_failures(failures, found)
+        raise_failures(judged.failures, found)
         return found
 
     async def list_offsets(
@@ -280,7 +287,7 @@ class Topics:
             if left:
                 client.request_update()
                 await client.backoff(rounds)
-        raise_failures({str(one): failures[one] for one in wanted if one in failures}, found)
+        raise_failures({one: failures[one] for one in [*wanted, *failures] if one in failures}, found)
         return found
 
     async def _delete_once(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | KafkaError]:
@@ -290,8 +297,6 @@ class Topics:
 
         async def delete(leader: int, partitions: Sequence[TopicPartition]) -> None:
             request = _deletion({one: before[one] for one in partitions}, self._requester.request_timeout_ms)
-            left_out = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's answer leaves the partition out")
-            outcomes.update(dict.fromkeys(partitions, left_out))
             try:
                 with trio.fail_after(self._requester.limit_s()):
                     response = await self._requester.client.request(leader, DeleteRecordsResponse, request)
@@ -299,10 +304,14 @@ class Topics:
                 error = KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(fault) or "no answer in time")
                 outcomes.update(dict.fromkeys(partitions, error))
                 return
-            for topic in response.topics:
-                for part in topic.partitions:
-                    partition, refusal = TopicPartition(topic.name, part.partition_index), error_of(part.error_code)
-                    outcomes[partition] = part.low_watermark if refusal is None else refusal
+            answers = (
+                (TopicPartition(topic.name, part.partition_index), error_of(part.error_code), part.low_watermark)
+                for topic in response.topics
+                for part in topic.partitions
+            )
+            judged = judge("partition", partitions, answers)
+            outcomes.update(judged.done)
+            outcomes.update(judged.failures)
 
         calls = {leader: partial(delete, leader, partitions) for leader, partitions in by_leader.items()}
         _, refused = await self._requester.at_once(calls)
@@ -346,10 +355,13 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
     )
 
 
-def _refusals(results: Iterable[tuple[str | None, int, str | None]]) -> dict[str, KafkaError]:
-    """Returns the errors by name, of names with error codes and messages."""
-    errors = {name or "": error_of(code, message) for name, code, message in results}
-    return {name: error for name, error in errors.items() if error is not None}
+def _description_error(name: str, code: int) -> KafkaError | None:
+    return error_of(code, f"topic {name!r} does not exist" if code in ABSENT else None)
+
+
+def _asked_as(wanted: Collection[str | UUID], name: str | None, topic_id: UUID) -> list[str]:
+    """Returns by what a request names the topic of an answer: its name, its id, or both; else what the answer has."""
+    return [str(each) for each in (name, topic_id) if each is not None and each in wanted] or [name or str(topic_id)]
 
 
 def _deletion(before: Mapping[TopicPartition, int], timeout_ms: int) -> DeleteRecordsRequest:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from moldau.admin.failures import first_retriable, only_answer, raise_error
+from moldau.admin.failures import error_of, first_retriable, raise_error
 from moldau.admin.requester import Located
 from moldau.cluster import arguments
 from moldau.cluster.metadata import TopicPartition
+from moldau.protocol.answers import judge_one
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -150,8 +151,11 @@ class Transactions:
             at=at,
             code_of=lambda each: next((ErrorCode.of(state.error_code) for state in each.transaction_states), None),
         )
-        state = only_answer(response.transaction_states, f"transactional id {name}")
-        raise_error(state.error_code)
+        state = judge_one(
+            "transactional id",
+            name,
+            ((each.transactional_id, error_of(each.error_code), each) for each in response.transaction_states),
+        )
         return TransactionDescription(
             transactional_id=state.transactional_id,
             state=state.transaction_state,
@@ -174,22 +178,22 @@ class Transactions:
             at=self._at_leader(wanted),
             code_of=lambda each: first_retriable(part.error_code for topic in each.topics for part in topic.partitions),
         )
-        found: list[ProducerDescription] = []
-        for topic in response.topics:
-            for part in topic.partitions:
-                if part.error_code:
-                    raise KafkaError(ErrorCode.of(part.error_code), part.error_message)
-                found += [
-                    ProducerDescription(
-                        producer_id=each.producer_id,
-                        producer_epoch=each.producer_epoch,
-                        last_sequence=each.last_sequence,
-                        last_timestamp_ms=each.last_timestamp,
-                        coordinator_epoch=each.coordinator_epoch,
-                        transaction_start_offset=each.current_txn_start_offset,
-                    )
-                    for each in part.active_producers
-                ]
+        answers = (
+            (TopicPartition(topic.name, part.partition_index), error_of(part.error_code, part.error_message), part)
+            for topic in response.topics
+            for part in topic.partitions
+        )
+        found = [
+            ProducerDescription(
+                producer_id=each.producer_id,
+                producer_epoch=each.producer_epoch,
+                last_sequence=each.last_sequence,
+                last_timestamp_ms=each.last_timestamp,
+                coordinator_epoch=each.coordinator_epoch,
+                transaction_start_offset=each.current_txn_start_offset,
+            )
+            for each in judge_one("partition", wanted, answers).active_producers
+        ]
         return sorted(found, key=lambda each: each.producer_id)
 
     def _at_leader(self, partition: TopicPartition) -> Located:
@@ -235,12 +239,17 @@ class Transactions:
                 part.error_code for result in each.markers for topic in result.topics for part in topic.partitions
             ),
         )
-        for result in response.markers:
-            for topic in result.topics:
-                for part in topic.partitions:
-                    if part.error_code:
-                        code = ErrorCode.of(part.error_code)
-                        raise KafkaError(code, f"{wanted}: {code.message}")
+        answers = (
+            (
+                TopicPartition(topic.name, part.partition_index),
+                error_of(part.error_code, f"{wanted}: {ErrorCode.of(part.error_code).message}"),
+                None,
+            )
+            for result in response.markers
+            for topic in result.topics
+            for part in topic.partitions
+        )
+        judge_one("partition", wanted, answers)
 
     async def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, FencedProducer]:
         """Implements ``Admin.fence_producers``."""

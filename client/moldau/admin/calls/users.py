@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from moldau.admin.failures import error_of, raise_error, raise_failures
 from moldau.cluster import arguments
+from moldau.protocol.answers import judge
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from moldau.admin.requester import Requester
-    from moldau.protocol.errors import KafkaError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,31 +52,27 @@ class Users:
 
     async def describe_users(self, names: Iterable[str] | None = None) -> list[UserCredential]:
         """Implements ``Admin.describe_users``."""
-        users = None
-        if names is not None:
-            users = [UserName(name=name) for name in arguments.texts("describe_users", "names", names)]
+        wanted = None if names is None else arguments.texts("describe_users", "names", names)
+        users = None if wanted is None else [UserName(name=name) for name in wanted]
         response = await self._requester.ask(
             DescribeUserScramCredentialsResponse,
             DescribeUserScramCredentialsRequest(users=users),
             code_of=lambda each: ErrorCode.of(each.error_code),
         )
         raise_error(response.error_code, response.error_message)
-        failures: dict[str, KafkaError] = {}
-        found: list[UserCredential] = []
+        answers = [(each.user, error_of(each.error_code, each.error_message), each) for each in response.results]
+        judged = judge("user", (name for name, _, _ in answers) if wanted is None else wanted, answers)
+        raise_failures(judged.failures)
         by_number = {number: name for name, number in SCRAM_MECHANISMS.items()}
-        for result in response.results:
-            error = error_of(result.error_code, result.error_message)
-            if error is not None:
-                failures[result.user] = error
-            found += [
-                UserCredential(
-                    user=result.user,
-                    mechanism=by_number.get(info.mechanism, f"mechanism {info.mechanism}"),
-                    iterations=info.iterations,
-                )
-                for info in result.credential_infos
-            ]
-        raise_failures(failures)
+        found = [
+            UserCredential(
+                user=user,
+                mechanism=by_number.get(info.mechanism, f"mechanism {info.mechanism}"),
+                iterations=info.iterations,
+            )
+            for user, result in judged.done.items()
+            for info in result.credential_infos
+        ]
         return sorted(found, key=lambda each: (each.user, each.mechanism))
 
     async def set_user_password(
@@ -100,23 +96,19 @@ class Users:
             salt=salt,
             salted_password=salted_password(mechanism, password, salt, iterations),
         )
-        await self._alter(AlterUserScramCredentialsRequest(deletions=[], upsertions=[upsertion]))
+        await self._alter(AlterUserScramCredentialsRequest(deletions=[], upsertions=[upsertion]), user)
 
     async def remove_user_credential(self, user: str, *, mechanism: str = "SCRAM-SHA-256") -> None:
         """Implements ``Admin.remove_user_credential``."""
         call = "remove_user_credential"
         arguments.text(call, "user", user)
         deletion = ScramCredentialDeletion(name=user, mechanism=_number(call, mechanism))
-        await self._alter(AlterUserScramCredentialsRequest(deletions=[deletion], upsertions=[]))
+        await self._alter(AlterUserScramCredentialsRequest(deletions=[deletion], upsertions=[]), user)
 
-    async def _alter(self, request: AlterUserScramCredentialsRequest) -> None:
+    async def _alter(self, request: AlterUserScramCredentialsRequest, user: str) -> None:
         response = await self._requester.ask(AlterUserScramCredentialsResponse, request)
-        failures: dict[str, KafkaError] = {}
-        for result in response.results:
-            error = error_of(result.error_code, result.error_message)
-            if error is not None:
-                failures[result.user] = error
-        raise_failures(failures)
+        answers = ((each.user, error_of(each.error_code, each.error_message), None) for each in response.results)
+        raise_failures(judge("user", [user], answers).failures)
 
 
 def _number(call: str, mechanism: str) -> int:
