@@ -286,12 +286,23 @@ def is_late(marker: Marker, producers: ProducerStateManager) -> bool:
 
 
 async def finish(pending: Mapping[K, Begun], timeout_ms: float = MARKERS_TIMEOUT_MS) -> dict[K, ErrorCode]:
-    """Waits up to ``timeout_ms`` for commits; markers that time out may be written again."""
-    codes = {key: outcome for key, outcome in pending.items() if isinstance(outcome, ErrorCode)}
+    """Waits for commits, for all of them together up to ``timeout_ms``; markers that time out may be written again."""
+    codes: dict[K, ErrorCode] = {}
+    waits: dict[K, Callable[[], Awaitable[ErrorCode]]] = {}
+    for key, outcome in pending.items():
+        if isinstance(outcome, ErrorCode):
+            codes[key] = outcome
+        else:
+            waits[key] = outcome
+
+    async def wait(key: K) -> None:
+        codes[key] = await waits[key]()
+
     with trio.move_on_after(timeout_ms / 1000):
-        for key, outcome in pending.items():
-            if not isinstance(outcome, ErrorCode):
-                codes[key] = await outcome()
-    for key in pending:
-        codes.setdefault(key, ErrorCode.REQUEST_TIMED_OUT)
-    return codes
+        if len(waits) == 1:  # no task for the usual transaction
+            await wait(*waits)
+        else:
+            async with trio.open_nursery() as nursery:  # as many tasks as a request may name partitions
+                for key in waits:
+                    nursery.start_soon(wait, key)
+    return {key: codes.get(key, ErrorCode.REQUEST_TIMED_OUT) for key in pending}
