@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark_moldau.jobs.config.folders import held
-from pyspark_moldau.jobs.config.job_config import check_job, duration, load_config, sink_of, source_of
+from pyspark_moldau.jobs.config.job_config import duration, load_config, sink_of, source_of
 from pyspark_moldau.jobs.queries.expressions import aliased, check_names, checked_sql
 from pyspark_moldau.jobs.queries.reading import read_stream
-from pyspark_moldau.jobs.queries.running import JobReport, job_session, run_queries
+from pyspark_moldau.jobs.queries.running import JobReport, run_queries, running
 from pyspark_moldau.jobs.queries.writing import starts_of
 
 if TYPE_CHECKING:
@@ -106,9 +105,7 @@ def run_aggregate(job: AggregateJob, session: SparkSession | None = None, timeou
     Raises:
         JobError: A query failed, or an expression does not fit the records.
     """
-    with held(job.config.root, job.config.checkpoint):
-        check_job(job.config, "aggregate", {"source": job.source}, job.sink)
-        session = session or job_session(job.config)
+    with running(job.config, "aggregate", {"source": job.source}, job.sink, session) as session:
         rows = aggregated(read_stream(session, job.config, job.source), job)
         starts = starts_of(session, job.config, {"source": job.source}, rows, job.sink, job.output)
         return run_queries(starts, timeout_s)

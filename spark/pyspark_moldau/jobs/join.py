@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark_moldau.jobs.aggregate import EVENT_TIME
-from pyspark_moldau.jobs.config.folders import held
-from pyspark_moldau.jobs.config.job_config import check_job, duration, load_config, sink_of, source_of
+from pyspark_moldau.jobs.config.job_config import duration, load_config, sink_of, source_of
 from pyspark_moldau.jobs.queries.expressions import checked_sql
 from pyspark_moldau.jobs.queries.reading import read_stream
-from pyspark_moldau.jobs.queries.running import JobReport, job_session, run_queries
+from pyspark_moldau.jobs.queries.running import JobReport, run_queries, running
 from pyspark_moldau.jobs.queries.writing import starts_of
 
 if TYPE_CHECKING:
@@ -101,8 +100,6 @@ def run_join(job: JoinJob, session: SparkSession | None = None, timeout_s: float
         JobError: A query failed, or an expression does not fit the records.
     """
     sources = {"left": job.left, "right": job.right}
-    with held(job.config.root, job.config.checkpoint):
-        check_job(job.config, "join", sources, job.sink)
-        session = session or job_session(job.config)
+    with running(job.config, "join", sources, job.sink, session) as session:
         rows = joined(read_stream(session, job.config, job.left), read_stream(session, job.config, job.right), job)
         return run_queries(starts_of(session, job.config, sources, rows, job.sink), timeout_s)

@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark_moldau.jobs.config.folders import held
-from pyspark_moldau.jobs.config.job_config import check_job, load_config, sink_of, source_of
+from pyspark_moldau.jobs.config.job_config import load_config, sink_of, source_of
 from pyspark_moldau.jobs.queries.reading import read_stream
-from pyspark_moldau.jobs.queries.running import JobReport, job_session, run_queries
+from pyspark_moldau.jobs.queries.running import JobReport, run_queries, running
 from pyspark_moldau.jobs.queries.writing import starts_of
 from pyspark_moldau.jobs.tables import compact_table
 
@@ -77,9 +76,7 @@ def run_load(job: LoadJob, session: SparkSession | None = None, timeout_s: float
     Raises:
         JobError: A query failed, or the table is another query's.
     """
-    with held(job.config.root, job.config.checkpoint):
-        check_job(job.config, "load", {"source": job.source}, job.sink)
-        session = session or job_session(job.config)
+    with running(job.config, "load", {"source": job.source}, job.sink, session) as session:
         rows = loaded_rows(read_stream(session, job.config, job.source))
         starts = starts_of(session, job.config, {"source": job.source}, rows, job.sink)
         report = run_queries(starts, timeout_s)

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_moldau.jobs.config.folders import held
-from pyspark_moldau.jobs.config.job_config import check_job, duration, load_config, sink_of, source_of
+from pyspark_moldau.jobs.config.job_config import duration, load_config, sink_of, source_of
 from pyspark_moldau.jobs.queries.expressions import aliased, check_names, checked_sql
 from pyspark_moldau.jobs.queries.reading import read_stream
-from pyspark_moldau.jobs.queries.running import JobReport, job_session, run_queries
+from pyspark_moldau.jobs.queries.running import JobReport, run_queries, running
 from pyspark_moldau.jobs.queries.session_state import Event, advance, deadline_ms
 from pyspark_moldau.jobs.queries.writing import starts_of
 
@@ -172,9 +171,7 @@ def run_sessions(job: SessionsJob, session: SparkSession | None = None, timeout_
     Raises:
         JobError: A query failed, or an expression does not fit the records.
     """
-    with held(job.config.root, job.config.checkpoint):
-        check_job(job.config, "sessions", {"source": job.source}, job.sink)
-        session = session or job_session(job.config)
+    with running(job.config, "sessions", {"source": job.source}, job.sink, session) as session:
         rows = sessions_of(read_stream(session, job.config, job.source), job)
         return run_queries(starts_of(session, job.config, {"source": job.source}, rows, job.sink), timeout_s)
 

@@ -4,6 +4,7 @@ import json
 import re
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,13 +12,14 @@ from moldau_cli.commands.pipeline import export_text
 from pyspark_moldau.errors import ReadTimeoutError
 from pyspark_moldau.jobs.aggregate import aggregate_job, run_aggregate
 from pyspark_moldau.jobs.config import folders, job_config
-from pyspark_moldau.jobs.errors import JobConfigError, JobError
+from pyspark_moldau.jobs.errors import JobBusyError, JobConfigError, JobError
 from pyspark_moldau.jobs.export import ExportReport, export_job, run_export
 from pyspark_moldau.jobs.files import OWNER
-from pyspark_moldau.jobs.join import join_job
+from pyspark_moldau.jobs.join import join_job, run_join
 from pyspark_moldau.jobs.load import load_job, run_load
-from pyspark_moldau.jobs.queries.running import first_line, for_jobs
-from pyspark_moldau.jobs.sessions import sessions_job
+from pyspark_moldau.jobs.queries import running as running_module
+from pyspark_moldau.jobs.queries.running import first_line, for_jobs, running
+from pyspark_moldau.jobs.sessions import run_sessions, sessions_job
 from pyspark_moldau.jobs.tables import finish_compaction, own_table
 from pyspark_moldau.jobs.views import view_job
 
@@ -354,6 +356,36 @@ def test_two_runs_of_a_job_do_not_meet(folder, nowhere, monkeypatch, has_locks):
         run_load(job, "no session")
     with pytest.raises(ReadTimeoutError):
         run_load(job, "no session")
+
+
+@pytest.mark.parametrize("run", [run_load, run_aggregate, run_join, run_sessions])
+def test_each_job_with_a_sink_keeps_other_runs_away(folder, run):
+    job = load_job(write(folder, LOAD))
+    job = SimpleNamespace(config=job.config, source=job.source, left=job.source, right=job.source, sink=job.sink)
+    with folders.held(job.config.root, job.config.checkpoint), pytest.raises(JobBusyError, match="another run"):
+        run(job, "no session")
+
+
+def test_a_job_is_held_until_its_queries_have_ended(folder, monkeypatch):
+    """The folder is locked before it is looked at, and free again if the check refuses the job."""
+    job, seen = load_job(write(folder, LOAD)), []
+
+    def is_held():
+        try:
+            with folders.held(job.config.root, job.config.checkpoint):
+                return False
+        except JobBusyError:
+            return True
+
+    monkeypatch.setattr(running_module, "check_job", lambda *given: seen.append((is_held(), given)))
+    with running(job.config, "load", {"source": job.source}, job.sink, "a session") as session:
+        assert (session, is_held()) == ("a session", True)
+    assert seen == [(True, (job.config, "load", {"source": job.source}, job.sink))]
+    assert not is_held()
+    monkeypatch.setattr(running_module, "check_job", raising(JobConfigError("no")))
+    with pytest.raises(JobConfigError, match="no"), running(job.config, "load", {}, job.sink, "a session"):
+        raise AssertionError("a job that was refused does not run")
+    assert not is_held()
 
 
 def test_folders_are_looked_at_before_spark_starts(folder, nowhere):

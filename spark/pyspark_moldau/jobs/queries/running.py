@@ -9,21 +9,23 @@ from __future__ import annotations
 import logging
 import re
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_moldau.jobs.config.job_config import AVAILABLE_NOW, FAIL_ON_DATA_LOSS
+from pyspark_moldau.jobs.config.folders import held
+from pyspark_moldau.jobs.config.job_config import AVAILABLE_NOW, FAIL_ON_DATA_LOSS, check_job
 from pyspark_moldau.jobs.errors import JobError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from pyspark_moldau.jobs.config.job_config import JobConfig
+    from pyspark_moldau.jobs.config.job_config import JobConfig, SinkConfig, SourceConfig
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +74,30 @@ class _Progress:
             observed = report["observedMetrics"].get(DEAD_LETTERS)
             if observed is not None:
                 self.dead[number] = max(self.dead.get(number, 0), int(observed["records"]))
+
+
+@contextmanager
+def running(
+    config: JobConfig,
+    kind: str,
+    sources: Mapping[str, SourceConfig],
+    sink: SinkConfig,
+    session: SparkSession | None = None,
+) -> Iterator[SparkSession]:
+    """Holds the folder of a job that has a sink, checks the job, and gives the session for its queries.
+
+    Other runs are kept away until the queries have ended. Spark starts last, because that takes seconds.
+
+    Raises:
+        JobBusyError: Another run of the job is at work.
+        JobConfigError: The folder cannot be used, or is another job's, or a topic does not exist.
+        JobError: Spark refuses a setting, or its cluster does not answer.
+        OptionError: The login was refused, or the principal may not describe a topic.
+        ReadTimeoutError: No broker answered in time.
+    """
+    with held(config.root, config.checkpoint):
+        check_job(config, kind, sources, sink)
+        yield session or job_session(config)
 
 
 def job_session(config: JobConfig) -> SparkSession:
