@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli import output
+from moldau_cli.errors import CommandError
+from moldau_cli.live.collecting import ANSWER_S
 from moldau_cli.live.core.rates import Meter, seconds_left
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
+
+Look = tuple[str, list[dict[str, output.Json]]]
+"""A headline, and the rows of partitions without rates."""
 
 COLUMNS: Final = [
     *("topic", "partition", "offset", "log_end_offset", "lag"),
@@ -54,20 +61,54 @@ def _rounded(rate: float | None) -> float | None:
     return None if rate is None else round(rate, 1)
 
 
-async def watch(
-    look: Callable[[], Awaitable[tuple[str, list[dict[str, output.Json]]]]], every_s: float, times: int | None
-) -> None:
-    """Writes a headline and the rows with rates every ``every_s`` seconds, ``times`` times or until it is cancelled."""
+async def watch(look: Callable[[], Awaitable[Look]], every_s: float, times: int | None) -> None:
+    """Writes a headline and the rows with rates every ``every_s`` seconds, ``times`` times or until it is cancelled.
+
+    A look that fails is named with its reason, and the next one follows, as in ``moldau top``.
+
+    Raises:
+        KafkaError: the first look failed.
+        CommandError: the first look found no such group.
+    """
     rates, shown = GroupRates(), 0
+    last: Look | None = None
+    seen_s, limit_s = trio.current_time(), math.inf  # the first look waits as all commands do, and has its reasons
     while times is None or shown < times:
-        began_ms = trio.current_time() * 1000
-        headline, rows = await look()
-        rows = rates.rows(rows, began_ms)
-        if output.wants_json():
-            output.answer({"group": headline, "partitions": list(rows)}, "")
+        began_s = trio.current_time()
+        try:
+            headline, rows = last = await _within(limit_s, look)
+        except (KafkaError, CommandError) as error:
+            if last is None:
+                raise
+            _write_past(last, trio.current_time() - seen_s, error)
         else:
-            output.write_line(headline)
-            output.answer_rows("partitions", COLUMNS, rows)
+            seen_s, limit_s = began_s, max(ANSWER_S, 3 * (trio.current_time() - began_s))
+            rows = rates.rows(rows, began_s * 1000)
+            if output.wants_json():
+                output.answer({"group": headline, "partitions": list(rows), "silent_s": 0.0}, "")
+            else:
+                output.write_line(headline)
+                output.answer_rows("partitions", COLUMNS, rows)
         shown += 1
         if times is None or shown < times:
-            await trio.sleep_until(began_ms / 1000 + every_s)
+            await trio.sleep_until(began_s + every_s)
+
+
+async def _within(limit_s: float, look: Callable[[], Awaitable[Look]]) -> Look:
+    try:
+        with trio.fail_after(limit_s):
+            return await look()
+    except trio.TooSlowError as error:
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"no broker answered within {limit_s:.0f} s") from error
+
+
+def _write_past(last: Look, silent_s: float, error: KafkaError | CommandError) -> None:
+    """Writes that a look failed, and what was true before."""
+    headline, rows = last
+    if isinstance(error, KafkaError):
+        text = f"NO ANSWER for {silent_s:.0f} s ({error.message}); before: {headline}"
+    else:
+        text = f"{error}; {silent_s:.0f} s before: {headline}"
+    if output.wants_json():
+        output.note(text)
+    output.answer({"group": headline, "partitions": list(rows), "silent_s": round(silent_s, 1)}, text)
