@@ -198,11 +198,14 @@ def test_a_schema_is_not_fetched_from_an_address():
         (b'{"carrier":"UA","scheduled":"2013-01-01T00:15:00"}', ""),
         (b'{"carrier":"UA","delay":99999999999999999999}', "does not fit its column"),
         (b'{"carrier":"\\ud800"}', "does not fit its column"),
+        (b'{"carrier":"UA","tags":{"\\ud800":"x"}}', r"tags.\ud800 must be integer"),
         (b"\0\0", "2 bytes"),
     ],
 )
 def test_poison_json_is_reported(value, message):
-    assert message in only_error(json_payload(), value)
+    error = only_error(json_payload(), value)
+    assert message in error
+    assert error.encode().decode() == error  # a column holds it
 
 
 def test_one_bad_value_leaves_its_neighbours():

@@ -66,7 +66,7 @@ def decode_values(decoder: Decoder, values: Sequence[bytes | None]) -> tuple[pa.
             try:
                 decoded = decoder.decode(value)
             except PoisonError as poison:
-                error = str(poison)[:ERROR_TEXT_MAX]
+                error = _text(str(poison))
         found.append(decoded)
         errors.append(error)
     try:
@@ -76,5 +76,10 @@ def decode_values(decoder: Decoder, values: Sequence[bytes | None]) -> tuple[pa.
             try:
                 pa.array([decoded], decoder.type)
             except _ARROW_ERRORS as error:
-                found[index], errors[index] = None, f"does not fit its column: {error}"[:ERROR_TEXT_MAX]
+                found[index], errors[index] = None, _text(f"does not fit its column: {error}")
         return pa.array(found, decoder.type), errors
+
+
+def _text(error: str) -> str:
+    """Returns the text of an error as a column can hold it: half of a surrogate pair, which JSON can name, escaped."""
+    return error.encode("utf-8", "backslashreplace").decode()[:ERROR_TEXT_MAX]
