@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark_moldau.jobs.config.job_config import duration, load_config, sink_of, source_of
+from pyspark_moldau.jobs.config.job_config import duration, in_order, load_config, sink_of, source_of
 from pyspark_moldau.jobs.queries.expressions import aliased, check_names, checked_sql
 from pyspark_moldau.jobs.queries.reading import read_stream
 from pyspark_moldau.jobs.queries.running import JobReport, run_queries, running
@@ -99,13 +99,23 @@ def aggregated(records: DataFrame, job: AggregateJob) -> DataFrame:
         return rows.groupBy(window, *keys).agg(*columns).selectExpr(*bounds, *aliased([*job.keys, *job.columns]))
 
 
+def state_of(job: AggregateJob) -> dict[str, str]:
+    """Returns the settings that Spark's state of the windows is made of."""
+    return {
+        "window": job.window,
+        "slide": job.slide,
+        "keys": in_order(job.keys.values()),
+        "columns": in_order(job.columns.values()),
+    }
+
+
 def run_aggregate(job: AggregateJob, session: SparkSession | None = None, timeout_s: float | None = None) -> JobReport:
     """Aggregates until the present ends of the topics, or for ever with an interval as trigger.
 
     Raises:
         JobError: A query failed, or an expression does not fit the records.
     """
-    with running(job.config, "aggregate", {"source": job.source}, job.sink, session) as session:
+    with running(job.config, "aggregate", {"source": job.source}, job.sink, session, state=state_of(job)) as session:
         rows = aggregated(read_stream(session, job.config, job.source), job)
         starts = starts_of(session, job.config, {"source": job.source}, rows, job.sink, job.output)
         return run_queries(starts, timeout_s)

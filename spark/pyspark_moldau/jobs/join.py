@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark_moldau.jobs.aggregate import EVENT_TIME
-from pyspark_moldau.jobs.config.job_config import duration, load_config, sink_of, source_of
+from pyspark_moldau.jobs.config.job_config import duration, in_order, load_config, sink_of, source_of
 from pyspark_moldau.jobs.queries.expressions import checked_sql
 from pyspark_moldau.jobs.queries.reading import read_stream
 from pyspark_moldau.jobs.queries.running import JobReport, run_queries, running
@@ -93,6 +93,11 @@ def joined(left: DataFrame, right: DataFrame, job: JoinJob) -> DataFrame:
         return rows.select(*(functions.expr(sql).alias(name) for name, sql in job.columns.items()))
 
 
+def state_of(job: JoinJob) -> dict[str, str]:
+    """Returns the settings that Spark's state of the two sides is made of."""
+    return {"type": job.kind, "on": job.on, "columns": in_order(job.columns.values())}
+
+
 def run_join(job: JoinJob, session: SparkSession | None = None, timeout_s: float | None = None) -> JobReport:
     """Joins until the present ends of the topics, or for ever with an interval as trigger.
 
@@ -100,6 +105,6 @@ def run_join(job: JoinJob, session: SparkSession | None = None, timeout_s: float
         JobError: A query failed, or an expression does not fit the records.
     """
     sources = {"left": job.left, "right": job.right}
-    with running(job.config, "join", sources, job.sink, session) as session:
+    with running(job.config, "join", sources, job.sink, session, state=state_of(job)) as session:
         rows = joined(read_stream(session, job.config, job.left), read_stream(session, job.config, job.right), job)
         return run_queries(starts_of(session, job.config, sources, rows, job.sink), timeout_s)

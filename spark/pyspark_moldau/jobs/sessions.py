@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_moldau.jobs.config.job_config import duration, load_config, sink_of, source_of
+from pyspark_moldau.jobs.config.job_config import duration, in_order, load_config, sink_of, source_of
 from pyspark_moldau.jobs.queries.expressions import aliased, check_names, checked_sql
 from pyspark_moldau.jobs.queries.reading import read_stream
 from pyspark_moldau.jobs.queries.running import JobReport, run_queries, running
@@ -165,13 +165,18 @@ def sessions_of(records: DataFrame, job: SessionsJob) -> DataFrame:
     )
 
 
+def state_of(job: SessionsJob) -> dict[str, str]:
+    """Returns the settings that the state of the sessions is made of; their functions count at the end only."""
+    return {"keys": in_order(job.keys.values()), "columns": in_order(sql for _, sql in job.columns.values())}
+
+
 def run_sessions(job: SessionsJob, session: SparkSession | None = None, timeout_s: float | None = None) -> JobReport:
     """Runs until the present ends of the topics, or for ever with an interval as trigger.
 
     Raises:
         JobError: A query failed, or an expression does not fit the records.
     """
-    with running(job.config, "sessions", {"source": job.source}, job.sink, session) as session:
+    with running(job.config, "sessions", {"source": job.source}, job.sink, session, state=state_of(job)) as session:
         rows = sessions_of(read_stream(session, job.config, job.source), job)
         return run_queries(starts_of(session, job.config, {"source": job.source}, rows, job.sink), timeout_s)
 

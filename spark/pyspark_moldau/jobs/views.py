@@ -145,7 +145,7 @@ def build(
     Raises:
         JobError: A query failed, or the SQL does not fit the records.
     """
-    check_job(job.config, "view", {"source": job.source}, None, job.path)
+    check_job(job.config, "view", {"source": job.source}, None, view=job.path)
     session = session or job_session(job.config)
     versions = versions_of(job.path)
     query_hash = hash_of(job)
@@ -180,7 +180,7 @@ def follow(job: ViewJob, session: SparkSession | None = None, timeout_s: float |
         raise JobError(f"version {number} is a batch; build another one, or serve it merged with newer records")
     if version.query_hash != hash_of(job):
         raise JobError(f"version {number} has another query or source than the file; build a new version")
-    check_job(job.config, "view", {"source": job.source}, None, job.path)
+    check_job(job.config, "view", {"source": job.source}, None, view=job.path)
     session = session or job_session(job.config)
     with held(job.config.root, _folder(job.path, number)):
         return _run_stream(job, number, session, timeout_s)

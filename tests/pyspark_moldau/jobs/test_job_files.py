@@ -55,7 +55,7 @@ def write(folder, text):
 def raising(error):
     """Returns a function that raises the error."""
 
-    def function(*_):
+    def function(*_, **__):
         raise error
 
     return function
@@ -64,6 +64,8 @@ def raising(error):
 RUNS = {
     "load": lambda path: run_load(load_job(path), "no session"),
     "aggregate": lambda path: run_aggregate(aggregate_job(path), "no session"),
+    "sessions": lambda path: run_sessions(sessions_job(path), "no session"),
+    "join": lambda path: run_join(join_job(path), "no session"),
 }
 
 
@@ -316,6 +318,45 @@ def test_a_checkpoint_of_another_job_is_refused(folder, nowhere, monkeypatch):
         run_aggregate(aggregate_job(write(moved, given)), "no session")
 
 
+STATEFUL = [
+    ("aggregate", "columns", '{ flights = "count(*)", delay', '{ delay = "sum(value.delay)", late'),
+    ("aggregate", "window", 'window = "1 hour"', 'window = "1 hour"\nslide = "30 minutes"'),
+    ("aggregate", "keys", 'origin = "value.origin"', 'plane = "value.plane"'),
+    ("sessions", "columns", "[sessions.columns]", '[sessions.columns]\nworst = "max(value.delay)"'),
+    ("sessions", "keys", 'plane = "value.plane"', 'origin = "value.origin"'),
+    ("join", "columns", 'departure = "l.value"', 'departure = "l.topic"'),
+    ("join", "on", 'on = "l.key = r.key"', 'on = "l.value = r.value"'),
+]
+
+
+@pytest.mark.parametrize(("name", "setting", "old", "new"), STATEFUL)
+def test_a_state_is_not_taken_for_another(folder, nowhere, monkeypatch, name, setting, old, new):
+    """Spark compares the types in a state: columns in another order would swap the values of open windows."""
+    monkeypatch.setattr(job_config, "FIRST_MS", 100)
+    monkeypatch.setattr(job_config, "KNOWN_MS", 100)
+    text = documented()[f"{name}.toml"].replace("127.0.0.1:9092", nowhere)
+    changed = text.replace(old, new, 1)
+    assert changed != text
+
+    def run(given):
+        with pytest.raises((JobConfigError, ReadTimeoutError)) as caught:
+            RUNS[name](write(folder, given))
+        return None if caught.type is ReadTimeoutError else str(caught.value)
+
+    assert (run(text), run(changed), run(text)) == (None, None, None), "there is no state yet"
+    planned = folder / "state" / name / "main" / "offsets" / "0"
+    planned.parent.mkdir(parents=True)
+    planned.write_text("v1")
+    shown = "slide" if "slide" in new else setting
+    assert re.search(rf"\[{name}\] {shown}: is .*, and the state in .*main was made with .* Set it back", run(changed))
+    assert run(text) is None, "the note is still that of the state"
+    assert run(text.replace('watermark = "2 hours"', 'watermark = "3 hours"')) is None
+    note = json.loads((folder / "state" / name / folders.JOB).read_text())
+    del note[folders.STATE]  # as an earlier release left it
+    (folder / "state" / name / folders.JOB).write_text(json.dumps(note))
+    assert (run(text), run(changed) is None) == (None, False)
+
+
 def test_a_table_that_is_gone_is_not_begun_again(folder, nowhere, monkeypatch):
     """Its disk is not mounted, or it was removed: a new table would lack the rows that count as read."""
     monkeypatch.setattr(job_config, "FIRST_MS", 100)
@@ -361,7 +402,9 @@ def test_two_runs_of_a_job_do_not_meet(folder, nowhere, monkeypatch, has_locks):
 @pytest.mark.parametrize("run", [run_load, run_aggregate, run_join, run_sessions])
 def test_each_job_with_a_sink_keeps_other_runs_away(folder, run):
     job = load_job(write(folder, LOAD))
-    job = SimpleNamespace(config=job.config, source=job.source, left=job.source, right=job.source, sink=job.sink)
+    queried = {"window": "1 hour", "slide": None, "keys": {}, "columns": {}, "kind": "inner", "on": "id = id"}
+    topics = {"source": job.source, "left": job.source, "right": job.source, "sink": job.sink}
+    job = SimpleNamespace(config=job.config, **topics, **queried)
     with folders.held(job.config.root, job.config.checkpoint), pytest.raises(JobBusyError, match="another run"):
         run(job, "no session")
 
@@ -377,10 +420,10 @@ def test_a_job_is_held_until_its_queries_have_ended(folder, monkeypatch):
         except JobBusyError:
             return True
 
-    monkeypatch.setattr(running_module, "check_job", lambda *given: seen.append((is_held(), given)))
-    with running(job.config, "load", {"source": job.source}, job.sink, "a session") as session:
+    monkeypatch.setattr(running_module, "check_job", lambda *given, state: seen.append((is_held(), given, state)))
+    with running(job.config, "load", {"source": job.source}, job.sink, "a session", state={"keys": "k"}) as session:
         assert (session, is_held()) == ("a session", True)
-    assert seen == [(True, (job.config, "load", {"source": job.source}, job.sink))]
+    assert seen == [(True, (job.config, "load", {"source": job.source}, job.sink), {"keys": "k"})]
     assert not is_held()
     monkeypatch.setattr(running_module, "check_job", raising(JobConfigError("no")))
     with pytest.raises(JobConfigError, match="no"), running(job.config, "load", {}, job.sink, "a session"):

@@ -25,7 +25,7 @@ query = "select 1"
 
 @pytest.fixture
 def job(tmp_path, monkeypatch):
-    monkeypatch.setattr(views, "check_job", lambda *given: None)
+    monkeypatch.setattr(views, "check_job", lambda *given, **named: None)
     monkeypatch.setattr(views, "_run_stream", lambda job, number, session, timeout_s: f"built {number}")
     (tmp_path / "job.toml").write_text(VIEW)
     return views.view_job(tmp_path / "job.toml")

@@ -22,7 +22,7 @@ from pyspark_moldau.jobs.errors import JobConfigError
 from pyspark_moldau.wire.reach import FIRST_MS, KNOWN_MS, REACH_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from pyspark_moldau.jobs.config.cluster import ClusterKeys
@@ -179,15 +179,22 @@ def sink_of(config: JobConfig, partition_by: tuple[str, ...] = ()) -> SinkConfig
 
 
 def check_job(
-    config: JobConfig, kind: str, sources: Mapping[str, SourceConfig], sink: SinkConfig | None, view: Path | None = None
+    config: JobConfig,
+    kind: str,
+    sources: Mapping[str, SourceConfig],
+    sink: SinkConfig | None,
+    *,
+    view: Path | None = None,
+    state: Mapping[str, str] | None = None,
 ) -> None:
     """Checks a job before Spark starts: its folder of state, and its topics on the cluster.
 
-    ``kind`` is the section of the job; ``sources`` maps sections to topics; a job without a sink makes a ``view``. An
-    export has no state.
+    ``kind`` is the section of the job; ``sources`` maps sections to topics; a job without a sink makes a ``view``.
+    ``state`` is what ``check_folder`` takes. An export has no folder.
 
     Raises:
-        JobConfigError: The folder cannot be made or written, or is another job's, or a topic does not exist.
+        JobConfigError: The folder cannot be made or written, or is another job's, or has another state, or a topic
+            does not exist.
         OptionError: The login was refused, or the principal may not describe a topic.
         ReadTimeoutError: No broker answered in time.
     """
@@ -195,7 +202,7 @@ def check_job(
     assert place is not None, "a job has a sink or a view"
     wait_ms = REACH_MS
     if kind != EXPORT:
-        wait_ms = KNOWN_MS if check_folder(config.root, config.checkpoint, kind, place) else FIRST_MS
+        wait_ms = KNOWN_MS if check_folder(config.root, config.checkpoint, kind, place, state) else FIRST_MS
     topics: dict[str, tuple[str, ...]] = {}
     for name, source in sources.items():
         topics[f"[{name}] topics"] = source.topics
@@ -215,6 +222,11 @@ def check_topic(section: Section, key: str, name: str) -> str:
     if not _TOPIC.fullmatch(name) or name in (".", ".."):
         raise section.error(key, f"{name!r} is no name of a topic: at most 249 letters, digits, '.', '_' and '-'")
     return name
+
+
+def in_order(expressions: Iterable[str]) -> str:
+    """Returns expressions as one text: a state keeps values by their places, whatever their names are."""
+    return ", ".join(expressions)
 
 
 def duration(section: Section, key: str, default: str | None = None) -> str:

@@ -83,20 +83,23 @@ def running(
     sources: Mapping[str, SourceConfig],
     sink: SinkConfig,
     session: SparkSession | None = None,
+    *,
+    state: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
     """Holds the folder of a job that has a sink, checks the job, and gives the session for its queries.
 
-    Other runs are kept away until the queries have ended. Spark starts last, because that takes seconds.
+    Other runs are kept away until the queries have ended. Spark starts last, because that takes seconds. ``state`` is
+    that of ``check_job``.
 
     Raises:
         JobBusyError: Another run of the job is at work.
-        JobConfigError: The folder cannot be used, or is another job's, or a topic does not exist.
+        JobConfigError: The folder cannot be used, or is another job's, or has another state, or a topic does not exist.
         JobError: Spark refuses a setting, or its cluster does not answer.
         OptionError: The login was refused, or the principal may not describe a topic.
         ReadTimeoutError: No broker answered in time.
     """
     with held(config.root, config.checkpoint):
-        check_job(config, kind, sources, sink)
+        check_job(config, kind, sources, sink, state=state)
         yield session or job_session(config)
 
 
