@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
+import traceback
 from typing import IO, TYPE_CHECKING, Final
 
 from pyspark_moldau.session.java import java_home
@@ -113,8 +115,29 @@ def _start_gateway(settings: Mapping[str, str], stderr: IO[bytes] | None = None)
         shown = [(name, value) for name, value in settings.items() if not SECRET.search(name)]
         conf = SparkConf(loadDefaults=False).setAll(shown)
         # There is no public way to start the JVM with other settings, or another stderr.
-        gateway = launch_gateway(conf, None if stderr is None else {"stderr": stderr})  # type: ignore[no-untyped-call]
+        try:
+            gateway = launch_gateway(  # type: ignore[no-untyped-call]
+                conf, None if stderr is None else {"stderr": stderr}
+            )
+        except BaseException as error:
+            _end_processes(error)
+            raise
         SparkContext._ensure_initialized(gateway=gateway, conf=conf)
+
+
+def _end_processes(error: BaseException) -> None:
+    """Ends the processes that the interrupted functions have started.
+
+    Ctrl-C makes PySpark remove the folder in which its JVM tells the address; a JVM that does not find it stays for
+    ever, and only PySpark knows its process.
+    """
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        for value in list(frame.f_locals.values()):
+            if isinstance(value, subprocess.Popen) and getattr(value, "pid", None) is not None:
+                value.kill()
+                value.wait()
+                if value.stdin is not None:
+                    value.stdin.close()
 
 
 def cluster_session(
@@ -151,8 +174,7 @@ def _use_java() -> None:
 
 def _started(name: str, settings: Mapping[str, str], log_level: str) -> SparkSession:
     _use_java()
-    if any(map(SECRET.search, settings)):
-        _start_gateway(settings)
+    _start_gateway(settings)
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(name)
