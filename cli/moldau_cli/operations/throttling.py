@@ -17,7 +17,7 @@ async def replicas_of(admin: Admin, topics: list[str]) -> dict[tuple[str, int], 
 
 
 async def throttle_moves(admin: Admin, moves: dict[tuple[str, int], list[int]], rate: int) -> None:
-    """Limits the copies of moves, before the moves begin; ``rate`` is in bytes a second, for each broker.
+    """Limits the copies of moves that begin next or are in progress; ``rate`` is in bytes a second, for each broker.
 
     Raises:
         UsageError: a partition does not exist.
@@ -30,15 +30,15 @@ async def throttle_moves(admin: Admin, moves: dict[tuple[str, int], list[int]], 
     unknown = [f"{topic}-{number}" for topic, number in moves if (topic, number) not in current]
     if unknown:
         raise UsageError(f"there is no partition {unknown[0]}")
-    moving = await admin.list_partition_reassignments()
-    settled = {where: held for where, held in current.items() if where not in {(m.topic, m.partition) for m in moving}}
-    starting = {where: targets for where, targets in moves.items() if where in settled}
+    adding = {(m.topic, m.partition): one.adding for m, one in (await admin.list_partition_reassignments()).items()}
+    # The replicas that a move in progress adds copy like those of a move that is about to begin.
+    settled = {where: [node for node in held if node not in adding.get(where, ())] for where, held in current.items()}
     changes: dict[ConfigResource, list[ConfigAlteration]] = {
         ConfigResource(type=ResourceType.TOPIC, name=topic): [
             ConfigAlteration(name=key, value=",".join(entries), operation=ConfigOperation.APPEND)
             for key, entries in lists.items()
         ]
-        for topic, lists in throttled_replicas(settled, starting).items()
+        for topic, lists in throttled_replicas(settled, moves).items()
     }
     live = {one.node_id for one in (await admin.describe_cluster()).brokers}
     for broker in live.intersection(involved_brokers(current, moves)):

@@ -274,6 +274,27 @@ def test_a_partition_that_moves_elsewhere_first_is_throttled(monkeypatch):
     run_cluster(scenario, brokers=4)
 
 
+def test_a_move_that_began_without_a_limit_gets_one():
+    """A second call with a throttle set the rates of the brokers only, and the copies went on without a limit."""
+
+    async def scenario(cluster):
+        await cluster.client(1).create_topic("orders", partitions=1, replicas=1)
+        async with admin_of(cluster) as admin:
+            (old,) = (await admin.describe_topics(["orders"]))["orders"].partitions[0].replicas
+            down = next(node for node in cluster.broker_ids if node not in (1, old))
+            cluster.kill(down)
+            move = {("orders", 0): [down]}
+            await admin.alter_partition_reassignments(move)
+            for _ in range(2):  # a repeated call changes the rates only
+                await throttle_moves(admin, move, 1_000_000)
+                await trio.sleep(1)  # a broker describes the configuration that it has learned so far
+                entries = (await admin.describe_configs([ORDERS]))[ORDERS]
+                lists = [entries[key].value for key in (LEADER_REPLICAS, FOLLOWER_REPLICAS)]
+                assert lists == [f"0:{old}", f"0:{down}"]
+
+    run_cluster(scenario, brokers=3)
+
+
 def test_an_interrupted_drain_leaves_no_throttle_behind(monkeypatch):
     """Its moves end by themselves; the same command found nothing to do, and copies stayed limited for good."""
 
