@@ -112,19 +112,15 @@ async def browse(identity: Identity, search: Search, avro: AvroViews | None = No
     """Returns the records that a search finds, oldest first; bounded in records, bytes and time.
 
     Raises:
-        KafkaError: the topic cannot be read.
+        KafkaError: the topic does not exist, or cannot be read.
         ValueError: the topic has no such partition.
     """
     from moldau import Consumer
 
+    numbers = await _partitions(identity, search.topic, search.partition)
     isolation = "read_committed" if search.committed_only else "read_uncommitted"
     config = {**READING, **identity.settings, "isolation.level": isolation}
     async with Consumer(config, environment=identity.environment) as consumer:
-        numbers = sorted(info.partition for info in await consumer.partitions_for(search.topic))
-        if search.partition is not None:
-            if search.partition not in numbers:
-                raise ValueError(f"{search.topic} has partitions 0 to {len(numbers) - 1}, not {search.partition}")
-            numbers = [search.partition]
         places = [(search.topic, number) for number in numbers]
         begins = {(one.topic, one.partition): at for one, at in (await consumer.beginning_offsets(places)).items()}
         ends = {(one.topic, one.partition): at for one, at in (await consumer.end_offsets(places)).items()}
@@ -146,6 +142,22 @@ async def browse(identity: Identity, search: Search, avro: AvroViews | None = No
         "stopped": scan.stopped,
         "partitions": {str(number): [begins[search.topic, number], ends[search.topic, number]] for number in numbers},
     }
+
+
+async def _partitions(identity: Identity, topic: str, wanted: int | None) -> list[int]:
+    """Returns all partitions of a topic, or the wanted one; a consumer would wait for those that do not exist.
+
+    Raises:
+        KafkaError: the topic does not exist, or may not be described.
+        ValueError: the topic has no such partition.
+    """
+    described = (await identity.admin.describe_topics([topic]))[topic]
+    numbers = sorted(part.partition for part in described.partitions)
+    if wanted is None:
+        return numbers
+    if wanted not in numbers:
+        raise ValueError(f"{topic} has partitions 0 to {len(numbers) - 1}, not {wanted}")
+    return [wanted]
 
 
 async def _scan(consumer: Consumer, search: Search, scan: _Scan) -> None:
@@ -186,10 +198,12 @@ async def whole_record(
 
     Raises:
         LookupError: there is no record at the offset.
-        KafkaError: the topic cannot be read.
+        KafkaError: the topic does not exist, or cannot be read.
+        ValueError: the topic has no such partition.
     """
     from moldau import Consumer
 
+    await _partitions(identity, topic, partition)
     async with Consumer({**READING, **identity.settings}, environment=identity.environment) as consumer:
         consumer.assign([(topic, partition)])
         consumer.seek((topic, partition), offset)

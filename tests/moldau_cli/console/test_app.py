@@ -144,6 +144,9 @@ async def scenario(sim):
         seen["whole"] = await page.ask("message", topic="flights", partition=2, offset=1)
         seen["no record"] = await page.ask("message", topic="flights", partition=2, offset=99)
         seen["wrong number"] = await page.ask("message", topic="flights", partition="x", offset=1)
+        seen["no partition"] = await page.ask("message", topic="flights", partition=9, offset=1)
+        seen["message of no topic"] = await page.ask("message", topic="absent", partition=0, offset=1)
+        seen["messages of no topic"] = await page.ask("messages", topic="absent")
         seen["unknown"] = await page.ask("cheese")
         seen["nodes"] = await page.ask("nodes")
         await produce(page, seen)
@@ -390,6 +393,9 @@ def test_a_long_value_is_cut_until_it_is_asked_for(seen):
         ("no group", 404, "absent"),
         ("no record", 404, "offset 99"),
         ("wrong number", 400, "partition: expected a whole number"),
+        ("no partition", 400, "partitions 0 to 2, not 9"),
+        ("message of no topic", 404, "'absent' does not exist"),
+        ("messages of no topic", 404, "'absent' does not exist"),
         (("messages", "wrong partition"), 400, "partitions 0 to 2, not 9"),
         (("messages", "wrong origin"), 400, "tail, start, offset, time"),
         (("messages", "too many"), 400, "1 to 200"),
