@@ -41,6 +41,11 @@ from moldau_cli.output import table
         (["acls", "add", "--deny-principal", "User:a", "--allow-host", "h", "--cluster"], "--allow-host needs --allow"),
         (["acls", "add", "--allow-principal", "User:a", "--topic", "t", "--idempotent"], "goes with --producer"),
         (
+            ["acls", "add", "--deny-principal", "User:a", "--deny-host", "10.0.0", "--topic", "t"],
+            "--deny-host: expected an address, a network such as 10.0.0.0/8, or *, not '10.0.0'",
+        ),
+        (["acls", "add", "--allow-principal", "user:a", "--topic", "t"], "not 'user:a'; case matters"),
+        (
             ["acls", "add", "--allow-principal", "User:a", "--producer", "--topic", "t", "--group", "g"],
             "give no right to --group here",
         ),

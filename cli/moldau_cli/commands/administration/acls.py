@@ -124,6 +124,7 @@ def add(
     for option, hosts, principals in (("allow", allow_host, allow_principal), ("deny", deny_host, deny_principal)):
         if hosts and not principals:
             raise UsageError(f"--{option}-host needs --{option}-principal: entries of others would be for all hosts")
+        _check_fit(option, hosts or (), principals or ())
     rights = _rights(
         _named(topic, group, transactional_id, delegation_token, user_principal, cluster=cluster),
         operation,
@@ -207,6 +208,23 @@ def _check_principals(option: str, principals: list[str] | None) -> None:
         kind, _, name = given.partition(":")
         if not kind or not name:
             raise UsageError(f"{option}: expected TYPE:NAME, such as User:{name or kind or 'alice'}, not {given!r}")
+
+
+def _check_fit(option: str, hosts: Sequence[str], principals: Sequence[str]) -> None:
+    """Refuses hosts and principals of new entries that no client can have; the brokers look at networks.
+
+    Raises:
+        UsageError: a host is a name or a part of an address, or the type of a user is not written as in its principal.
+    """
+    from moldau_quorum.authorization.rules import WILDCARD, parse_address
+
+    for host in hosts:
+        if host != WILDCARD and "/" not in host and parse_address(host) is None:
+            raise UsageError(f"--{option}-host: expected an address, a network such as 10.0.0.0/8, or *, not {host!r}")
+    for given in principals:
+        kind, _, name = given.partition(":")
+        if kind != "User" and kind.lower() == "user":
+            raise UsageError(f"--{option}-principal: expected User:{name}, not {given!r}; case matters")
 
 
 def _permissions(allowed: list[str] | None, denied: list[str] | None) -> Iterator[tuple[str | None, list[str] | None]]:
