@@ -20,6 +20,7 @@ from moldau.consumer import Consumer
 from moldau.producer import Producer
 from moldau.protocol.errors import KafkaError
 from moldau.runtime.ports.environment import OpenMode
+from moldau_quorum.metadata.image import RESOURCE_BROKER
 from support.certificates import authority
 from support.cluster.broker_cluster import run_cluster
 
@@ -141,7 +142,7 @@ def test_brokers_and_clients_of_another_authority_are_refused():
 
 
 def test_a_broker_takes_new_certificates_while_it_runs():
-    """A dynamic key names a replaced file; a file that is not a certificate changes nothing."""
+    """A dynamic key names a replaced file; one that is no certificate, or is missing, is refused."""
     keys = authority().keys(*NAMES)
 
     async def scenario(cluster):
@@ -174,8 +175,10 @@ def test_a_broker_takes_new_certificates_while_it_runs():
         write("/data/new.pem", key + chain)
         assert await connects(authority().trust)
         assert not await connects(authority(1).trust)
-        await alter(listener_name_outside_ssl_keystore_location="/data/broken.pem")
-        await trio.sleep(1)
+        for path in ("/data/broken.pem", "/data/missing.pem"):
+            with pytest.raises(KafkaError, match=r"listener OUTSIDE: listener.name.outside.ssl.keystore.location"):
+                await alter(listener_name_outside_ssl_keystore_location=path)
+        assert cluster.image().config(RESOURCE_BROKER, "1") == {}
         assert await connects(authority().trust)
         await alter(listener_name_outside_ssl_keystore_location="/data/new.pem")
         await trio.sleep(1)

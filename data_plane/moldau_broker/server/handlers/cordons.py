@@ -1,7 +1,8 @@
-"""Checks of ``cordoned.log.dirs`` (KIP-1066) in requests that change the configurations of brokers.
+"""Checks of requests that change the configurations of brokers: of cordons (KIP-1066) and of certificates.
 
-The controller does not know the paths of a broker's log directories. Each broker therefore checks changes of its own
-value before it forwards them, and refuses those of other brokers: clients send them to the broker that they concern.
+The controller does not know the paths of a broker's log directories, nor its files. Each broker therefore checks
+changes of its own configuration before it forwards them, and refuses cordons of other brokers: clients send a change to
+the broker that it concerns, and to another one only if that is down.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from moldau.protocol.messages.incremental_alter_configs import (
     AlterConfigsResourceResponse,
 )
 from moldau.runtime.config import BROKER_CONFIG, CORDONED_LOG_DIRS, cordon_problem
+from moldau_broker.server.handlers.certificates import CertificatesContext, certificate_problem
 from moldau_quorum.controller.entities.configs import APPEND, SET
 from moldau_quorum.metadata.image import RESOURCE_BROKER
 
@@ -30,8 +32,8 @@ Resource = TypeVar("Resource", FullResource, AlterConfigsResource)
 Answer = TypeVar("Answer", FullAnswer, AlterConfigsResourceResponse)
 
 
-class CordonsContext(Protocol):
-    """The parts of a broker needed for checking changes of cordoned log directories."""
+class CordonsContext(CertificatesContext, Protocol):
+    """The parts of a broker needed for checking changes of its configuration."""
 
     @property
     def broker_id(self) -> int: ...
@@ -66,14 +68,15 @@ def _refusal(context: CordonsContext, resource: FullResource | AlterConfigsResou
     if resource.resource_type != RESOURCE_BROKER or not resource.resource_name:
         return None  # the controller refuses a value for all brokers
     named = [path for config in resource.configs for path in _cordoned(config)]
-    if not named:
-        return None
     if resource.resource_name != str(context.broker_id):
+        if not named:
+            return None
         return (
             ErrorCode.INVALID_REQUEST,
             f"this is broker {context.broker_id}: ask broker {resource.resource_name} to cordon its log directories",
         )
-    problem = cordon_problem(context.config, named)
+    problem = cordon_problem(context.config, named) if named else None
+    problem = problem or certificate_problem(context, resource)
     return None if problem is None else (ErrorCode.INVALID_CONFIG, problem)
 
 

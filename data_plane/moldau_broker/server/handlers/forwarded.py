@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from moldau.protocol.messages.create_topics import CreatableTopicResult
     from moldau.protocol.messages.incremental_alter_configs import AlterConfigsResource
     from moldau.runtime.config import Config
+    from moldau.runtime.ports.environment import Environment
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
     from moldau_broker.server.handlers.context import Call
     from moldau_broker.server.replicas.replica_directories import ReplicaDirectories
@@ -79,7 +80,11 @@ class ForwardingContext(LoggersContext, Protocol):
     """The parts of a broker needed for forwarding requests to the active controller."""
 
     @property
+    def environment(self) -> Environment: ...
+    @property
     def config(self) -> Config: ...
+    @property
+    def static_config(self) -> Config: ...
     @property
     def controller(self) -> ControllerClient: ...
     @property
@@ -210,7 +215,7 @@ def _has_partitions(image: MetadataImage, name: str, count: int) -> bool:
 async def handle_incremental_alter_configs(
     context: ForwardingContext, request: IncrementalAlterConfigsRequest, call: Call
 ) -> IncrementalAlterConfigsResponse:
-    """Forwards IncrementalAlterConfigs, except for what this broker decides: levels of loggers, wrong cordons."""
+    """Forwards IncrementalAlterConfigs, except for what this broker decides: levels of loggers, its own files."""
     too_many = too_many_resources(len(request.resources))
     if too_many is not None:
         return refusal_of(
@@ -261,7 +266,7 @@ def _is_altered(resource: AlterConfigsResource, image: MetadataImage) -> bool:
 async def handle_alter_configs(
     context: ForwardingContext, request: AlterConfigsRequest, call: Call
 ) -> AlterConfigsResponse:
-    """Forwards AlterConfigs, except for wrong cordons, which this broker refuses."""
+    """Forwards AlterConfigs, except for what does not fit this broker, which it refuses."""
     too_many = too_many_resources(len(request.resources))
     if too_many is not None:
         return refusal_of(AlterConfigsResponse, request, ErrorCode.POLICY_VIOLATION, too_many, version=call.version)

@@ -281,7 +281,7 @@ def incremental_alter_configs(
     def altered(
         kind: int, before: Mapping[str, str], resource: IncrementalResource
     ) -> tuple[Mapping[str, str], Iterable[str]]:
-        after = _apply_operations(kind, before, resource.configs)
+        after = apply_operations(kind, before, resource.configs)
         return after, (config.name for config in resource.configs)
 
     def note(outcome: Outcome) -> None:
@@ -296,9 +296,14 @@ def incremental_alter_configs(
     )
 
 
-def _apply_operations(
+def apply_operations(
     resource_type: int, before: Mapping[str, str], operations: Sequence[AlterableConfig]
 ) -> dict[str, str]:
+    """Returns the values of a resource after the operations of IncrementalAlterConfigs.
+
+    Raises:
+        RefusedError: an operation is not possible.
+    """
     after = dict(before)
     schema = schema_of(resource_type)
     seen: dict[str, None] = {}

@@ -1,0 +1,71 @@
+"""Checks of keys of TLS in requests that change the configuration of this broker (KIP-226).
+
+The controller cannot read the files of a broker. Without a check of its own, the broker would refuse them later, in its
+log only, and the client would take the change for made.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from moldau.protocol.messages.incremental_alter_configs import AlterConfigsResource
+from moldau.runtime.config import ConfigError, broker_listeners, with_dynamic
+from moldau.runtime.config.tls import tls_settings
+from moldau.runtime.tls.context import listener_tls
+from moldau_quorum.controller.context import RefusedError
+from moldau_quorum.controller.entities.configs import apply_operations
+from moldau_quorum.metadata.image import RESOURCE_BROKER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from moldau.protocol.messages.alter_configs import AlterConfigsResource as FullResource
+    from moldau.runtime.config import Config
+    from moldau.runtime.ports.environment import Environment
+    from moldau_broker.server.cluster_metadata.cache import MetadataCache
+
+
+class CertificatesContext(Protocol):
+    """The parts of a broker needed for checking changes of its certificates."""
+
+    @property
+    def environment(self) -> Environment: ...
+    @property
+    def static_config(self) -> Config: ...
+    @property
+    def metadata(self) -> MetadataCache: ...
+
+
+def certificate_problem(context: CertificatesContext, resource: FullResource | AlterConfigsResource) -> str | None:
+    """Returns why a listener could not use the certificates of a changed configuration of this broker.
+
+    None if it could, if no key of TLS changes, or if the controller will refuse the change for another reason. Only
+    listeners whose settings change are looked at.
+    """
+    if not any(f".{config.name}".rpartition(".ssl.")[1] for config in resource.configs):
+        return None
+    image = context.metadata.image
+    before = image.config(RESOURCE_BROKER, resource.resource_name)
+    after = _changed(before, resource)
+    if after is None:
+        return None
+    shared, _ = with_dynamic(context.static_config, image.config(RESOURCE_BROKER, ""))
+    present, changed = with_dynamic(shared, before)[0], with_dynamic(shared, after)[0]
+    for endpoint in broker_listeners(changed):
+        name = endpoint.listener_name
+        try:
+            if tls_settings(present, name) != tls_settings(changed, name):
+                listener_tls(context.environment, changed, name, endpoint.security_protocol)
+        except ConfigError as error:
+            return f"listener {name}: {'; '.join(error.problems)}"
+    return None
+
+
+def _changed(before: Mapping[str, str], resource: FullResource | AlterConfigsResource) -> Mapping[str, str] | None:
+    """Returns the values after a change; None if the controller will refuse it."""
+    if not isinstance(resource, AlterConfigsResource):
+        return {config.name: config.value for config in resource.configs if config.value is not None}
+    try:
+        return apply_operations(RESOURCE_BROKER, before, resource.configs)
+    except RefusedError:
+        return None
