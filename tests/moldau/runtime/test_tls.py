@@ -437,6 +437,26 @@ def problems(schema, given):
             {"ssl.keystore.location": "f", "listener.security.protocol.map": "SSL:SSL,CONTROLLER:SASL_SSL"},
             "sasl.jaas.config: holds no login module for SCRAM-SHA-256",
         ),
+        (
+            {
+                "listeners": "SASL_PLAINTEXT://127.0.0.1:9092",
+                "security.inter.broker.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
+                "sasl.enabled.mechanisms": "PLAIN",
+            },
+            "sasl.enabled.mechanisms: listener SASL_PLAINTEXT must offer SCRAM-SHA-512, with which nodes log in",
+        ),
+        (
+            {
+                "process.roles": "controller",
+                "node.id": 101,
+                "listeners": "CONTROLLER://127.0.0.1:9093",
+                "listener.security.protocol.map": "CONTROLLER:SASL_PLAINTEXT",
+                "sasl.mechanism.controller.protocol": "PLAIN",
+                "listener.name.controller.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+            },
+            "listener.name.controller.sasl.enabled.mechanisms: listener CONTROLLER must offer PLAIN, with which nodes",
+        ),
     ],
 )
 def test_unusable_configurations_are_refused_with_a_remedy(changes, reported):

@@ -30,7 +30,7 @@ def with_dynamic(base: Config, changes: Mapping[str, str]) -> tuple[Config, dict
     left_out: dict[str, str] = {}
     given: dict[str, object] = dict(base.explicit())
     for name, value in changes.items():
-        if _is_read_only(name):
+        if is_read_only(name):
             left_out[name] = f"{name} cannot be changed while nodes run"
         else:
             given[name] = value
@@ -38,7 +38,8 @@ def with_dynamic(base: Config, changes: Mapping[str, str]) -> tuple[Config, dict
     return config, {**left_out, **faults}
 
 
-def _is_read_only(name: str) -> bool:
+def is_read_only(name: str) -> bool:
+    """Returns whether a key of nodes exists and cannot be changed while they run."""
     try:
         return BROKER_CONFIG.key(name).dynamic is DynamicScope.READ_ONLY
     except KeyError:

@@ -249,6 +249,20 @@ def controller_login(config: Config) -> LoginSettings:
     return node_login(config, controller_listener_names(config)[0], config.get_str(key), key)
 
 
+def check_offered(config: Config, listener_name: str, mechanism_key: str) -> None:
+    """Checks that a listener of this node offers the mechanism with which other nodes log in to it.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    name, offered = _value(config, listener_name, None, "sasl.enabled.mechanisms")
+    mechanism = config.get_str(mechanism_key)
+    if isinstance(offered, tuple) and mechanism not in offered:
+        raise ConfigError(
+            [f"{name}: listener {listener_name} must offer {mechanism}, with which nodes log in ({mechanism_key})"]
+        )
+
+
 def problems_of(read: Callable[..., object], *arguments: object) -> list[str]:
     """Returns the problems that reading some settings reports."""
     try:

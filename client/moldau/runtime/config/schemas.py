@@ -30,8 +30,10 @@ from moldau.runtime.config.listeners import (
     CORDONED_LOG_DIRS,
     check_server,
     connections_of_ips,
+    controller_listener_names,
     controller_protocol,
     cordon_problem,
+    inter_broker_listener_name,
     inter_broker_protocol,
     listeners,
 )
@@ -39,6 +41,7 @@ from moldau.runtime.config.processes import check_processes
 from moldau.runtime.config.providers import resolve
 from moldau.runtime.config.sasl import (
     bootstrap_credentials,
+    check_offered,
     controller_login,
     inter_broker_login,
     listener_sasl,
@@ -87,10 +90,16 @@ def _check_protocols(config: Config) -> list[str]:
 def _login_problems(config: Config) -> list[str]:
     """Checks how this node authenticates itself to brokers and to controllers."""
     problems: list[str] = []
+    roles = config.get_list("process.roles")
     if controller_protocol(config).uses_sasl:
         problems += problems_of(controller_login, config)
-    if "broker" in config.get_list("process.roles") and inter_broker_protocol(config).uses_sasl:
+        if "controller" in roles:
+            listener = controller_listener_names(config)[0]
+            problems += problems_of(check_offered, config, listener, "sasl.mechanism.controller.protocol")
+    if "broker" in roles and inter_broker_protocol(config).uses_sasl:
         problems += problems_of(inter_broker_login, config)
+        listener = inter_broker_listener_name(config)
+        problems += problems_of(check_offered, config, listener, "sasl.mechanism.inter.broker.protocol")
     return problems
 
 

@@ -1,4 +1,4 @@
-"""Checks of requests that change the configurations of brokers: of cordons (KIP-1066) and of certificates.
+"""Checks of requests that change the configurations of brokers: of cordons (KIP-1066), TLS and SASL.
 
 The controller does not know the paths of a broker's log directories, nor its files. Each broker therefore checks
 changes of its own configuration before it forwards them, and refuses cordons of other brokers: clients send a change to
@@ -19,7 +19,7 @@ from moldau.protocol.messages.incremental_alter_configs import (
     AlterConfigsResourceResponse,
 )
 from moldau.runtime.config import BROKER_CONFIG, CORDONED_LOG_DIRS, cordon_problem
-from moldau_broker.server.handlers.certificates import CertificatesContext, certificate_problem
+from moldau_broker.server.handlers.own_security import SecurityContext, security_problem
 from moldau_quorum.controller.entities.configs import APPEND, SET
 from moldau_quorum.metadata.image import RESOURCE_BROKER
 
@@ -32,7 +32,7 @@ Resource = TypeVar("Resource", FullResource, AlterConfigsResource)
 Answer = TypeVar("Answer", FullAnswer, AlterConfigsResourceResponse)
 
 
-class CordonsContext(CertificatesContext, Protocol):
+class CordonsContext(SecurityContext, Protocol):
     """The parts of a broker needed for checking changes of its configuration."""
 
     @property
@@ -76,7 +76,7 @@ def _refusal(context: CordonsContext, resource: FullResource | AlterConfigsResou
             f"this is broker {context.broker_id}: ask broker {resource.resource_name} to cordon its log directories",
         )
     problem = cordon_problem(context.config, named) if named else None
-    problem = problem or certificate_problem(context, resource)
+    problem = problem or security_problem(context, resource)
     return None if problem is None else (ErrorCode.INVALID_CONFIG, problem)
 
 

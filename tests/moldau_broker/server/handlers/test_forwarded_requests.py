@@ -12,6 +12,9 @@ import pytest
 import trio
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.alter_configs import AlterableConfig as FullConfig
+from moldau.protocol.messages.alter_configs import AlterConfigsResource as FullResource
+from moldau.protocol.messages.alter_configs import AlterConfigsResourceResponse as FullAnswer
 from moldau.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from moldau.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -23,7 +26,7 @@ from moldau_broker.server.handlers.cordons import without_refused
 from moldau_broker.server.handlers.forwarded import handle_create_topics
 from moldau_broker.server.handlers.loggers import alter_loggers
 from moldau_quorum.controller.entities.configs import APPEND, DELETE, SET, SUBTRACT
-from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_BROKER_LOGGER
+from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, MetadataImage
 
 CALL: Any = SimpleNamespace(version=7, forwarded=None)
 CONFIG = BROKER_CONFIG.parse(
@@ -61,6 +64,54 @@ def test_a_directory_that_does_not_exist_is_not_cordoned(operation: int, is_refu
     forwarded, refused = without_refused(context, [resource], AlterConfigsResourceResponse)
     assert forwarded == ([] if is_refused else [resource])
     assert [each.error_code for each in refused] == ([ErrorCode.INVALID_CONFIG] if is_refused else [])
+
+
+SECURED = BROKER_CONFIG.parse(
+    {
+        "process.roles": "broker",
+        "node.id": "1",
+        "listeners": "SASL_PLAINTEXT://b1:9092",
+        "inter.broker.listener.name": "SASL_PLAINTEXT",
+        "controller.quorum.voters": "101@c:9093",
+        "log.dirs": "/d1",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
+        "sasl.jaas.config": 'ScramLoginModule required username="node" password="secret";',
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("broker", "key", "value", "reason"),
+    [
+        ("1", "sasl.enabled.mechanisms", "PLAIN", "listener SASL_PLAINTEXT must offer SCRAM-SHA-512"),
+        ("1", "sasl.enabled.mechanisms", "PLAIN,SCRAM-SHA-512", ""),
+        ("1", "sasl.jaas.config", "garbage", "does not end with a semicolon"),
+        ("1", "sasl.mechanism.inter.broker.protocol", "PLAIN", ""),  # the controller says that it cannot be changed
+        ("1", "log.retention.ms", "1", ""),
+        ("2", "sasl.enabled.mechanisms", "PLAIN", ""),  # another broker, which is down: its file is not known here
+    ],
+)
+@pytest.mark.parametrize("kind", [AlterConfigsResourceResponse, FullAnswer])
+def test_a_broker_refuses_security_that_does_not_fit_its_file(
+    kind: Any, broker: str, key: str, value: str, reason: str
+) -> None:
+    """Peers could not log in any more, or the value would have no effect; the controller has not the file."""
+    context: Any = SimpleNamespace(
+        broker_id=1, static_config=SECURED, environment=None, metadata=SimpleNamespace(image=MetadataImage())
+    )
+    resource: Any
+    if kind is FullAnswer:
+        resource = FullResource(
+            resource_type=RESOURCE_BROKER, resource_name=broker, configs=[FullConfig(name=key, value=value)]
+        )
+    else:
+        change = AlterableConfig(name=key, config_operation=SET, value=value)
+        resource = AlterConfigsResource(resource_type=RESOURCE_BROKER, resource_name=broker, configs=[change])
+    forwarded, refused = without_refused(context, [resource], kind)
+    assert forwarded == ([] if reason else [resource])
+    assert [each.error_code for each in refused] == ([ErrorCode.INVALID_CONFIG] if reason else [])
+    assert all(reason in str(each.error_message) for each in refused)
 
 
 @pytest.mark.parametrize("validate_only", [True, False])

@@ -1,7 +1,7 @@
-"""Checks of keys of TLS in requests that change the configuration of this broker (KIP-226).
+"""Checks of keys of TLS and SASL in requests that change the configuration of this broker (KIP-226).
 
-The controller cannot read the files of a broker. Without a check of its own, the broker would refuse them later, in its
-log only, and the client would take the change for made.
+The controller has neither the file of a broker nor the files that it names. Without a check of its own, the broker
+would leave such a value out later, in its log only, and the client would take the change for made.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from moldau.protocol.messages.incremental_alter_configs import AlterConfigsResource
 from moldau.runtime.config import ConfigError, broker_listeners, with_dynamic
+from moldau.runtime.config.dynamic import is_read_only
 from moldau.runtime.config.tls import tls_settings
 from moldau.runtime.tls.context import listener_tls
 from moldau_quorum.controller.context import RefusedError
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
 
 
-class CertificatesContext(Protocol):
-    """The parts of a broker needed for checking changes of its certificates."""
+class SecurityContext(Protocol):
+    """The parts of a broker needed for checking changes of its TLS and SASL."""
 
     @property
     def environment(self) -> Environment: ...
@@ -36,13 +37,14 @@ class CertificatesContext(Protocol):
     def metadata(self) -> MetadataCache: ...
 
 
-def certificate_problem(context: CertificatesContext, resource: FullResource | AlterConfigsResource) -> str | None:
-    """Returns why a listener could not use the certificates of a changed configuration of this broker.
+def security_problem(context: SecurityContext, resource: FullResource | AlterConfigsResource) -> str | None:
+    """Returns why this broker could not use a change of its keys of TLS and SASL.
 
-    None if it could, if no key of TLS changes, or if the controller will refuse the change for another reason. Only
-    listeners whose settings change are looked at.
+    None if it could, if no such key changes, or if the controller will refuse the change for another reason. Of the
+    certificates, only those of listeners whose settings change are looked at.
     """
-    if not any(f".{config.name}".rpartition(".ssl.")[1] for config in resource.configs):
+    names = [config.name for config in resource.configs if {"ssl", "sasl"}.intersection(config.name.split("."))]
+    if not names:
         return None
     image = context.metadata.image
     before = image.config(RESOURCE_BROKER, resource.resource_name)
@@ -50,7 +52,13 @@ def certificate_problem(context: CertificatesContext, resource: FullResource | A
     if after is None:
         return None
     shared, _ = with_dynamic(context.static_config, image.config(RESOURCE_BROKER, ""))
-    present, changed = with_dynamic(shared, before)[0], with_dynamic(shared, after)[0]
+    present, _ = with_dynamic(shared, before)
+    changed, left_out = with_dynamic(shared, after)
+    unusable = [reason for name, reason in left_out.items() if name in names and not is_read_only(name)]
+    return unusable[0] if unusable else _certificate_problem(context, present, changed)
+
+
+def _certificate_problem(context: SecurityContext, present: Config, changed: Config) -> str | None:
     for endpoint in broker_listeners(changed):
         name = endpoint.listener_name
         try:
