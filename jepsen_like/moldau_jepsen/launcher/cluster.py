@@ -11,6 +11,7 @@ import fcntl
 import os
 import shutil
 import signal
+import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from moldau_jepsen.launcher import process, undo
 from moldau_jepsen.launcher.control import CONTROL, ControlWriter
 from moldau_jepsen.launcher.ports import choose_ports, port_in_use
 from moldau_jepsen.launcher.process import ProcessState
-from moldau_jepsen.launcher.secured import SecuredFiles, secured_properties, write_files
+from moldau_jepsen.launcher.secured import SecuredFiles, administrator, secured_properties, write_files
 from moldau_jepsen.launcher.spec import (
     FILE_NAME,
     ClusterSpec,
@@ -81,7 +82,10 @@ class QuorumStatus:
 
 
 class LocalCluster:
-    """The nodes of one directory. It is not for use by several threads at once."""
+    """The nodes of one directory.
+
+    It is not for use by several threads at once, except that starts take turns: each starts only nodes that do not run.
+    """
 
     def __init__(self, directory: Path, nodes: Sequence[Node], *, tied_to_parent: bool = True) -> None:
         """Is called by ``start_cluster`` and ``open_cluster`` only."""
@@ -89,6 +93,7 @@ class LocalCluster:
         self.nodes = list(nodes)
         self._tied_to_parent = tied_to_parent
         self._waker = Waker()
+        self._starting = threading.Lock()
         self._keys: tuple[ssl.SSLContext, LoginSettings] | None = None
 
     @property
@@ -208,9 +213,10 @@ class LocalCluster:
     def launch(self, node_id: int) -> None:
         """Starts a node that does not run and returns at once, before it serves."""
         node = self.node(node_id)
-        if self.state(node_id) is not ProcessState.STOPPED:
-            raise LauncherError(f"node {node_id} runs already; stop, kill or restart it")
-        self._spawn([node])
+        with self._starting:
+            if self.state(node_id) is not ProcessState.STOPPED:
+                raise LauncherError(f"node {node_id} runs already; stop, kill or restart it")
+            self._spawn([node])
 
     def start_node(self, node_id: int, *, ready_timeout_ms: float = READY_TIMEOUT_MS) -> None:
         """Starts a node that does not run, on its old port and data, and waits until it serves."""
@@ -225,10 +231,13 @@ class LocalCluster:
 
     # -- the whole cluster --------------------------------------------------------------------------------------------
 
-    def start_all(self, *, ready_timeout_ms: float = READY_TIMEOUT_MS) -> None:
-        """Starts every node that does not run and waits until all brokers are unfenced."""
-        self._spawn([node for node in self.nodes if self.state(node.node_id) is ProcessState.STOPPED])
-        self.wait_ready(self.nodes, timeout_ms=ready_timeout_ms)
+    def start_all(
+        self, *, ready_timeout_ms: float = READY_TIMEOUT_MS, check_cancelled: Callable[[], None] | None = None
+    ) -> None:
+        """Starts every node that does not run and waits until all brokers are unfenced; see ``wait_ready``."""
+        with self._starting:
+            self._spawn([node for node in self.nodes if self.state(node.node_id) is ProcessState.STOPPED])
+        self.wait_ready(self.nodes, timeout_ms=ready_timeout_ms, check_cancelled=check_cancelled)
 
     def stop_all(self, *, timeout_ms: float = STOP_TIMEOUT_MS) -> list[int]:
         """Stops brokers, then controllers, in order. Returns the ids that had to be killed after ``timeout_ms``."""
@@ -257,8 +266,16 @@ class LocalCluster:
         for node in self.nodes:
             self._await_state(node, ProcessState.STOPPED, SIGNAL_TIMEOUT_MS, "end after SIGKILL")
 
-    def wait_ready(self, nodes: Sequence[Node], *, timeout_ms: float = READY_TIMEOUT_MS) -> None:
+    def wait_ready(
+        self,
+        nodes: Sequence[Node],
+        *,
+        timeout_ms: float = READY_TIMEOUT_MS,
+        check_cancelled: Callable[[], None] | None = None,
+    ) -> None:
         """Waits until each broker among ``nodes`` answers and reports every running broker, itself too, as unfenced.
+
+        ``check_cancelled`` is called again and again, and may raise to end the wait.
 
         Raises:
             LauncherError: One of ``nodes`` ended meanwhile (the message has the last line of its log), or time ran out.
@@ -266,6 +283,8 @@ class LocalCluster:
         deadline = time.monotonic() + timeout_ms / 1000
         waiting = [node for node in nodes if node.role == "broker"]
         while True:
+            if check_cancelled is not None:
+                check_cancelled()
             for node in nodes:
                 process.reap(node.pid)
                 if process.state_of(node.pid, node.started) is ProcessState.STOPPED:
@@ -401,7 +420,7 @@ class LocalCluster:
         if self.client_config is None:
             return node.door
         if self._keys is None:
-            self._keys = _administrator(self.client_config)
+            self._keys = administrator(self.client_config)
         tls, login = self._keys
         return node.door._replace(tls=tls, login=login)
 
@@ -501,28 +520,6 @@ def refuse_used(directory: Path) -> None:
         raise LauncherUsageError(f"{directory} is not a directory")
     if directory.is_dir() and any(one.name not in LINK_FILES for one in directory.iterdir()):
         raise LauncherUsageError(f"{directory} is not empty and holds no {FILE_NAME}; give another --dir")
-
-
-def _administrator(path: Path) -> tuple[ssl.SSLContext, LoginSettings]:
-    """Returns TLS and login of the administrator's file.
-
-    Raises:
-        LauncherUsageError: it cannot be used.
-    """
-    from moldau.runtime.config import ADMIN_CONFIG, ConfigError, parse_config_text
-    from moldau.runtime.config.sasl import client_login
-    from moldau.runtime.ports.real import real_environment
-    from moldau.runtime.tls.context import client_tls
-
-    try:
-        config = ADMIN_CONFIG.parse(parse_config_text(path.read_text(encoding="utf-8"), str(path)))
-        tls = client_tls(real_environment().disk, config)
-        assert tls is not None, "the launcher wrote SASL_SSL"
-        return tls.current(), client_login(config)
-    except (OSError, UnicodeDecodeError) as error:
-        raise LauncherUsageError(f"cannot read {path}: {error}") from error
-    except ConfigError as error:
-        raise LauncherUsageError(f"{path}: {'; '.join(error.problems)}") from error
 
 
 def _properties(

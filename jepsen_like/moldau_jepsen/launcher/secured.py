@@ -27,9 +27,12 @@ from typing import TYPE_CHECKING, Final
 from moldau_jepsen.launcher.spec import HOST, LauncherUsageError, Node, bootstrap_of, properties_text
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Mapping, Sequence
 
     from cryptography import x509
+
+    from moldau.runtime.config.sasl import LoginSettings
 
 CLIENT_FILE: Final = "client.properties"
 JAVA_CLIENT_FILE: Final = "client-java.properties"
@@ -133,6 +136,28 @@ def write_files(nodes: Sequence[Node], files: SecuredFiles) -> None:
         "ssl.truststore.location": str(files.trust),
     }
     _write_private(files.directory / JAVA_CLIENT_FILE, properties_text({**connection, **for_java}).encode())
+
+
+def administrator(path: Path) -> tuple[ssl.SSLContext, LoginSettings]:
+    """Returns TLS and login of the administrator's file.
+
+    Raises:
+        LauncherUsageError: it cannot be used.
+    """
+    from moldau.runtime.config import ADMIN_CONFIG, ConfigError, parse_config_text
+    from moldau.runtime.config.sasl import client_login
+    from moldau.runtime.ports.real import real_environment
+    from moldau.runtime.tls.context import client_tls
+
+    try:
+        config = ADMIN_CONFIG.parse(parse_config_text(path.read_text(encoding="utf-8"), str(path)))
+        tls = client_tls(real_environment().disk, config)
+        assert tls is not None, "the launcher wrote SASL_SSL"
+        return tls.current(), client_login(config)
+    except (OSError, UnicodeDecodeError) as error:
+        raise LauncherUsageError(f"cannot read {path}: {error}") from error
+    except ConfigError as error:
+        raise LauncherUsageError(f"{path}: {'; '.join(error.problems)}") from error
 
 
 def _write_private(path: Path, content: bytes) -> None:

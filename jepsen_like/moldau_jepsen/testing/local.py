@@ -15,7 +15,7 @@ from moldau_jepsen.launcher.spec import CONTROLLER_ID_FIRST
 from moldau_jepsen.testing.pipeline import PipelineHistory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import ExitStack
 
     from moldau_jepsen.launcher import Node
@@ -122,10 +122,16 @@ class TestCluster(LocalCluster):
         """Ends ``fill_disk``. A node that ended because of it stays down until it is started."""
         self.control(node_id, lambda control: replace(control, disk_full=0.0))
 
-    def wait_ready(self, nodes: Sequence[Node], *, timeout_ms: float = READY_TIMEOUT_MS) -> None:
+    def wait_ready(
+        self,
+        nodes: Sequence[Node],
+        *,
+        timeout_ms: float = READY_TIMEOUT_MS,
+        check_cancelled: Callable[[], None] | None = None,
+    ) -> None:
         """See ``LocalCluster.wait_ready``; the error also names the faults that still hold."""
         try:
-            super().wait_ready(nodes, timeout_ms=timeout_ms)
+            super().wait_ready(nodes, timeout_ms=timeout_ms, check_cancelled=check_cancelled)
         except LauncherError as error:
             paused = [node.node_id for node in self.nodes if self.state(node.node_id) is ProcessState.PAUSED]
             links = self._fabric.in_force if self._fabric is not None else []

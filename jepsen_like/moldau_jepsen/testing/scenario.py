@@ -134,8 +134,8 @@ class ProcessCluster(Cluster):
     """Processes on this machine. Every fault blocks a thread, not the event loop."""
 
     def __init__(self, local: TestCluster) -> None:
-        """Takes a running cluster; the caller stops it."""
-        super().__init__(local.bootstrap, real_environment())
+        """Takes a running cluster; the caller stops it. Its history goes on: a fixture may have added to it."""
+        super().__init__(local.bootstrap, real_environment(), local.history)
         self._local = local
 
     async def kill(self, node_id: int) -> None:
@@ -184,7 +184,8 @@ class ProcessCluster(Cluster):
 
     async def wait_healthy(self, seconds: float = HEALTHY_SECONDS) -> None:
         """See ``Cluster``."""
-        await trio.to_thread.run_sync(partial(self._local.start_all, ready_timeout_ms=int(seconds * 1000)))
+        start = partial(self._local.start_all, check_cancelled=trio.from_thread.check_cancelled)
+        await trio.to_thread.run_sync(partial(start, ready_timeout_ms=int(seconds * 1000)))
 
 
 class SimulatedProcesses(Cluster):
