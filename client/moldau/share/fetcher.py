@@ -103,11 +103,18 @@ class ShareFetcher:
         limits = replace(self._limits, max_records=max(1, records_max // max(1, len(by_leader))))
         for node_id in dict.fromkeys((*by_leader, *self.nodes)):
             node = self.node(node_id)
-            is_needed = bool(by_leader.get(node_id)) or node.session.is_open
-            if is_needed and not node.is_fetching:
+            if not node.is_fetching and (by_leader.get(node_id) or self._is_leaving(node)):
                 node.is_fetching = True
                 self.sent_ms = client.now_ms
                 self._start_soon(self._fetch, node, by_leader.get(node_id, []), limits)
+
+    def _is_leaving(self, node: ShareNode) -> bool:
+        """Returns whether a session without partitions has acknowledgements to send, or can end.
+
+        Its end would release the records that the application works on, which has renewed their locks.
+        """
+        has_news = node.node_id in self._deliveries.nodes()
+        return node.session.is_open and (has_news or not self._deliveries.holds(node.node_id))
 
     def node(self, node_id: int) -> ShareNode:
         """Returns the session with a broker."""
@@ -128,7 +135,8 @@ class ShareFetcher:
             if wanted:
                 has_news = self._arrive(node, await node.fetch(wanted, limits))
             else:
-                await node.acknowledge(self._limits, is_final=True)  # no partition is left there
+                # No partition is left there.
+                await node.acknowledge(self._limits, is_final=not self._deliveries.holds(node.node_id))
                 has_news = True
             self._failures = 0
             if not has_news:  # a broker that has an error of a partition to say does not wait

@@ -160,7 +160,7 @@ class ShareNode:
     async def acknowledge(self, limits: ShareLimits, *, is_final: bool = False) -> None:
         """Sends the acknowledgements that are due; ``is_final`` ends the session, which releases all other records.
 
-        The outcomes are reported; nothing is raised.
+        The outcomes are reported; nothing is raised. Released records do not belong to the application any more.
         """
         async with self.lock:
             try:
@@ -211,7 +211,7 @@ class ShareNode:
             acknowledging.ShareAcknowledgeResponse, request, taken, timeout_ms, needed=needed
         )
         if is_final:
-            self.session.lose()
+            self.lose(KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND))
         else:
             self.session.acknowledged()
         outcomes = {

@@ -97,6 +97,11 @@ class Deliveries:
         """Returns the brokers for which there are acknowledgements."""
         return list(dict.fromkeys(held.node_id for held in self._held.values() if held.kind is not None))
 
+    def holds(self, node_id: int) -> bool:
+        """Returns whether the application works on a record of a broker: it has no acknowledgement, or a renewal."""
+        going_on = (None, AcknowledgeType.RENEW)
+        return any(held.node_id == node_id and held.kind in going_on for held in self._held.values())
+
     def take(self, node_id: int, *, renewals: bool) -> dict[ShareKey, list[tuple[int, int]]]:
         """Takes the acknowledgements for a broker, either the renewals or all others; ascending offsets with types.
 

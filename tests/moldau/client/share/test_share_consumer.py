@@ -327,6 +327,59 @@ def test_renewal(run):
     run(scenario, share_record_lock_duration_ms="15000")
 
 
+def test_a_renewed_record_outlives_its_assignment(run):
+    """Its broker has no partition for the member any more. No other member gets the record meanwhile."""
+
+    async def scenario(cluster):
+        elsewhere = "u"
+        await cluster.client(1).create_topic(elsewhere, partitions=1, replicas=1)
+        while await cluster.leader(elsewhere) == await cluster.leader("t"):
+            elsewhere += "u"
+            await cluster.client(1).create_topic(elsewhere, partitions=1, replicas=1)
+        await produce(cluster, b"0")
+        settings = {"share_acknowledgement_mode": "explicit"}
+        async with consumer(cluster, **settings) as member, consumer(cluster, **settings) as other:
+            member.subscribe(["t"])
+            (record,) = await polled(member, 1)
+            other.subscribe(["t"])
+            member.subscribe([elsewhere])
+            for _ in range(3):
+                member.acknowledge(record, AcknowledgeType.RENEW)
+                assert await member.poll(2_000) == []
+                assert await other.poll(2_000) == []
+            member.acknowledge(record)
+            assert await member.poll(2_000) == []
+            assert await other.poll(2_000) == []
+        assert list(cluster.memory.start_offsets.values()) == [1, 0]
+
+    run(scenario, brokers=2)
+
+
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+def test_unsubscribing_gives_records_up(run, mode):
+    """They come again after another subscription. Nothing is left to acknowledge, and no outcome is reported."""
+
+    async def scenario(cluster):
+        outcomes = []
+        await produce(cluster, b"0", b"1")
+        settings = {"share_acknowledgement_mode": mode, "objects": {"on_acknowledged": lambda *o: outcomes.append(o)}}
+        async with consumer(cluster, **settings) as member:
+            member.subscribe(["t"])
+            first = await polled(member, 2)
+            await member.unsubscribe()
+            member.subscribe(["t"])
+            again = await polled(member, 2)
+            assert [record.offset for record in again] == [0, 1]
+            assert outcomes == []
+            if mode == "explicit":
+                for record in first:
+                    member.acknowledge(record)
+            assert await member.commit() == {P0: None}
+        assert outcomes == [(P0, [0, 1], None)]
+
+    run(scenario)
+
+
 def test_leader_dies(run):
     """The leader of the partition dies: unacknowledged records come from the new one, accepted ones do not."""
 

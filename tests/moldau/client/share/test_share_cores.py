@@ -148,6 +148,7 @@ def test_bookkeeping_against_a_dictionary(history):
                     del model[o]
         assert len(held) == len(model)
         assert held.unacknowledged == sum(k is None for _, k in model.values())
+        assert held.holds(node) == any(n == node and k in (None, RENEW) for n, k in model.values())
 
 
 def test_session_names_changes_only():
