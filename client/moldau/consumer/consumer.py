@@ -348,7 +348,8 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
     ) -> list[ConsumedBatch[KeyOut, ValueOut]]:
         """Returns records, at most ``max_records`` (``max.poll.records``), or nothing after ``timeout_ms``.
 
-        Cancelling loses no records. After a ``KafkaError`` the consumer can be polled again.
+        Cancelling loses no records. After a ``KafkaError`` the consumer can be polled again; FENCED_INSTANCE_ID comes
+        again until it unsubscribes.
 
         Raises:
             KafkaError: the application must decide: there is no offset to start from, no authorization, an unknown

@@ -486,7 +486,7 @@ class GroupClient:
             )
         membership = self.membership
         if membership is not None and membership.commits_as is None:
-            raise self._refusal(ErrorCode.UNKNOWN_MEMBER_ID)
+            raise self._refusal(ErrorCode.FENCED_INSTANCE_ID if membership.is_fenced else ErrorCode.UNKNOWN_MEMBER_ID)
         if asked.member is None or (membership is not None and membership.commits_as != asked.member):
             raise self._refusal(ErrorCode.ILLEGAL_GENERATION)
         generation, member_id = asked.member

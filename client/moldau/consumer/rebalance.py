@@ -9,12 +9,12 @@ nevertheless: the member would hold them against its group, and a callback that 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import trio
 
 from moldau.consumer.core.membership import Membership, MemberState
-from moldau.protocol.errors import KafkaError
+from moldau.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -138,12 +138,15 @@ class Rebalancer:
         """Joins if needed and takes over the assignment of a finished join; waits until ``deadline_ms``.
 
         Raises:
-            KafkaError: the coordinator refused the member with an error that is not retriable; the next call joins.
+            KafkaError: the coordinator refused the member with an error that is not retriable; the next call joins, but
+                not after FENCED_INSTANCE_ID, which each call raises until the application leaves the group.
         """
         membership = self.membership
         while True:
             self._notice_changes()
             if self._join is None:
+                if membership.is_fenced:
+                    await self._raise_fenced()
                 self._group.check()
                 if membership.state is not MemberState.UNJOINED:
                     return
@@ -167,6 +170,13 @@ class Rebalancer:
             if not membership.is_assignment_lost:
                 await self._adopt(join)
             self._join = None
+
+    async def _raise_fenced(self) -> NoReturn:
+        if self.membership.losses != self._losses:
+            await self._lose()
+        group = self.membership.identity.group_id
+        text = "another member has taken over the group.instance.id; close this consumer, or unsubscribe it"
+        raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, f"group {group}: {text}")
 
     async def _wait(self, join: _Join, deadline_ms: float) -> None:
         positions = self._positions.by_partition

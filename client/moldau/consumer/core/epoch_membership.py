@@ -146,6 +146,7 @@ class EpochMembership(Membership):
         if code.retriable or code is ErrorCode.UNRELEASED_INSTANCE_ID:
             return Next.RETRY
         self.lose_generation(f"heartbeat: {code.name}")
+        self.is_fenced = code is ErrorCode.FENCED_INSTANCE_ID
         self._has_asked_to_join = False
         text = message or code.message
         if code is ErrorCode.UNSUPPORTED_VERSION:

@@ -10,6 +10,8 @@ methods ``on_...`` take answers and return the next action. An answer that voids
 | UNKNOWN_MEMBER_ID | lost | lost |
 | MEMBER_ID_REQUIRED | - | given; join again with it (KIP-394) |
 | FENCED_INSTANCE_ID, authorization, inconsistent protocols ... | lost | fatal |
+
+A fenced member does not join again by itself: it would fence the member that took over its instance id in turn.
 """
 
 from __future__ import annotations
@@ -101,6 +103,8 @@ class Membership:
         self._given_as = NO_MEMBERSHIP  # of the last assignment, which the application may not know yet
         self._given_losses = 0
         self._has_asked_to_join = False  # since the coordinator last named a generation
+        self.is_fenced = False
+        """Whether another member has taken over the instance id; until the application leaves the group."""
 
     @property
     def is_cooperative(self) -> bool:
@@ -302,6 +306,7 @@ class Membership:
             self.lose_member_id(f"{api}: the coordinator did not know the member")
             return Next.JOIN_AGAIN
         self.lose_member_id(f"{api}: {code.name}")
+        self.is_fenced = code is ErrorCode.FENCED_INSTANCE_ID
         raise KafkaError(code, f"group {self.identity.group_id}: {code.message}")
 
     def _fall_back(self) -> None:
@@ -332,6 +337,7 @@ class Membership:
         A static member keeps its place at the coordinator, but takes part in no generation until it joins again.
         """
         self.lose_member_id(reason)
+        self.is_fenced = False
         self.assigned_as = self._given_as = NO_MEMBERSHIP
         self._taken_losses = self._given_losses = self.losses
 

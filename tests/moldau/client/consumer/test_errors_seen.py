@@ -12,7 +12,7 @@ from moldau import KafkaError, TopicPartition
 from moldau.consumer.core.epoch_membership import EpochMembership
 from moldau.consumer.core.membership import GroupIdentity
 from moldau.consumer.epoch_group import EpochGroupClient
-from moldau.consumer.group import OffsetsRefusedError
+from moldau.consumer.group import CommitFailedError, OffsetsRefusedError
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
@@ -58,18 +58,49 @@ def test_a_member_joins_once_it_may_look_up_its_coordinator():
 
 
 def test_a_fenced_instance_is_reported():
-    """It must not take the place of the newer member with its instance id, at least not before it has said so."""
+    """It must not take the place of the newer member with its instance id, whatever the application does but leave."""
 
     async def scenario(cluster, open_consumer):
         fill(cluster.add_topic("t")[0], 0, 10)
-        async with open_consumer(group_id="g", group_instance_id="i", heartbeat_interval_ms=300) as consumer:
+        lost = []
+
+        async def on_lost(partitions):
+            lost.extend(partitions)
+
+        config = {"group_id": "g", "group_instance_id": "i", "heartbeat_interval_ms": 300}
+        async with open_consumer({"on_lost": on_lost}, **config, enable_auto_commit=False) as consumer:
             consumer.subscribe(["t"])
             assert await take(consumer, 10) == numbers(0, 10)
             joins = [key for _, key, _ in cluster.requests].count(ApiKey.JOIN_GROUP)
             cluster.fail_next(ApiKey.HEARTBEAT, ErrorCode.FENCED_INSTANCE_ID)
             while (await polled(consumer, 1))[1] != [ErrorCode.FENCED_INSTANCE_ID]:
                 assert trio.current_time() < 60
+            assert await polled(consumer, 20) == ([], [ErrorCode.FENCED_INSTANCE_ID] * 20)
+            assert (consumer.assignment, lost) == ([], [T0])
+            with pytest.raises(CommitFailedError, match=r"another member uses the same group\.instance\.id"):
+                await consumer.commit({T0: 3})
+            consumer.subscribe(["t"])
+            assert await polled(consumer, 1) == ([], [ErrorCode.FENCED_INSTANCE_ID])
             assert [key for _, key, _ in cluster.requests].count(ApiKey.JOIN_GROUP) == joins
+            await consumer.unsubscribe()
+            consumer.subscribe(["t"])
+            assert await take(consumer, 10) == numbers(0, 10)
+
+    simulate(scenario)
+
+
+def test_a_fenced_commit_keeps_a_member_from_joining():
+    """The application may take the refused commit for one that a rebalance has overtaken, and poll on."""
+
+    async def scenario(cluster, open_consumer):
+        fill(cluster.add_topic("t")[0], 0, 10)
+        async with open_consumer(group_id="g", group_instance_id="i", enable_auto_commit=False) as consumer:
+            consumer.subscribe(["t"])
+            assert await take(consumer, 10) == numbers(0, 10)
+            cluster.fail_next(ApiKey.OFFSET_COMMIT, ErrorCode.FENCED_INSTANCE_ID)
+            with pytest.raises(KafkaError, match="FENCED_INSTANCE_ID"):
+                await consumer.commit()
+            assert await polled(consumer, 2) == ([], [ErrorCode.FENCED_INSTANCE_ID] * 2)
 
     simulate(scenario)
 
@@ -84,7 +115,8 @@ def test_a_fenced_instance_is_reported_by_an_automatic_commit():
             consumer.subscribe(["t"])
             assert await take(consumer, 10) == numbers(0, 10)
             cluster.fail_next(ApiKey.OFFSET_COMMIT, ErrorCode.FENCED_INSTANCE_ID)
-            assert await polled(consumer, 10) == ([], [ErrorCode.FENCED_INSTANCE_ID])
+            values, codes = await polled(consumer, 10)
+            assert (values, dict.fromkeys(codes)) == ([], {ErrorCode.FENCED_INSTANCE_ID: None})
 
     simulate(scenario)
 
@@ -134,6 +166,9 @@ def test_a_fenced_instance_is_reported_in_the_consumer_protocol():
     with pytest.raises(KafkaError, match="FENCED_INSTANCE_ID"):
         group.check()
     group.check()
+    assert membership.is_fenced
+    membership.end("unsubscribed")
+    assert not membership.is_fenced
 
 
 def test_a_refused_coordinator_of_a_member_is_reported():
