@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar, cast, runtime_checkable
 
 from moldau.cluster.metadata import TopicPartition
+from moldau.cluster.troubles import check_topic_names
 from moldau.runtime.config import Config, ConfigError
 from moldau.values import Buffer
 
@@ -300,9 +301,16 @@ class Committable(Protocol):
 
 
 def committed_offsets(call: str, given: object) -> list[tuple[TopicPartition, int, int, str]]:
-    """Returns partition, offset, leader epoch and metadata of each offset to commit."""
+    """Returns partition, offset, leader epoch and metadata of each offset to commit.
+
+    Raises:
+        InvalidTopicError: a name is not a valid topic name.
+        TypeError: a partition or an offset is of a wrong type.
+        ValueError: an offset is negative.
+    """
     found = []
     for pair, each in by_partition(call, "offsets", given, "42"):
+        check_topic_names([pair.topic])
         if isinstance(each, int):
             found.append((pair, offset(call, each), -1, ""))
         elif isinstance(each, Committable):

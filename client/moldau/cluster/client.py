@@ -23,7 +23,7 @@ from moldau.cluster.connections.recovery import Recovery
 from moldau.cluster.metadata import NO_TOPIC_ID, BrokerNode, ClusterMetadata
 from moldau.cluster.reports import TelemetryHandle
 from moldau.cluster.silence_watch import SilenceWatch
-from moldau.cluster.troubles import Troubles
+from moldau.cluster.troubles import Troubles, check_topic_names
 from moldau.implementation import announce_implementation
 from moldau.protocol.codec import EncodeError
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -566,10 +566,12 @@ async def wait_topic(client: ClusterClient, topic: str, deadline_ms: float, part
     A refusal counts only if it has come since the call began (``ClusterMetadata.check_topic``).
 
     Raises:
+        InvalidTopicError: the name is not a valid topic name.
         KafkaError: the topic does not exist or may not be used, and asking again does not help.
         trio.TooSlowError: its metadata did not arrive in time.
         RuntimeError: the client is closed.
     """
+    check_topic_names([topic])
     client.add_topic(topic)
     before = client.cluster_metadata.topics.get(topic)
     while True:

@@ -8,6 +8,7 @@ import trio
 
 from moldau.cluster.client import TRANSPORT_ERRORS
 from moldau.cluster.metadata import TopicPartition
+from moldau.cluster.troubles import InvalidTopicError, check_topic_names
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -58,11 +59,13 @@ async def list_offsets(
         if client.bootstrap_error is not None:
             raise client.bootstrap_error
         if client.now_ms >= deadline_ms:
-            late = f"within {timeout_ms:g} ms ({search.code.name})"
+            late = f"within {timeout_ms:g} ms"
             if failures is None:
-                raise trio.TooSlowError(f"no offsets of {', '.join(map(str, missing))} {late}")
+                names = ", ".join(map(str, missing))
+                raise trio.TooSlowError(f"no offsets of {names} {late} ({search.cause(missing[0])})")
             for each in missing:
-                search.failures[each] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"no offsets of {each} {late}")
+                text = f"no offsets of {each} {late} ({search.cause(each)})"
+                search.failures[each] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, text)
             break
         client.request_update()
         await client.backoff(attempts)
@@ -83,12 +86,24 @@ class _Search:
         self._wanted = wanted
         self._isolation_level = isolation_level
         self._before = {topic: client.cluster_metadata.topics.get(topic) for topic, _ in wanted}
-        for topic in self._before:
-            client.add_topic(topic)
         self.found: dict[TopicPartition, tuple[int, int]] = {}
         self.failures: dict[TopicPartition, KafkaError] = {}
+        for topic in self._before:
+            try:
+                check_topic_names([topic])
+            except InvalidTopicError as error:
+                self.failures |= {each: error for each in wanted if each.topic == topic}
+            else:
+                client.add_topic(topic)
         self.code = ErrorCode.LEADER_NOT_AVAILABLE
         """The last error that may pass."""
+
+    def cause(self, missing: TopicPartition) -> str:
+        """Returns why the partition has no outcome, as far as it is known."""
+        info = self._client.cluster_metadata.topics.get(missing.topic)
+        if info is not None and 0 < len(info.partitions) <= missing.partition:
+            return f"topic {missing.topic} has partitions 0 to {len(info.partitions) - 1}"
+        return self.code.name
 
     def missing(self) -> list[TopicPartition]:
         """Returns the partitions without an outcome."""

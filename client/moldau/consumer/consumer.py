@@ -605,7 +605,9 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             KafkaError: the coordinator answered with an error.
             trio.TooSlowError: the answer did not come in time.
         """
-        return await self._grouped().committed(arguments.partitions("committed", partitions))
+        wanted = arguments.partitions("committed", partitions)
+        check_topic_names(partition.topic for partition in wanted)
+        return await self._grouped().committed(wanted)
 
     def _commit_when_due(self) -> float:
         if self._auto_commit is None:

@@ -64,6 +64,7 @@ def given_offsets(
     """Returns the offsets that an application gives to ``commit``.
 
     Raises:
+        InvalidTopicError: a name is not a valid topic name.
         TypeError: a partition or an offset is of a wrong type.
         ValueError: an offset is negative.
     """

@@ -13,6 +13,7 @@ import trio
 from moldau.cluster import arguments
 from moldau.cluster.client import wait_topic
 from moldau.cluster.metadata import TopicPartition
+from moldau.cluster.troubles import check_topic_names
 from moldau.producer.core.partitioner import make_keyless
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records.codec import TopicRoute
@@ -86,6 +87,8 @@ class ProducerTopics:
         """Returns the state of a topic after the metadata changed, or of a topic that is not known yet.
 
         Raises:
+            InvalidTopicError: the name is not a valid topic name. Brokers never see it: one that is too long or cannot
+                be encoded would spoil each request for metadata, of all topics.
             LookupError: the topic's metadata is missing.
         """
         arguments.text("send", "topic", topic)
@@ -104,6 +107,7 @@ class ProducerTopics:
             return known
         found = cluster_metadata.topics.get(topic)
         if found is None or not found.partitions:
+            check_topic_names([topic])
             client.add_topic(topic)
             raise LookupError(f"metadata of topic {topic} is missing; await partitions_for({topic!r}) first")
         created = self._make_state(found, make_keyless(self._partitioner_name, self._batch_size))

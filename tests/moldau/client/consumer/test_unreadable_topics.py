@@ -102,7 +102,11 @@ def test_missing_partition_is_reported(is_fixed, number, caplog):
     simulate(scenario)
 
 
-@pytest.mark.parametrize("name", [".", "..", "a/b", "a b", "ü", "x" * 250])
+INVALID = [".", "..", "a/b", "a b", "ü", "x" * 250, "x" * 40_000, "\ud800"]
+"""The last two fit into no request: one is too long for its field, the other cannot be encoded."""
+
+
+@pytest.mark.parametrize("name", INVALID)
 def test_invalid_names_are_refused_at_the_door(name):
     async def scenario(cluster, open_consumer):
         async with open_consumer(group_id="g") as consumer:
@@ -111,6 +115,39 @@ def test_invalid_names_are_refused_at_the_door(name):
                     call()
                 assert (caught.value.code, caught.value.name) == (ErrorCode.INVALID_TOPIC_EXCEPTION, name)
             assert consumer.subscription == consumer.assignment == []
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_an_invalid_name_spoils_no_other_request(name):
+    """A name among those that the client asks for would make every later request for metadata fail."""
+
+    async def scenario(cluster, open_consumer):
+        fill(cluster.add_topic("t")[0], 0, 5)
+        wrong = (name, 0)
+        async with open_consumer(group_id="g") as consumer:
+            for call in (
+                lambda: consumer.partitions_for(name),
+                lambda: consumer.end_offsets([wrong]),
+                lambda: consumer.offsets_for_times({wrong: 0}),
+                lambda: consumer.committed([wrong]),
+                lambda: consumer.commit({wrong: 1}),
+            ):
+                with pytest.raises(InvalidTopicError, match="invalid topic name"):
+                    await call()
+            assert await consumer.end_offsets([T0]) == {T0: 5}
+            assert trio.current_time() < 5
+
+    simulate(scenario)
+
+
+def test_offsets_of_a_missing_partition_name_those_that_exist():
+    async def scenario(cluster, open_consumer):
+        cluster.add_topic("t", 2)
+        async with open_consumer(default_api_timeout_ms=2_000, request_timeout_ms=1_000) as consumer:
+            with pytest.raises(trio.TooSlowError, match=r"no offsets of t-2 .*topic t has partitions 0 to 1"):
+                await consumer.end_offsets([("t", 2)])
 
     simulate(scenario)
 

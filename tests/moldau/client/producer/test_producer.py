@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from moldau import KafkaError, Producer
+from moldau.cluster.troubles import InvalidTopicError
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.records import Compression, InvalidRecordError, parse_batch_header
@@ -83,6 +84,25 @@ def test_a_refused_topic_is_asked_for_again_by_each_send(code):
             await producer.send("t", b"sent")
             assert trio.current_time() - begun < 1
         assert part.values() == [b"sent"]
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("name", ["a b", "x" * 40_000, "\ud800"])
+def test_a_wrong_topic_name_stops_no_other_topic(name):
+    """A name that fits into no request must not get into the requests for metadata of all topics."""
+
+    async def scenario(cluster, open_producer):
+        (part,) = cluster.add_topic("t")
+        async with open_producer() as producer:
+            for call in (lambda: producer.send(name, b"wrong"), lambda: producer.partitions_for(name)):
+                with pytest.raises(InvalidTopicError, match="invalid topic name"):
+                    await call()
+            with pytest.raises(InvalidTopicError):
+                producer.send_nowait(name, b"wrong")
+            await (await producer.send("t", b"sent"))
+        assert part.values() == [b"sent"]
+        assert trio.current_time() < 5
 
     simulate(scenario)
 
