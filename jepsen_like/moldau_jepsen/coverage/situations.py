@@ -61,6 +61,11 @@ class Situation(enum.Enum):
     STREAMS_TASK_MOVED = "task of a streams group moved to another member"
     STREAMS_MEMBER_FENCED = "member of a streams group fenced"
     STREAMS_COMMIT_REFUSED = "commit of a streams member refused"
+    SHARE_OFFSETS_ALTERED = "offsets of a share group altered"
+    SHARE_OFFSETS_DELETED = "offsets of a share group deleted"
+    SHARE_GROUP_DELETED = "share group deleted"
+    SHARE_CHANGE_REFUSED = "change of a share group refused"
+    SHARE_TOPIC_RECREATED = "topic of a share group recreated"
     GIVEN_UP_REQUEST = "request arrived after its client had given the connection up"
     OVERTAKEN_ANSWER = "answer arrived after a later one on another connection"
     FORMER_MEMBERSHIP = "heartbeat answered after its member had lost its epoch"
@@ -90,6 +95,16 @@ OF_STREAMS = {
     "refused": Situation.STREAMS_COMMIT_REFUSED,
 }
 """Situations by what the streams workload counts."""
+OF_SHARE_ADMINISTRATION = {
+    "alter-offsets: ok": Situation.SHARE_OFFSETS_ALTERED,
+    "delete-offsets: ok": Situation.SHARE_OFFSETS_DELETED,
+    "delete-group: ok": Situation.SHARE_GROUP_DELETED,
+    "alter-offsets: refused": Situation.SHARE_CHANGE_REFUSED,
+    "delete-offsets: refused": Situation.SHARE_CHANGE_REFUSED,
+    "delete-group: refused": Situation.SHARE_CHANGE_REFUSED,
+    "topic recreated": Situation.SHARE_TOPIC_RECREATED,
+}
+"""Situations by what the administrator of share groups counts."""
 OF_SYNCS = {
     OvertakenSync.CUT: Situation.CUT_DURING_SYNC,
     OvertakenSync.REPLACED: Situation.CLEANED_DURING_SYNC,

@@ -256,7 +256,7 @@ class ShareWorkload:
             return
         try:
             outcomes = await member.commit(20_000)
-            is_stored = _is_stored(outcomes, record.topic_partition)
+            is_stored = stored(outcomes, record.topic_partition)
         except trio.TooSlowError:
             is_stored = None
         finally:  # a cancelled acknowledgement may have been stored
@@ -345,7 +345,7 @@ def _partition(place: Place) -> TopicPartition:
     return TopicPartition(place.topic, place.partition)
 
 
-def _is_stored(outcomes: dict[Place, KafkaError | None], place: Place) -> bool | None:
+def stored(outcomes: dict[Place, KafkaError | None], place: Place) -> bool | None:
     """Returns whether the commit stored the acknowledgements of a partition; None if that is unknown."""
     if place not in outcomes:
         return None

@@ -39,10 +39,10 @@ def update(*batches, group="share", start=-1):
     return record_of(change)
 
 
-def snapshot(*batches, start):
+def snapshot(*batches, start, epoch=0):
     state = ShareState(
         snapshot_epoch=1,
-        state_epoch=0,
+        state_epoch=epoch,
         leader_epoch=3,
         start_offset=start,
         delivery_complete_count=0,
@@ -51,6 +51,10 @@ def snapshot(*batches, start):
         batches=batches,
     )
     return record_of(Snapshot(key=SharePartitionKey("share", TOPIC_ID, 1), state=state))
+
+
+def deletion():
+    return record_of(Snapshot(key=SharePartitionKey("share", TOPIC_ID, 1), state=None))
 
 
 def record_of(change):
@@ -71,6 +75,23 @@ def test_archived_records_are_named_with_their_deliveries():
     batches = (StateBatch(4, 5, ARCHIVED, 10), StateBatch(6, 6, AVAILABLE, 3), StateBatch(7, 7, ACKNOWLEDGED, 1))
     assert archived(update(*batches)) == {4: 10, 5: 10}
     assert archived(snapshot(*batches, start=4)) == {4: 10, 5: 10}
+
+
+def test_a_state_that_begins_again_forgets_what_was_archived():
+    """An administrator has set another start offset, or has deleted the state."""
+    given_up = snapshot(StateBatch(4, 4, ARCHIVED, 10), StateBatch(5, 5, AVAILABLE, 1), start=4, epoch=3)
+    assert archived(given_up, snapshot(start=6, epoch=3)) == {4: 10, 5: 2}
+    assert archived(given_up, snapshot(start=2, epoch=4)) == {}
+    assert archived(given_up, deletion()) == {}
+    assert archived(given_up, snapshot(start=2, epoch=4), update(StateBatch(2, 2, ARCHIVED, 3), start=2)) == {2: 3}
+
+
+def test_states_of_another_topic_are_left_out():
+    states = StoredStates("share", "share", 2_000, UUID(int=8))
+    record = update(StateBatch(4, 4, ARCHIVED, 10))
+    record.timestamp = 0
+    states.take([record])
+    assert states.archived() == []
 
 
 def test_a_start_offset_archives_what_was_available():

@@ -47,6 +47,7 @@ DRAWS = (
     "sharing",
     "streams",
     "administration",
+    "share_administration",
     "racks",
     "short_sequences",
     "timed_syncs",

@@ -29,6 +29,7 @@ from moldau_jepsen.cluster.secured import (
 from moldau_jepsen.history import Kind
 from moldau_jepsen.simulation.campaign.options import (
     drawn_administration,
+    drawn_share_administration,
     drawn_sharing,
     drawn_streams,
     drawn_transaction_level,
@@ -50,6 +51,8 @@ from moldau_jepsen.workloads.queue import QueueWorkload
 from moldau_jepsen.workloads.regex_member import RegexMember
 from moldau_jepsen.workloads.register import ConfigRegister
 from moldau_jepsen.workloads.share import ShareWorkload
+from moldau_jepsen.workloads.share_administration.topics import TOPICS as SHARE_ADMINISTERED
+from moldau_jepsen.workloads.share_administration.workload import ShareAdministrationWorkload
 from moldau_jepsen.workloads.streams.workload import StreamsWorkload
 from moldau_jepsen.workloads.topics import TopicsWorkload
 from moldau_jepsen.workloads.transactions import TransactionWorkload
@@ -136,6 +139,8 @@ class Clients:
         self._streamers = options.streams_options.hosts if drawn_streams(world.seed, options) else []
         self.hosts = [CLIENT_HOST, *self._workers, *self._tellers, *self._members_hosts, *self._sharers]
         self.hosts += self._streamers
+        self._share_consumers = self._share_consumers_hosts()
+        self.hosts += self._share_consumers
         # Drawn apart, so that a plan whose other draws are written out is the same run again.
         self._strategy = {"partition.assignment.strategy": world.random("assignor").choice(ASSIGNORS)}
         queue = replace(options.workload, consumer={**self._strategy, **options.workload.consumer})
@@ -169,7 +174,19 @@ class Clients:
         self._compacted = self._compacted_topic(compaction)
         self._compaction = compaction
         self.administered = self._administered_group()
+        self.share_administration = self._administered_shares()
         self._bank = BankWorkload(self.environment, cluster.bootstrap, options.bank_options, recorder)
+
+    def _share_consumers_hosts(self) -> list[str]:
+        options = self._options
+        is_drawn = drawn_share_administration(self._world.seed, options)
+        return options.share_administration_options.hosts if is_drawn else []
+
+    def _administered_shares(self) -> ShareAdministrationWorkload | None:
+        if not self._share_consumers:
+            return None
+        options = self._options.share_administration_options
+        return ShareAdministrationWorkload(self._cluster, self._cluster.bootstrap, self.environment, options)
 
     def _streams_group(self) -> StreamsWorkload:
         """Returns the members of the streams group, which log in where brokers have a listener for that."""
@@ -247,6 +264,8 @@ class Clients:
             topics[options.streams_options.topic] = options.streams_options.partitions
         if self.administered is not None:
             topics |= {partition.topic: 1 for partition in ADMINISTERED}
+        if self.share_administration is not None:
+            topics |= SHARE_ADMINISTERED
         for name, partitions in topics.items():
             await self._cluster.create_topic(self.environment, name, partitions, options.topic_settings)
         if self._compaction is not None:
@@ -290,6 +309,10 @@ class Clients:
                 administered = partial(client.run_program, self.administered.run)
                 nursery.start_soon(self._until_it_ends, "administered", administered)
 
+            if self.share_administration is not None:
+                shares = partial(self._run_share_administration, self.share_administration)
+                nursery.start_soon(self._until_it_ends, "share administration", shares)
+
     async def _until_it_ends(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         self.under_way.append(name)
         await work()
@@ -330,6 +353,13 @@ class Clients:
             for host in self._sharers:
                 machine = self._world.node(host)
                 nursery.start_soon(machine.run_program, self._share.live, machine.environment)
+
+    async def _run_share_administration(self, workload: ShareAdministrationWorkload) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._world.node(CLIENT_HOST).run_program, workload.run)
+            for host in self._share_consumers:
+                machine = self._world.node(host)
+                nursery.start_soon(machine.run_program, workload.live, machine.environment)
 
     async def _run_streams(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -376,6 +406,8 @@ class Clients:
         self.streams.stop()
         if self.administered is not None:
             self.administered.stop()
+        if self.share_administration is not None:
+            self.share_administration.stop()
         if self.rights is not None:
             self.rights.stop()
         if self.quotas is not None:
@@ -425,6 +457,8 @@ class Clients:
             await self.streams.final_read(self.environment, seconds)
         if self.administered is not None:
             await self.administered.final_read(seconds)
+        if self.share_administration is not None:
+            await self.share_administration.final_read(seconds)
 
     def wrong_answers(self) -> list[str]:
         """Returns the answers about rights, logins and quotas that were wrong so far."""
@@ -440,6 +474,7 @@ class Clients:
         unanswered = unanswered or (None if self._compacted is None else self._compacted.stuck)
         unanswered = unanswered or self._share.stuck or self.streams.stuck
         unanswered = unanswered or (None if self.administered is None else self.administered.stuck)
+        unanswered = unanswered or (None if self.share_administration is None else self.share_administration.stuck)
         if unanswered is not None and asked("stuck"):
             return [f"at the end: stuck: {unanswered}"], ()
         register = self.register.verdict() if asked("metadata-not-linearizable") else None
@@ -457,6 +492,10 @@ class Clients:
         wrong = self.administered.verdict() if self.administered is not None and asked("group-administration") else []
         if wrong:
             return [f"at the end: group-administration: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
+        shares, rule = self.share_administration, AnomalyKind.SHARE_ADMINISTRATION.value
+        wrong = shares.verdict() if shares is not None and asked(rule) else []
+        if wrong:
+            return [f"at the end: {rule}: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
         wrong = late_writes(history, self._options.write_seconds_max) if asked("late-write") else []
         if wrong:
             return [f"at the end: late-write: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()

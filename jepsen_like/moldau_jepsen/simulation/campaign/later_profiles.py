@@ -74,6 +74,19 @@ SHARING = Profile(
     lengths=(0.3, 3.0),
 )
 
+SHARE_ADMINISTRATION = Profile(
+    name="share-administration",
+    text="offsets of share groups are set and deleted, groups deleted, and topics recreated, while coordinators die",
+    options=replace(
+        AROUND_A_GROUP,
+        share_administration=True,
+        fault_seconds=20.0,
+    ),
+    kinds=AGAINST_COORDINATORS,
+    strikes=(3, 8),
+    lengths=(0.3, 2.5),
+)
+
 STREAMING = Profile(
     name="streaming",
     text="members of a streams group crash, hang and fall silent while the group's coordinator dies",

@@ -18,6 +18,7 @@ from moldau_jepsen.workloads.members import MembersOptions
 from moldau_jepsen.workloads.pipe import PipeOptions
 from moldau_jepsen.workloads.queue import QueueOptions
 from moldau_jepsen.workloads.share import ShareOptions
+from moldau_jepsen.workloads.share_administration.workload import ShareAdministrationOptions
 from moldau_jepsen.workloads.streams.workload import StreamsOptions
 from moldau_jepsen.workloads.transactions import TransactionOptions
 from moldau_jepsen.world.network.network import NetworkProfile
@@ -37,6 +38,7 @@ SECURITY_PROBABILITY = 0.2
 QUOTAS_PROBABILITY = 0.2
 COMPACTION_PROBABILITY = 0.25
 SHARING_PROBABILITY = 0.2
+SHARE_ADMINISTRATION_PROBABILITY = 0.1
 STREAMS_PROBABILITY = 0.15
 DELETES_SHARE = 0.3
 ADMINISTRATION_PROBABILITY = 0.15
@@ -112,6 +114,9 @@ class RunOptions:
     streams_options: StreamsOptions = field(default_factory=lambda: StreamsOptions(slots=2, life_s=6.0))
     administration: bool | None = False
     """Whether the offsets of a group are reset and deleted beside the others; drawn if None, as campaigns have it."""
+    share_administration: bool | None = False
+    """Whether an administrator changes share groups beside the others; drawn if None, as campaigns have it."""
+    share_administration_options: ShareAdministrationOptions = field(default_factory=ShareAdministrationOptions)
     racks: bool | None = False
     """Whether each broker is a rack, and readers read from a follower and pause partitions; drawn if None, as campaigns
     have it."""
@@ -283,6 +288,13 @@ def drawn_sharing(seed: int, options: RunOptions) -> bool:
     if options.sharing is not None:
         return options.sharing
     return derive_random(seed, "sharing").random() < SHARING_PROBABILITY
+
+
+def drawn_share_administration(seed: int, options: RunOptions) -> bool:
+    """Returns whether share groups are administered; of a stream of its own, so that it shifts no other draw."""
+    if options.share_administration is not None:
+        return options.share_administration
+    return derive_random(seed, "share administration").random() < SHARE_ADMINISTRATION_PROBABILITY
 
 
 def drawn_streams(seed: int, options: RunOptions) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from moldau_jepsen.checkers import CheckOptions
 from moldau_jepsen.cluster.simulated import ClusterShape
 from moldau_jepsen.faults.kinds import FaultKind
-from moldau_jepsen.simulation.campaign.later_profiles import COMPACTION, SHARING, STREAMING
+from moldau_jepsen.simulation.campaign.later_profiles import COMPACTION, SHARE_ADMINISTRATION, SHARING, STREAMING
 from moldau_jepsen.simulation.campaign.options import RunOptions
 from moldau_jepsen.simulation.campaign.profile import PLAIN, Profile, workload
 from moldau_jepsen.simulation.inject.faults import FaultScope
@@ -23,6 +23,7 @@ from moldau_jepsen.world.world import derive_random
 PROFILE_PROBABILITY = 0.25
 LATER_PROBABILITY = 0.06
 STREAMING_PROBABILITY = 0.04
+SHARE_ADMINISTRATION_PROBABILITY = 0.03
 
 ELECTIONS = Profile(
     name="elections",
@@ -547,7 +548,7 @@ PROFILES: dict[str, Profile] = {
 DRAWN_FIRST = tuple(PROFILES)
 LATER = {profile.name: profile for profile in (COMPACTION, SHARING)}
 """Profiles that were added later: they draw from a stream of their own, so that they shift few seeds."""
-PROFILES |= LATER | {STREAMING.name: STREAMING}
+PROFILES |= LATER | {STREAMING.name: STREAMING, SHARE_ADMINISTRATION.name: SHARE_ADMINISTRATION}
 
 
 LEFT_OPEN = (
@@ -569,6 +570,8 @@ LEFT_OPEN = (
 
 def drawn_profile(seed: int) -> Profile | None:
     """Returns the profile that a campaign draws for a seed; None for the swarm of everything."""
+    if derive_random(seed, "share administration profile").random() < SHARE_ADMINISTRATION_PROBABILITY:
+        return SHARE_ADMINISTRATION
     if derive_random(seed, "streaming profile").random() < STREAMING_PROBABILITY:
         return STREAMING
     later = derive_random(seed, "which later profile")
@@ -588,7 +591,7 @@ def drawn_options(seed: int) -> RunOptions:
 def options_in_campaign(profile: Profile | None, seed: int) -> RunOptions:
     """Returns the run of a seed with a profile, or as the swarm of everything; the seed draws what that leaves open."""
     options = (
-        RunOptions(directories=None, topics=None, bank=None, members=None, sharing=None)
+        RunOptions(directories=None, topics=None, bank=None, members=None, sharing=None, share_administration=None)
         if profile is None
         else profile.of_seed(seed)
     )

@@ -20,7 +20,7 @@ from moldau_broker.log.errors import LogStorageError
 from moldau_jepsen.checkers import AnomalyKind, check_read
 from moldau_jepsen.cluster.outside import NONE_OUTSIDE, Outside
 from moldau_jepsen.cluster.simulated import ClusterNotReadyError, ClusterShape, SimulatedCluster
-from moldau_jepsen.coverage.situations import ADMINISTERED, OF_STREAMS, Situation
+from moldau_jepsen.coverage.situations import ADMINISTERED, OF_SHARE_ADMINISTRATION, OF_STREAMS, Situation
 from moldau_jepsen.faults.kinds import FaultKind
 from moldau_jepsen.history import Status
 from moldau_jepsen.places import place_of
@@ -32,6 +32,7 @@ from moldau_jepsen.simulation.campaign.options import (
     drawn_quotas,
     drawn_racks,
     drawn_security,
+    drawn_share_administration,
     drawn_sharing,
     drawn_short_sequences,
     drawn_streams,
@@ -149,7 +150,7 @@ class Run:
         settings = {**draw_settings(draw), **self.options.shape.settings}
         if self.compaction is not None:
             settings |= CLEANER_SETTINGS
-        if self.sharing:
+        if self.sharing or drawn_share_administration(self.world.seed, self.options):
             settings |= settings_of(self.options.share_options)
         if self.streams:
             settings |= self.options.streams_options.settings
@@ -185,6 +186,7 @@ class Run:
             "racks": self.cluster.shape.racks,
             "short_sequences": drawn_short_sequences(self.world.seed, self.options),
             "administration": self.clients.administered is not None,
+            "share_administration": self.clients.share_administration is not None,
             "timed_syncs": drawn_timed_syncs(self.world.seed, self.options),
         }
 
@@ -202,6 +204,10 @@ class Run:
                 found[ADMINISTERED[name]] += count
         for name, count in self.clients.streams.situations().items():
             found[OF_STREAMS[name]] += count
+        shares = self.clients.share_administration
+        for name, count in shares.counts.items() if shares is not None else ():
+            if name in OF_SHARE_ADMINISTRATION:
+                found[OF_SHARE_ADMINISTRATION[name]] += count
         return +found + self.injector.held_calls.situations
 
     def _record(self, operation: Operation) -> None:

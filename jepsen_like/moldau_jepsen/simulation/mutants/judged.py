@@ -118,6 +118,7 @@ ALONE: dict[str, Trial] = {
     "log-watermark": _trial("moved-log-loses-watermark"),
     "watermark-known": _trial("checkpoint-takes-log-end"),
     "group-administration": _trial("second-offset-not-deleted"),
+    "share-administration": _trial("first-partition-deleted-only"),
     "share-two-holders": _trial("share-acquires-acquired"),
     "share-delivered-again": _trial("share-state-not-written"),
     "share-count": _trial("share-delivery-count-kept"),

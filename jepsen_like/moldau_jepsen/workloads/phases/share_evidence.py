@@ -25,6 +25,7 @@ from moldau_quorum.metadata.internal_topics import SHARE_STATE_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from uuid import UUID
 
     from moldau.records import Record
     from moldau.runtime.ports.environment import Environment
@@ -65,11 +66,18 @@ async def group_times_ms(reach: Mapping[str, str], environment: Environment, gro
 
 
 async def archived_records(
-    reach: Mapping[str, str], environment: Environment, group: str, topic: str, lock_ms: float
+    reach: Mapping[str, str],
+    environment: Environment,
+    group: str,
+    topic: str,
+    lock_ms: float,
+    *,
+    topic_id: UUID | None = None,
 ) -> list[Archived]:
     """Returns all records of a group that its coordinators have stored as archived, by rejection or by the limit.
 
-    ``lock_ms`` is how long the group's locks last; see ``StoredStates``.
+    ``lock_ms`` is how long the group's locks last; see ``StoredStates``. With a ``topic_id`` only states of that topic
+    count.
     Bounded by the caller's deadline.
 
     Raises:
@@ -82,7 +90,7 @@ async def archived_records(
         "isolation.level": "read_uncommitted",
         "enable.auto.commit": False,
     }
-    states = StoredStates(group, topic, lock_ms)
+    states = StoredStates(group, topic, lock_ms, topic_id)
     async with Admin(reach, environment=environment) as admin:
         description = (await admin.describe_topics([SHARE_STATE_TOPIC]))[SHARE_STATE_TOPIC]
     partitions = [(SHARE_STATE_TOPIC, partition.partition) for partition in description.partitions]
@@ -108,8 +116,9 @@ class StoredStates:
     a delivery. A clock may run at twice the rate.
     """
 
-    def __init__(self, group: str, topic: str, lock_ms: float) -> None:
+    def __init__(self, group: str, topic: str, lock_ms: float, topic_id: UUID | None = None) -> None:
         """Knows nothing of the group, which reads one topic and whose locks last for ``lock_ms``."""
+        self._topic_id = topic_id
         self._group = group
         self._topic = topic
         self._lock_ms = lock_ms / CLOCK_RATE_MAX
@@ -117,6 +126,8 @@ class StoredStates:
         self._available: dict[Place, tuple[int, int]] = {}
         """Deliveries of records that were available in their last state, and the time of its write."""
         self._starts: dict[int, int] = {}
+        self._epochs: dict[int, int] = {}
+        """The state epoch of each partition: an administrator raises it with a new start offset."""
 
     def take(self, records: Iterable[Record[bytes, bytes]]) -> None:
         """Takes the next records of a coordinator's log.
@@ -128,14 +139,30 @@ class StoredStates:
             change = parse_change(record.key, record.value)
             if change is None:
                 raise DecodeError("a record of a share coordinator has an unknown version")
-            if change.key.group_id != self._group:
+            if change.key.group_id != self._group or self._topic_id not in (None, change.key.topic_id):
                 continue
+            if isinstance(change, Snapshot):
+                self._begin_again(change)
             stored = change.state if isinstance(change, Snapshot) else change
             if stored is not None:
                 partition = TopicPartition(self._topic, change.key.partition)
                 for batch in stored.batches:
                     self._take_batch(partition, batch, record.timestamp)
                 self._pass(partition, stored.start_offset, record.timestamp)
+
+    def _begin_again(self, change: Snapshot) -> None:
+        """Forgets a state that an administrator has deleted or replaced."""
+        number = change.key.partition
+        epoch = None if change.state is None else change.state.state_epoch
+        if epoch is not None and epoch == self._epochs.setdefault(number, epoch):
+            return
+        self._starts.pop(number, None)
+        self._epochs.pop(number, None)
+        if epoch is not None:
+            self._epochs[number] = epoch
+        for place in [each for each in (*self._archived, *self._available) if each[0].partition == number]:
+            self._archived.pop(place, None)
+            self._available.pop(place, None)
 
     def _pass(self, partition: TopicPartition, start_offset: int, now_ms: int) -> None:
         """Archives the available records that a new start offset has passed."""

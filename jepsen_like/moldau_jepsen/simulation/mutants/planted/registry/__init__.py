@@ -27,6 +27,7 @@ from moldau_jepsen.simulation.mutants.planted.registry.quorum import QUORUM
 from moldau_jepsen.simulation.mutants.planted.registry.quotas import QUOTAS
 from moldau_jepsen.simulation.mutants.planted.registry.replication import REPLICATED
 from moldau_jepsen.simulation.mutants.planted.registry.security import SECURITY
+from moldau_jepsen.simulation.mutants.planted.registry.share_administration import SHARE_ADMINISTRATION
 from moldau_jepsen.simulation.mutants.planted.registry.shares import SHARES
 from moldau_jepsen.simulation.mutants.planted.registry.situations import SITUATIONS
 from moldau_jepsen.simulation.mutants.planted.registry.streams import STREAMS
@@ -43,6 +44,7 @@ MUTANTS: dict[str, Mutant] = {
         *LOG,
         *COORDINATORS,
         *SHARES,
+        *SHARE_ADMINISTRATION,
         *STREAMS,
         *SECURITY,
         *QUOTAS,
