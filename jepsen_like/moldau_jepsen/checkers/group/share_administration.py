@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 OPEN = math.inf
 """The end of a call of unknown outcome, of a membership that may last, and of a setting that some broker may lack."""
 RESET, LIMIT = "share.auto.offset.reset", "share.delivery.count.limit"
+DEFAULT_LIMIT = 5
+"""The limit of a group without one of its own."""
 
 
 class ShareAct(Enum):
@@ -191,7 +193,7 @@ class _Judge:
         self._answers: dict[Place, list[Acknowledged]] = defaultdict(list)
         for answer in history.answers:
             self._answers[answer.place].append(answer)
-        self._limits = [(each.begun_ms, int(each.value)) for each in history.settings if each.name == LIMIT]
+        self._limits = self._find_limits()
         self._proofs = self._find_proofs()
 
     def judge(self, kept: Iterable[TopicPartition]) -> list[str]:
@@ -236,12 +238,22 @@ class _Judge:
 
         return self._possible(partition, delivery.ended_ms, is_certain)
 
+    def _find_limits(self) -> list[tuple[float, int]]:
+        """Returns the limits of deliveries that may have held, each with the time from which on.
+
+        A lower limit does not lower counts, so all former ones matter.
+        """
+        limits = [each for each in self._history.settings if each.name == LIMIT]
+        first_ms = min((each.begun_ms for each in self._history.members), default=OPEN)
+        found = [(each.begun_ms, int(each.value)) for each in limits]
+        return found if any(each.known_ms < first_ms for each in limits) else [(-OPEN, DEFAULT_LIMIT), *found]
+
     def _find_proofs(self) -> dict[tuple[int, TopicPartition], list[tuple[float, float]]]:
         """Returns for each member the stored acknowledgements that needed a write: acquisition and end of the answer.
 
         A renewal needs none, nor does a record that was given up at the limit.
         """
-        limit = min((limit for _, limit in self._limits), default=0)
+        limit = min(limit for _, limit in self._limits)
         found: dict[tuple[int, TopicPartition], list[tuple[float, float]]] = defaultdict(list)
         for place, answers in self._answers.items():
             for answer in answers:
@@ -297,7 +309,7 @@ class _Judge:
         partition, offset = delivery.place
         where = f"{partition}: offset {offset} was delivered between {_span(delivery)} with the count {delivery.count}"
         limits = [limit for begun_ms, limit in self._limits if begun_ms <= delivery.ended_ms]
-        if limits and delivery.count > max(limits):
+        if delivery.count > max(limits):
             return f"{where}, the limit is {max(limits)}"
         if not all(each.is_exact for each in self._history.members if each.begun_ms <= delivery.ended_ms):
             return ""  # consumers do not say which of their fetches were lost
@@ -318,7 +330,7 @@ class _Judge:
         """Returns the records that the last sources still owe."""
         sources = self._possible(partition, OPEN, lambda each: each.ended_ms < OPEN)
         since_ms = min(each.begun_ms for each in sources)
-        limit = min((limit for _, limit in self._limits), default=1)
+        limit = min(limit for _, limit in self._limits)
         archived = {each.place: each.deliveries for each in self._history.archived}
         found = []
         for place, _ in self._written[partition]:
