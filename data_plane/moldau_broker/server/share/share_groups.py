@@ -20,12 +20,13 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import CorruptRecordError
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
+from moldau.values import LeaderEpoch, Offset
 from moldau_broker.log.errors import LogStorageError, OffsetOutOfRangeError, storage_failure
 from moldau_broker.server.share.core.sessions import PartitionKey, SessionKey, ShareSessions
 from moldau_broker.server.share.core.share_partition import InvalidStateError, SharePartition
 from moldau_broker.server.share.core.values import beginning
 from moldau_broker.server.share.led_partition import Acquisition, LedPartition, Pending, Wanted
-from moldau_broker.server.share.persister import ShareKey
+from moldau_broker.server.share.persister import GIVE_UP_MS, ShareKey
 from moldau_broker.server.share.settings import CachedSettings
 from moldau_quorum.controller.cluster.features import SHARE_VERSION
 
@@ -173,7 +174,7 @@ class ShareGroups:
             stored = await self.persister.read(led.key, led.leader_epoch)
             start_offset = stored.start_offset
             if start_offset < 0:
-                start_offset = await self._first_offset(led.partition, self.settings(led.key.group_id))
+                start_offset = await self._first_offset(led, self.settings(led.key.group_id))
                 # The next leader would choose again, behind records that were delivered or written meanwhile.
                 await self.persister.write(led.key, beginning(stored.state_epoch, led.leader_epoch, start_offset))
             core = SharePartition.restore(
@@ -202,10 +203,18 @@ class ShareGroups:
         self._wake(led)
         self._leave(led)
 
-    async def _first_offset(self, partition: Partition, settings: ShareGroupSettings) -> int:
-        """Returns where a group begins that has read nothing yet (``share.auto.offset.reset``)."""
+    async def _first_offset(self, led: LedPartition, settings: ShareGroupSettings) -> int:
+        """Returns where a group begins that has read nothing yet (``share.auto.offset.reset``).
+
+        Raises:
+            KafkaError: NOT_LEADER_OR_FOLLOWER: leadership ended, or its predecessor's commits are still unknown.
+            OSError: a file could not be read.
+            CorruptRecordError: a batch is damaged.
+        """
+        partition = led.partition
         if settings.reset == "earliest":
             return partition.log.log_start_offset
+        await self._wait_visible(led)
         duration_ms = settings.reset_duration_ms
         if duration_ms is None:
             return partition.replica.high_watermark
@@ -221,6 +230,14 @@ class ShareGroups:
                 await trio.lowlevel.checkpoint()
             else:
                 await self._environment.disk.offload(step.run)
+
+    async def _wait_visible(self, led: LedPartition) -> None:
+        """Waits until a new leader knows all that its predecessor had committed, as ListOffsets does (KIP-207)."""
+        waits, end_offset = self._replicas.waits, led.partition.replica.epoch_start_offset
+        with trio.move_on_after(GIVE_UP_MS / 1000):
+            await waits.wait_committed(led.partition, LeaderEpoch(led.leader_epoch), Offset(end_offset))
+            return
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The leader does not know yet what is committed.")
 
     def _forget(self, led: LedPartition) -> None:
         groups = self._led.get((led.key.topic_id, led.key.partition), {})

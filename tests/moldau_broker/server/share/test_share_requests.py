@@ -356,6 +356,43 @@ def test_where_a_group_begins(reset, first):
     run(scenario, share_auto_offset_reset=reset)
 
 
+@pytest.mark.parametrize("reset", ["latest", "by_duration:PT1H"])
+def test_a_group_begins_when_the_leader_knows_what_is_committed(reset):
+    """F764. A new leader's high watermark lags: the group began before records that were acknowledged long ago."""
+
+    async def scenario(cluster):
+        a, producer = Member(cluster, 1, "a"), cluster.client(1)
+        broker = cluster.running[1]
+        old = int(cluster.client_environment.clock.wall_ms()) - 9_000_000
+        await producer.produce("t", batch(b"0", timestamp=old), batch(b"1", timestamp=old))
+        (partition,) = (each for each in broker.context.replicas.by_raw_id.values() if each.key.topic == "t")
+        partition.replica.epoch_start_offset = 3  # as if the leader before it had committed a record more
+        assert acquired(await a.fetch(0, max_wait_ms=100)) == {}
+        led = broker.context.share_groups.find("g", (a.topic_id, 0))
+        assert led.core is None
+        await producer.produce("t", batch(b"2", timestamp=old))
+        await cluster.until(lambda: led.core is not None)
+        assert led.core.start_offset == 3
+
+    run(scenario, share_auto_offset_reset=reset)
+
+
+def test_a_leader_that_does_not_learn_what_is_committed_says_so():
+    """The wait is bounded, and the member asks again."""
+
+    async def scenario(cluster):
+        a = Member(cluster, 1, "a")
+        broker = cluster.running[1]
+        await cluster.client(1).produce("t", batch(b"0"))
+        (partition,) = (each for each in broker.context.replicas.by_raw_id.values() if each.key.topic == "t")
+        partition.replica.epoch_start_offset = 3
+        answer = await a.fetch(0, max_wait_ms=20_000)
+        assert codes(answer) == {0: ErrorCode.NOT_LEADER_OR_FOLLOWER}
+        assert broker.context.share_groups.find("g", (a.topic_id, 0)) is None
+
+    run(scenario, share_auto_offset_reset="latest")
+
+
 def test_the_place_where_a_group_begins_is_stored():
     """A leader that takes over before the first acknowledgement delivers what the first one has delivered."""
 

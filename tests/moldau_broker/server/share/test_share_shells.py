@@ -45,7 +45,7 @@ SETTINGS = ShareGroupSettings(
 
 def partition_of(topic: UUID = TOPIC) -> Any:
     state = SimpleNamespace(leader_epoch=3)
-    replica = SimpleNamespace(state=state, high_watermark=9)
+    replica = SimpleNamespace(state=state, high_watermark=9, epoch_start_offset=0)
     log = SimpleNamespace(log_start_offset=0, log_end_offset=9)
     return SimpleNamespace(
         topic_id=topic,
@@ -423,10 +423,14 @@ def test_a_group_begins_at_the_first_record_of_its_time(found: int | None, first
         return None if found is None else SimpleNamespace(offset=found)
 
     async def main(world: World) -> int:
-        replicas: Any = SimpleNamespace()
+        async def wait_committed(*_: object) -> None:
+            await trio.lowlevel.checkpoint()
+
+        replicas: Any = SimpleNamespace(waits=SimpleNamespace(wait_committed=wait_committed))
         groups = groups_of(world, replicas, MemoryPersister(), settings)
         partition = partition_of()
         partition.search_timestamp = search
+        led = LedPartition(ShareKey("g", TOPIC, 0), partition, 3)
 
         async def other() -> None:
             nonlocal others
@@ -436,7 +440,7 @@ def test_a_group_begins_at_the_first_record_of_its_time(found: int | None, first
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(other)
-            offset = await groups._first_offset(partition, settings)
+            offset = await groups._first_offset(led, settings)
             nursery.cancel_scope.cancel()
         return offset
 
