@@ -62,7 +62,7 @@ def test_share_groups_are_administered_and_judged() -> None:
             assert any(f"after {act.value}" in text or f"set by {act.value}" in text for text in client.verdict())
             history.calls.remove(made_up)
 
-    settings = {name.replace(".", "_"): value for name, value in settings_of(SHARES).items()}
+    settings: dict[str, Any] = {name.replace(".", "_"): value for name, value in settings_of(SHARES).items()}
     run_cluster(scenario, seed=1, brokers=BROKERS, share_coordinator_state_topic_num_partitions="4", **settings)
 
 
