@@ -32,6 +32,20 @@ NO_LEADER: Final = (
 )
 
 
+async def noting_a_wait(work: Callable[[], Awaitable[R]], text: str, note: Callable[[str], None] = output.note) -> R:
+    """Runs ``work`` and returns its result; if it takes long, writes ``text``, which says what it waits for."""
+
+    async def later() -> None:
+        await trio.sleep(FIRST_LOOK_S)
+        note(text)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(later)
+        result = await work()
+        nursery.cancel_scope.cancel()
+    return result
+
+
 async def explaining_waits(
     work: Callable[[], Awaitable[R]],
     open_admin: Callable[[], AbstractAsyncContextManager[Admin]],

@@ -100,6 +100,10 @@ class MembershipBusyError(MembershipChangeError):
     """Another change of the voters, or a hand-over of the leadership, is under way; try again soon."""
 
 
+class MembershipTimeoutError(MembershipChangeError):
+    """A node that was to vote did not answer, or did not catch up, in time."""
+
+
 class LogDamagedError(MetadataLogError):
     """The files of this node are damaged where a torn write cannot explain it. The text names file and position.
 
@@ -529,7 +533,7 @@ class MetadataLog(Protocol):
         Raises:
             NotLeaderError: this node does not lead, or ceased to.
             MembershipChangeError: another change is under way, the id votes already, the endpoint is no valid one, or
-                the node does not catch up.
+                the node does not answer or catch up.
         """
         ...
 

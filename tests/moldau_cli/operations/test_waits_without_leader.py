@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import pytest
 import trio
+import trio.testing
 
 from moldau.admin import Admin, NewTopic
 from moldau.protocol.errors import KafkaError
-from moldau_cli.quorum_watch import NO_LEADER, explaining_waits
+from moldau_cli.quorum_watch import NO_LEADER, explaining_waits, noting_a_wait
 from support.cluster.broker_cluster import run_cluster
 
 
@@ -72,3 +73,18 @@ def test_a_leader_that_is_lost_meanwhile_is_noticed():
 
     run_cluster(scenario, brokers=1)
     assert notes == [NO_LEADER]
+
+
+@pytest.mark.parametrize(("seconds", "notes"), [(1, []), (40, ["waiting for the voter"])])
+def test_a_wait_is_named_if_it_takes_long(seconds, notes):
+    noted = []
+
+    async def work():
+        await trio.sleep(seconds)
+        return "done"
+
+    async def main():
+        assert await noting_a_wait(work, "waiting for the voter", noted.append) == "done"
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert noted == notes

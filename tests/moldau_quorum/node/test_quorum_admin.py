@@ -20,6 +20,7 @@ from moldau_quorum.log.port import (
     Leadership,
     MembershipBusyError,
     MembershipChangeError,
+    MembershipTimeoutError,
     NotLeaderError,
     OutcomeUnknownError,
     VoterEndpoint,
@@ -134,6 +135,7 @@ def test_only_the_leader_says_who_votes():
     ("error", "code"),
     [
         (MembershipBusyError("another change"), ErrorCode.REQUEST_TIMED_OUT),
+        (MembershipTimeoutError("no answer"), ErrorCode.REQUEST_TIMED_OUT),
         (MembershipChangeError("it cannot be"), ErrorCode.INVALID_REQUEST),
     ],
 )

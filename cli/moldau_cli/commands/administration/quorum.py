@@ -72,9 +72,12 @@ def add_voter(
 ) -> None:
     """Make a running controller a voter; returns when it has caught up and the change is committed."""
     host, port = address_of(address, "")
+    waits = f"waiting until the controller with the id {node} answers at {host}:{port} and has caught up"
 
     async def work(admin: Admin) -> None:
-        await admin.add_voter(node, host, port)
+        from moldau_cli.quorum_watch import noting_a_wait
+
+        await noting_a_wait(lambda: admin.add_voter(node, host, port), waits)
 
     with_admin(bootstrap_server, work)
     output.answer({"voter": node, "address": address}, f"node {node} is a voter")

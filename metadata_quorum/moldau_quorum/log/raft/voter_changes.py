@@ -16,6 +16,7 @@ from moldau_quorum.log.port import (
     LogBusyError,
     MembershipBusyError,
     MembershipChangeError,
+    MembershipTimeoutError,
     NotLeaderError,
     OutcomeUnknownError,
     VoterEndpoint,
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 CATCH_UP_TIMEOUT_MS: Final = 60_000
 """How long a new voter may take to catch up before it is dropped again."""
+FIRST_ANSWER_MS: Final = 15_000
+"""How long a new voter may give no answer at all. One that has just been started opens its files first."""
 ABANDONED_MS: Final = 5_000
 """How long a learner may wait for the request that adds it to be sent again, to the next leader for one."""
 
@@ -82,11 +85,20 @@ class VoterChanges:
                 raise MembershipChangeError(problem)
             if configuration.learners.get(voter.voter_id) != voter:
                 await self._change(node, lambda current: current.with_learner(voter))
+            with trio.move_on_after(FIRST_ANSWER_MS / 1000):
+                await self._progressed.wait_until(lambda: node.member_match(voter.voter_id) is not None)
+            if node.member_match(voter.voter_id) is None:
+                await self._change(node, lambda current: current.without(voter.voter_id))
+                raise MembershipTimeoutError(
+                    f"no controller with the id {voter.voter_id} has answered at {voter.host}:{voter.port} within "
+                    f"{FIRST_ANSWER_MS / 1000:g} s, so it was not added: start it first, and give the address of its "
+                    "controller listener"
+                )
             with trio.move_on_after(CATCH_UP_TIMEOUT_MS / 1000):
                 await self._progressed.wait_until(lambda: self._caught_up(node, voter.voter_id))
             if not self._caught_up(node, voter.voter_id):
                 await self._change(node, lambda current: current.without(voter.voter_id))
-                raise MembershipChangeError(
+                raise MembershipTimeoutError(
                     f"node {voter.voter_id} at {voter.host}:{voter.port} did not catch up within "
                     f"{CATCH_UP_TIMEOUT_MS} ms, and was not added"
                 )

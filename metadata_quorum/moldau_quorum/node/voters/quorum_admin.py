@@ -37,6 +37,7 @@ from moldau.values import ZERO_UUID
 from moldau_quorum.log.port import (
     MembershipBusyError,
     MembershipChangeError,
+    MembershipTimeoutError,
     NotLeaderError,
     OutcomeUnknownError,
     VoterEndpoint,
@@ -341,8 +342,9 @@ class QuorumAdmin:
 
 
 def _code_of(error: MembershipChangeError) -> ErrorCode:
-    """Returns the code of a refused change; the sender tries again if only another change is in its way."""
-    return ErrorCode.REQUEST_TIMED_OUT if isinstance(error, MembershipBusyError) else ErrorCode.INVALID_REQUEST
+    """Returns the code of a refused change; later the same change may succeed, unless the request itself is wrong."""
+    passing = isinstance(error, MembershipBusyError | MembershipTimeoutError)
+    return ErrorCode.REQUEST_TIMED_OUT if passing else ErrorCode.INVALID_REQUEST
 
 
 def _state(replica: VoterStatus) -> ReplicaState:

@@ -18,9 +18,16 @@ import trio.testing
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.values import ZERO_UUID
-from moldau_quorum.log.port import ElectionTiming, Leadership, LogPosition, MembershipChangeError, VoterEndpoint
+from moldau_quorum.log.port import (
+    ElectionTiming,
+    Leadership,
+    LogPosition,
+    MembershipChangeError,
+    MembershipTimeoutError,
+    VoterEndpoint,
+)
 from moldau_quorum.log.raft.core.types import configuration_of
-from moldau_quorum.log.raft.voter_changes import ABANDONED_MS, VoterChanges
+from moldau_quorum.log.raft.voter_changes import ABANDONED_MS, FIRST_ANSWER_MS, VoterChanges
 from moldau_quorum.log.raft.waiting import Pending
 
 NEW = VoterEndpoint(voter_id=4, host="c4", port=9093)
@@ -81,6 +88,41 @@ def test_a_new_voter_votes_when_it_holds_all_that_is_committed() -> None:
     trio.run(main)
 
 
+def test_a_new_voter_that_gives_no_answer_is_not_waited_for() -> None:
+    """At a wrong port nothing answers, or something else does: that does not change while the leader waits."""
+    engine = Engine()
+
+    async def main() -> float:
+        with pytest.raises(MembershipTimeoutError) as caught:
+            await changes_of(engine, Signal()).add_voter(NEW)
+        assert str(caught.value) == (
+            "no controller with the id 4 has answered at c4:9093 within 15 s, so it was not added: start it first, and "
+            "give the address of its controller listener"
+        )
+        return trio.current_time()
+
+    assert trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)) == FIRST_ANSWER_MS / 1000
+    assert engine.history == ["voters [1, 2, 3], learners [4]", "voters [1, 2, 3], learners []"]
+
+
+def test_a_new_voter_that_has_answered_is_waited_for() -> None:
+    """It takes a snapshot meanwhile, or its disk is slow."""
+    engine, progressed = Engine(), Signal()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(changes_of(engine, progressed).add_voter, NEW)
+            await trio.sleep(0.9 * FIRST_ANSWER_MS / 1000)
+            engine.match = 0
+            progressed.notify()
+            await trio.sleep(FIRST_ANSWER_MS / 1000)
+            engine.match = 100
+            progressed.notify()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert engine.history[1:] == ["voters [1, 2, 3, 4], learners []"]
+
+
 def test_a_learner_that_has_moved_is_reached_at_its_new_address() -> None:
     """An earlier request left it in the membership, with the address of that time."""
     engine, progressed = Engine(), Signal()
@@ -122,6 +164,8 @@ def test_a_learner_that_a_request_adds_is_not_abandoned() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(changes.drop_abandoned)
             nursery.start_soon(changes.add_voter, NEW)
+            engine.match = 0
+            progressed.notify()
             await trio.sleep(5 * ABANDONED_MS / 1000)
             assert engine.history == ["voters [1, 2, 3], learners [4]"]
             engine.match = 100
