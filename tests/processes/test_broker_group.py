@@ -138,7 +138,7 @@ def test_a_taken_port_ends_the_whole_group(group):
         assert found.returncode == 1
         assert f"PLAINTEXT://127.0.0.1:{group.port + 1}" in found.stdout
         group.start()
-        assert group.process.wait(WAIT_S) == 2, group.log.read_text()
+        assert group.process.wait(WAIT_S) == 1, group.log.read_text()
     assert all(is_gone(pid) for node in (10, 11) for pid in group.pids(node))
     assert "in use" in group.log.read_text()
 

@@ -6,6 +6,7 @@ controlled shutdown (a broker hands its leaderships over first); a second signal
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
@@ -308,7 +309,7 @@ def _run_node(config: Config, words: _Words, parent: int | None, environment: En
             return EXIT_DONE  # stopped while starting: trio raises RuntimeError because a role never reported started
         if not node.ready and all(isinstance(cause, _refusals()) for cause in causes):
             sys.stderr.write(f"moldau: {path}: {reported}\n")
-            return EXIT_USAGE
+            return EXIT_FAILED if any(map(_may_pass, causes)) else EXIT_USAGE
         # Any other error is a defect, or an unexpected failure of a disk: print the traceback, then one line.
         if not all(isinstance(cause, _foreseen()) for cause in causes):
             traceback.print_exception(error)
@@ -338,6 +339,15 @@ def _refusals() -> tuple[type[Exception], ...]:
     from moldau_quorum.node.directory import NodeDirectoryError
 
     return (OSError, ValueError, NodeDirectoryError, LogDamagedError)
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Returns whether the same configuration may work later: another process has the port, or the host is not up yet.
+
+    That is a failure, after which a service manager starts the node again, and no wrong usage.
+    """
+    cause = error if isinstance(error, OSError) else error.__cause__
+    return isinstance(cause, OSError) and cause.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
 
 def _foreseen() -> type[Exception]:

@@ -170,7 +170,12 @@ async def _listen(environment: Environment, config: Config) -> list[tuple[Listen
     bound: list[tuple[ListenerEndpoint, Listener]] = []
     try:
         for endpoint in controller_listeners(config):
-            bound.append((endpoint, await environment.network.listen(endpoint.host, endpoint.port)))  # noqa: PERF401
+            try:
+                listener = await environment.network.listen(endpoint.host, endpoint.port)
+            except OSError as error:
+                reason = error.strerror or error
+                raise OSError(error.errno, f"listeners: cannot listen on {endpoint}: {reason}") from error
+            bound.append((endpoint, listener))
     except BaseException:
         for _, listener in bound:
             listener.close()

@@ -7,6 +7,7 @@ comma, a blank, and one port for two listeners.
 import json
 import os
 import shlex
+import socket
 
 import pytest
 
@@ -44,6 +45,24 @@ def test_a_relative_directory_is_refused(tmp_path, more, said, command):
     assert done.stderr.startswith(f"moldau: {file}: {said}")
     assert os.path.abspath(said.split("'")[1]) in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("listener", ["PLAINTEXT", "CONTROLLER", "metrics"])
+def test_a_port_in_use_is_a_failure_and_no_wrong_usage(tmp_path, listener):
+    """The same file works once the port is free, so that a service manager has to start the node again."""
+    broker, controller = take_free_ports(2)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        broker = port if listener == "PLAINTEXT" else broker
+        controller = port if listener == "CONTROLLER" else controller
+        more = f"log.dirs={tmp_path}/d\n" + (f"metrics.listener=127.0.0.1:{port}" if listener == "metrics" else "")
+        file = written(tmp_path / "node.properties", more, broker=broker, controller=controller)
+        done = run_command("server", file)
+    assert done.returncode == 1, done
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith(f"moldau: {file}: ")
+    assert str(port) in line
+    assert "in use" in line
 
 
 @pytest.mark.parametrize("second", ["data/", "link", "other/../data"])
