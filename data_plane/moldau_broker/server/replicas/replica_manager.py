@@ -403,7 +403,6 @@ class ReplicaManager:
             if partition.replica.min_insync_replicas > wanted:
                 partition.replica.configure(min_insync_replicas=wanted)
                 self.perform(partition, partition.replica.reconsider(self._clock.monotonic_ms(), self.eligible))
-        self.settled.notify()
 
     def _mark_throttled(self, partition: Partition, settings: TopicSettings) -> None:
         broker_id = self._settings.broker_id
