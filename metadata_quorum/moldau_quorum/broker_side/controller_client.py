@@ -63,7 +63,12 @@ DIRECT_APIS: Final = frozenset(
 READ_APIS: Final = frozenset((*READS, ApiKey.DESCRIBE_CLUSTER))
 """Requests that change nothing."""
 REPEATABLE_APIS: Final = DIRECT_APIS | READ_APIS
-"""Requests that may be executed twice."""
+"""Requests that may be executed twice.
+
+An AlterPartition names the partition epoch that it changes (KIP-497). If the first attempt took effect, the epoch is
+above it, so the controller refuses the second one with INVALID_UPDATE_VERSION and changes nothing. The leader takes
+that for an outdated view: it waits for the metadata, which holds the change of the first attempt.
+"""
 
 SLOW_APIS: Final = frozenset((ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER))
 """Requests that may take long. A connection answers in order, so each of these gets a connection of its own."""
