@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 CREATE_TIMEOUT_MS = 5_000
 CREATIONS_MAX = 100
 """Bound of topics in creation; further ones are refused until one is done."""
+REFUSED_AGAIN_MS = 60_000.0
+REFUSED_AGAIN_MS_MAX = 3_600_000.0
+"""A topic that is refused for the same reason again and again is logged after the first time, then twice as long."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +44,33 @@ class _Creation:
     errors: dict[str, ErrorCode] = field(default_factory=dict)
 
 
+class RefusalLog:
+    """Says which refusals of topics are logged: new ones, changed ones, and the others at growing intervals.
+
+    A group's member asks for its coordinator again and again, and each time its broker asks for the missing topic.
+    Invariant: at most ``CREATIONS_MAX`` topics, those refused last.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[object, float, float]] = {}  # reason, time of the next line, and the pause then
+
+    def is_due(self, topic: str, reason: object, now_ms: float) -> bool:
+        """Returns whether a refusal is to be logged now."""
+        before, due_ms, pause_ms = self._known.pop(topic, (None, 0.0, 0.0))
+        is_due = before != reason or now_ms >= due_ms
+        if is_due:
+            pause_ms = REFUSED_AGAIN_MS if before != reason else min(2 * pause_ms, REFUSED_AGAIN_MS_MAX)
+            due_ms = now_ms + pause_ms
+        self._known[topic] = (reason, due_ms, pause_ms)
+        if len(self._known) > CREATIONS_MAX:
+            del self._known[next(iter(self._known))]
+        return is_due
+
+    def created(self, topic: str) -> None:
+        """Notes that a topic exists now: its next refusal is a new one."""
+        self._known.pop(topic, None)
+
+
 class TopicCreation:
     """Asks the controller to create topics, each only once at a time."""
 
@@ -48,6 +78,7 @@ class TopicCreation:
         self._controller = controller
         self._follower = follower
         self._under_way: dict[str, _Creation] = {}
+        self._refusals = RefusalLog()
         self._logger = EventLogger("moldau.broker.topics", node=broker_id)
 
     @property
@@ -153,8 +184,9 @@ class TopicCreation:
             error = ErrorCode.of(topic.error_code)
             if error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 self._logger.info("topic-created", topic=topic.name, partitions=partitions.get(topic.name))
+                self._refusals.created(topic.name)
                 error = ErrorCode.NONE
-            else:
+            elif self._refusals.is_due(topic.name, (error, topic.error_message), trio.current_time() * 1000):
                 self._logger.warning("topic-not-created", topic=topic.name, error=error.name, why=topic.error_message)
             errors[topic.name] = error
         return errors

@@ -14,12 +14,19 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
 from moldau.runtime.tasks.sync import Signal
 from moldau.values import BrokerId
-from moldau_broker.server.cluster_metadata.topic_creation import TopicCreation
+from moldau_broker.server.cluster_metadata.topic_creation import (
+    CREATIONS_MAX,
+    REFUSED_AGAIN_MS,
+    RefusalLog,
+    TopicCreation,
+)
 from moldau_jepsen.world.world import run_world
 from moldau_quorum.broker_side.controller_client import ControllerUnavailableError, ForwardedClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import pytest
 
     from moldau_jepsen.world.world import World
 
@@ -87,6 +94,31 @@ def test_a_client_without_rights_does_not_cost_others_the_topic() -> None:
     assert errors == {}
     assert took_s < 3 * ANSWER_S
     assert cluster.asked == [EVE, ANN]
+
+
+def test_a_refusal_that_repeats_is_logged_at_growing_intervals() -> None:
+    """A lone broker cannot create ``__consumer_offsets`` with three replicas; each member asks for it each second."""
+    log = RefusalLog()
+    logged = [second for second in range(4 * 3_600) if log.is_due("t", "three replicas", 1000.0 * second)]
+    assert logged == [0, 60, 180, 420, 900, 1860, 3780, 7380, 10980]
+    assert log.is_due("t", "no rights", 1e9), "another reason"
+    assert not log.is_due("t", "no rights", 1e9 + REFUSED_AGAIN_MS - 1)
+    log.created("t")
+    assert log.is_due("t", "no rights", 1e9 + 1), "it existed meanwhile"
+    for number in range(2 * CREATIONS_MAX):
+        log.is_due(f"t{number}", "no rights", 2e9)
+    assert len(log._known) == CREATIONS_MAX
+
+
+def test_the_same_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(world: World) -> None:
+        part: Any = Cluster()
+        creation = TopicCreation(part, part, BrokerId(1))
+        for _ in range(5):
+            await creation.ensure(["t"], partitions=1, replication_factor=3, configs={}, client=EVE)
+
+    run_world(main, 1)
+    assert caplog.text.count("topic-not-created") == 1
 
 
 def test_requests_of_one_client_fail_together() -> None:
