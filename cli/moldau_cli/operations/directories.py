@@ -38,7 +38,7 @@ async def log_dirs_of(admin: Admin, broker: int, paths: Iterable[str] = ()) -> d
 async def set_cordons(admin: Admin, broker: int, *, add: Sequence[str] = (), remove: Sequence[str] = ()) -> list[str]:
     """Cordons and uncordons log directories of a broker, and waits until it has done so; returns the cordoned ones.
 
-    ``*`` stands for all of them, also for those that the broker gets later.
+    ``*`` stands for all of them, also for those that the broker gets later; it stays if nothing is uncordoned.
 
     Raises:
         UsageError: the broker has no such directory.
@@ -51,9 +51,10 @@ async def set_cordons(admin: Admin, broker: int, *, add: Sequence[str] = (), rem
     known = await log_dirs_of(admin, broker, [path for path in (*add, *remove) if path != ALL_LOG_DIRS])
     cordons, uncordons = (list(known) if ALL_LOG_DIRS in paths else paths for paths in (add, remove))
     wanted = [path for path, one in known.items() if (one.is_cordoned or path in cordons) and path not in uncordons]
-    value = ALL_LOG_DIRS if ALL_LOG_DIRS in add else ",".join(wanted)
-    change = ConfigAlteration(name=CORDONED_LOG_DIRS, value=value)
-    await admin.alter_configs({ConfigResource(type=ResourceType.BROKER, name=str(broker)): [change]})
+    own = ConfigResource(type=ResourceType.BROKER, name=str(broker))
+    stays = not uncordons and (await admin.describe_configs([own]))[own][CORDONED_LOG_DIRS].value == ALL_LOG_DIRS
+    value = ALL_LOG_DIRS if stays or ALL_LOG_DIRS in add else ",".join(wanted)
+    await admin.alter_configs({own: [ConfigAlteration(name=CORDONED_LOG_DIRS, value=value)]})
     with trio.move_on_after(CORDON_S):
         while True:
             if [path for path, one in (await log_dirs_of(admin, broker)).items() if one.is_cordoned] == wanted:
