@@ -486,3 +486,17 @@ def test_the_first_batch_after_a_start_notices_a_lost_disk(leads: bool) -> None:
         append(data, now_ms=START_MS)
     assert caught.value.directory == log.parent_directory
     assert log.failed
+
+
+def test_a_clock_that_was_set_back_stops_no_regular_work() -> None:
+    """Each kind of work is due again within its interval, not when the clock has caught up."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine)
+    log = create(manager)
+    later, earlier = START_MS + 30 * 24 * 3600 * 1000, START_MS + 1_000
+    tick(manager, later)
+    put(log)
+    log.flush()
+    found = tick(manager, earlier)
+    for name in ("recovery-point", "replication-offset"):
+        assert any(name in each for each in found), found

@@ -269,3 +269,16 @@ def test_writes_of_a_killed_process_are_synced_before_they_count() -> None:
     assert (log.log_end_offset, log.settled_end_offset) == (2, 1)
     run_work(manager.flush_work(log))
     assert log.is_settled
+
+
+def test_a_sync_that_fails_because_its_log_has_moved_wakes_its_waits() -> None:
+    """The new log was synced with the same records already; they would wait until the next one is appended."""
+    _, manager, log = opened()
+    put(log)
+    heard: list[TopicPartition] = []
+    manager.flush_listener = heard.append
+    work = manager.flush_work(log)
+    assert work is not None
+    manager.delete(A, START_MS)
+    work.failed(OSError("its files are closed"))
+    assert (heard, manager.offline_directories) == ([A], [])

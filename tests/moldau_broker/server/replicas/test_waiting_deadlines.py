@@ -149,3 +149,19 @@ def test_deleted_records_do_not_wait_for_a_silent_follower() -> None:
         cluster.kill(follower)
 
     run_cluster(scenario, brokers=2)
+
+
+@pytest.mark.parametrize("offset", [3, -1], ids=["some", "all"])
+def test_a_follower_takes_over_each_log_start(offset: int) -> None:
+    """DeleteRecords waits for it, also where the log start reaches the high watermark (-1)."""
+
+    async def scenario(cluster) -> None:
+        await cluster.client(1).create_topic("t", replicas=2)
+        client = cluster.client(await cluster.leader("t"))
+        await client.produce("t", *(batch(b"%d" % number) for number in range(5)))
+        wanted = [DeleteRecordsPartition(partition_index=0, offset=offset)]
+        request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=wanted)], timeout_ms=10_000)
+        done = (await client.request(request)).topics[0].partitions[0]
+        assert (done.error_code, done.low_watermark) == (ErrorCode.NONE, 5 if offset < 0 else offset)
+
+    run_cluster(scenario, brokers=2)

@@ -361,3 +361,15 @@ def test_a_member_without_a_vote_forgets_a_silent_leader(membership):
     assert (core.leader_id, core.role, core.epoch) == (None, Role.FOLLOWER, 3)
     core.receive(2, AppendRequest(epoch=4, prev_index=3, prev_epoch=2, commit_index=3), 500.0)
     assert core.leader_id == 2
+
+
+def test_a_hand_over_that_failed_gives_no_later_election_its_right():
+    """The former leader asked for one election alone: later ones must not disturb a leader that others hear."""
+    core = follower()
+    core.receive(2, AppendRequest(epoch=3, prev_index=5, prev_epoch=3, commit_index=3), 10.0)
+    core.receive(2, TimeoutNow(epoch=3), 20.0)
+    asked = [message.transfer for message in sent_to(core, 2) if isinstance(message, VoteRequest)]
+    assert (asked, core.role) == ([True], Role.CANDIDATE)
+    core.tick(1_000.0)
+    asked = [message.transfer for message in sent_to(core, 2) if isinstance(message, VoteRequest)]
+    assert (asked, core.role) == ([False], Role.PRECANDIDATE)
