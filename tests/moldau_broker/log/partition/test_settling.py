@@ -271,7 +271,7 @@ def test_writes_of_a_killed_process_are_synced_before_they_count() -> None:
     assert log.is_settled
 
 
-def test_a_sync_that_fails_because_its_log_has_moved_wakes_its_waits() -> None:
+def test_a_failed_sync_of_a_moved_log_wakes_its_waits() -> None:
     """The new log was synced with the same records already; they would wait until the next one is appended."""
     _, manager, log = opened()
     put(log)

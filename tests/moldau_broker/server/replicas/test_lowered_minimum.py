@@ -66,7 +66,7 @@ def test_a_lowered_minimum_does_not_meet_an_older_in_sync_set(monkeypatch: pytes
     run_cluster(scenario, brokers=3)
 
 
-def test_a_failed_directory_is_seen_beside_another_change_of_brokers() -> None:
+def test_a_failed_directory_is_seen_beside_another_change() -> None:
     """DeleteRecords would wait for the replica in it, though its broker reports in the same step as another one."""
 
     async def scenario(cluster) -> None:

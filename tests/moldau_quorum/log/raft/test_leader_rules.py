@@ -363,7 +363,7 @@ def test_a_member_without_a_vote_forgets_a_silent_leader(membership):
     assert core.leader_id == 2
 
 
-def test_a_hand_over_that_failed_gives_no_later_election_its_right():
+def test_a_failed_hand_over_gives_no_later_election_its_right():
     """The former leader asked for one election alone: later ones must not disturb a leader that others hear."""
     core = follower()
     core.receive(2, AppendRequest(epoch=3, prev_index=5, prev_epoch=3, commit_index=3), 10.0)
