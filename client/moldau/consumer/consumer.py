@@ -515,7 +515,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
     def lag(self, partition: tuple[str, int]) -> Lag:
         """Returns how far the consumer is behind the end of the partition, as of the last fetch."""
         found = self._position("lag", partition)
-        return Lag(position=found.offset, end_offset=found.high_watermark)
+        return Lag(position=found.offset, end_offset=found.end_offset)
 
     def pause(self, *partitions: tuple[str, int]) -> None:
         """Stops reading the partitions; they stay assigned."""

@@ -333,7 +333,7 @@ class NodeFetcher:
             self._fetch_error(position, offset, code, answer, follows=follows)
             return
         position.high_watermark = answer.high_watermark
-        position.last_stable_offset = answer.last_stable_offset
+        position.end_offset = answer.last_stable_offset if self._isolation else answer.high_watermark
         position.log_start_offset = answer.log_start_offset
         if answer.preferred_read_replica >= 0:
             self._take_advice(position, answer.preferred_read_replica)

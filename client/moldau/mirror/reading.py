@@ -233,7 +233,7 @@ class SourceReader:
             batches = part.batches
             self._start_known(partition, batches[0].first_offset if batches else part.next_offset)
         state = self._statistics.state(partition)
-        state.end_offset = part.high_watermark
+        state.end_offset = part.end_offset
         return True
 
     def _recreated(self, partition: TopicPartition, topic_id: UUID) -> None:

@@ -49,12 +49,12 @@ class PartitionPosition:
         "awaited_since_ms",
         "buffered_bytes",
         "chunks",
+        "end_offset",
         "fetch_offset",
         "generation",
         "high_watermark",
         "is_idle",
         "is_paused",
-        "last_stable_offset",
         "leader_epoch",
         "leader_only_until_ms",
         "log_start_offset",
@@ -84,7 +84,7 @@ class PartitionPosition:
         self.chunks: deque[FetchedChunk] = deque()
         self.buffered_bytes = 0
         self.high_watermark = -1
-        self.last_stable_offset = -1
+        self.end_offset = -1  # of what the isolation level shows: the high watermark, or the last stable offset
         self.log_start_offset = -1
         self.retry_at_ms = -math.inf
         self.preferred_replica = -1
@@ -131,7 +131,7 @@ class PartitionPosition:
     def start_over(self) -> None:
         """Looks up the committed offset, as after the assignment."""
         self._forget()
-        self.offset = self.fetch_offset = self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
+        self.offset = self.fetch_offset = self.high_watermark = self.end_offset = self.log_start_offset = -1
         self.offset_epoch = self.leader_epoch = self.awaited_epoch = NO_EPOCH
         self.awaited_since_ms = math.inf
         self.phase = Phase.LOOK_UP
@@ -240,7 +240,10 @@ class PartitionPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """The position of a consumer and the end of its partition; -1 where one is not known yet."""
+    """The position of a consumer and the end of its partition; -1 where one is not known yet.
+
+    As in Kafka, the end is the last stable offset for ``isolation.level=read_committed``, else the high watermark.
+    """
 
     position: int
     end_offset: int

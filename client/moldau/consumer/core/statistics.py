@@ -25,7 +25,7 @@ _GROUPS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatistics:
-    """One assigned partition. -1 stands for a number that is not known yet."""
+    """One assigned partition. -1 stands for a number that is not known yet; ``end_offset`` is that of ``Lag``."""
 
     position: int
     end_offset: int
@@ -152,7 +152,7 @@ class ConsumerCounters:
 
 
 def _partition(position: PartitionPosition) -> PartitionStatistics:
-    offset, end = position.offset if position.has_position else -1, position.high_watermark
+    offset, end = position.offset if position.has_position else -1, position.end_offset
     return PartitionStatistics(
         position=offset,
         end_offset=end,

@@ -124,6 +124,7 @@ def take_encoded(positions: Positions, max_bytes: int) -> list[EncodedBatches]:
                 next_offset=position.offset,
                 leader_epoch=position.offset_epoch,
                 high_watermark=position.high_watermark,
+                end_offset=position.end_offset,
             )
         )
         positions.rotate(partition)

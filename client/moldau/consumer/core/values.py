@@ -107,7 +107,7 @@ class EncodedBatches:
     """Batches of one partition, in order; none if the position only moved past markers and aborted records.
 
     ``topic_id`` is that of the fetch that brought them, zero if the broker is too old for topic ids. ``leader_epoch``
-    is that of the last batch.
+    is that of the last batch. ``end_offset`` is the end of what the consumer may read, as in ``Lag``.
     """
 
     topic: str
@@ -117,6 +117,7 @@ class EncodedBatches:
     next_offset: int
     leader_epoch: int
     high_watermark: int
+    end_offset: int
 
     @property
     def topic_partition(self) -> TopicPartition:

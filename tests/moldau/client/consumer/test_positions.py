@@ -99,7 +99,7 @@ def test_counters_begin_at_zero_and_count_by_one() -> None:
     counters.fetched(10, 5, 0)
     counters.polled(2, 0)
     counters.committed(1, 0, failed=True)
-    positions.assigned(A).high_watermark = 0
+    positions.assigned(A).end_offset = 0
     found = counters.statistics(positions.by_partition.values(), 1, 0)
     assert (found.fetch_total, found.bytes_consumed_total, found.commit_failed_total) == (1, 10, 1)
     assert found.records_lag_max == 0

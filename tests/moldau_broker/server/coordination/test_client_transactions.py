@@ -119,6 +119,36 @@ def test_leaving_the_block_aborts_an_open_transaction():
     run_cluster(scenario)
 
 
+@pytest.mark.parametrize(("isolation", "end"), [("read_committed", 2), ("read_uncommitted", 5)])
+def test_the_lag_ends_where_the_isolation_level_does(isolation, end):
+    """Behind a committed record and its marker wait three records of an open transaction."""
+
+    async def scenario(cluster) -> None:
+        await cluster.client(1).create_topic("t")
+        async with producer_of(cluster, "id") as producer:
+            await producer.init_transactions()
+            producer.begin_transaction()
+            await producer.send("t", b"committed")
+            await producer.commit_transaction()
+            await nothing_hangs(cluster, "t", 1)
+            producer.begin_transaction()
+            for _ in range(3):
+                await producer.send("t", b"open")
+            await producer.flush()
+            async with consumer_of(cluster, **{"isolation.level": isolation}) as consumer:
+                consumer.assign([("t", 0)])
+                with trio.fail_after(20):
+                    while (consumer.position_nowait(("t", 0)) or 0) < end:
+                        await consumer.poll(200)
+                found = consumer.statistics()
+                row = found.partitions["t", 0]
+                assert (row.position, row.end_offset, row.records_lag, found.records_lag_max) == (end, end, 0, 0)
+                assert (consumer.lag(("t", 0)).end_offset, consumer.lag(("t", 0)).records) == (end, 0)
+            await producer.abort_transaction()
+
+    run_cluster(scenario)
+
+
 def test_a_too_large_record_makes_the_transaction_abortable():
     """A record that is too large for its topic makes the transaction abortable."""
 

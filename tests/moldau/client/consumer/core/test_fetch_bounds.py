@@ -189,7 +189,7 @@ def test_a_topic_that_was_made_again_is_forgotten_by_id_only():
 )
 def test_a_partition_without_position_has_no_lag(offset, end, phase, lag):
     made = position()
-    made.offset, made.high_watermark, made.phase, made.is_paused = offset, end, phase, True
+    made.offset, made.end_offset, made.phase, made.is_paused = offset, end, phase, True
     found = ConsumerCounters().statistics([made], 0, None)
     row = found.partitions[A]
     assert (row.records_lag, row.end_offset, row.is_paused) == (lag, end, True)
@@ -317,7 +317,7 @@ def test_the_largest_lag_counts():
     """A partition at its end has a lag, of 0; one whose end is unknown has none."""
     positions = [position(TopicPartition("t", number)) for number in range(3)]
     for each, end in zip(positions, (7, 0, -1), strict=True):
-        each.high_watermark = end
+        each.end_offset = end
     found = ConsumerCounters().statistics(positions, 0, None)
     assert found.records_lag_max == 7
     lags = [(each.value, dict(each.labels)["partition"]) for each in found.metrics() if each.labels]

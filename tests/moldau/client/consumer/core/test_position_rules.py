@@ -43,7 +43,7 @@ def test_a_new_partition_looks_its_offset_up():
         *(-1, -1),
     )
     assert not position.wants_fetch(0, 100)
-    assert (position.high_watermark, position.last_stable_offset, position.log_start_offset) == (-1, -1, -1)
+    assert (position.high_watermark, position.end_offset, position.log_start_offset) == (-1, -1, -1)
     assert (position.preferred_replica, position.leader_epoch, position.last_fetched_epoch) == (-1, -1, -1)
 
 
