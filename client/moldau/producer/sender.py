@@ -118,6 +118,9 @@ class Sender:
             if self._in_flight.get(node_id, 0) >= self._in_flight_max:
                 continue
             connection = client.connection_nowait(node_id)
+            if self._acks == 0 and connection is not None and not connection.notice_end():
+                client.request_update()  # a broker that does not lead any more answers by closing it
+                connection = client.connection_nowait(node_id)
             if connection is None:
                 next_ms = min(next_ms, now_ms + max(client.retry_delay_ms(node_id), 1.0))
                 continue
