@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_moldau.jobs.config.job_config import duration, in_order, load_config, sink_of, source_of
+from pyspark_moldau.jobs.errors import JobConfigError
 from pyspark_moldau.jobs.queries.expressions import aliased, check_names, checked_sql
 from pyspark_moldau.jobs.queries.reading import read_stream
 from pyspark_moldau.jobs.queries.running import JobReport, run_queries, running
@@ -118,7 +119,7 @@ def sessions_of(records: DataFrame, job: SessionsJob) -> DataFrame:
     ``session_end`` is the time of the last record. Records with a null key or event time are left out.
 
     Raises:
-        JobConfigError: An expression does not fit the records.
+        JobConfigError: An expression does not fit the records, or a function not its argument.
     """
     from pyspark.sql import functions
     from pyspark.sql.types import IntegralType, StringType, StructField, StructType, TimestampType
@@ -133,7 +134,7 @@ def sessions_of(records: DataFrame, job: SessionsJob) -> DataFrame:
             *(functions.expr(sql).alias(f"{OWN}{number}") for number, (_, sql) in enumerate(job.columns.values())),
         ).dropna(subset=[*aliased(names), TIME])
         fields = [
-            StructField(name, _type_of(function, rows.schema[f"{OWN}{number}"].dataType))
+            StructField(name, column_type(name, function, rows.schema[f"{OWN}{number}"].dataType))
             for number, (name, (function, _)) in enumerate(job.columns.items())
         ]
         rows = rows.withColumn(MILLIS, functions.unix_millis(TIME))
@@ -249,13 +250,39 @@ def _known(values: list[Any]) -> list[Any]:
     return [value for value in values if value is not None]
 
 
-def _type_of(function: str, argument: DataType) -> DataType:
+def column_type(name: str, function: str, argument: DataType) -> DataType:
+    """Returns the type of a column.
+
+    Raises:
+        JobConfigError: The function cannot be applied to its argument.
+    """
     from pyspark.sql.types import ArrayType, DoubleType, IntegralType, LongType
 
     if function == "count":
         return LongType()
     if function == "list":
         return ArrayType(argument)
+    _check_argument(name, function, argument)
     if function == "sum":
         return LongType() if isinstance(argument, IntegralType) else DoubleType()
     return argument
+
+
+def _check_argument(name: str, function: str, argument: DataType) -> None:
+    """Checks a type before Spark starts the query: the session would fail, and so would each further start.
+
+    Raises:
+        JobConfigError: It is the wrong one.
+    """
+    from pyspark.sql.types import ArrayType, BooleanType, MapType, NullType, NumericType, StructType, VariantType
+
+    wanted = ""
+    if function == "sum" and not isinstance(argument, NumericType | BooleanType | NullType):
+        wanted = "numbers"
+    if function in ("min", "max") and isinstance(argument, ArrayType | MapType | StructType | VariantType):
+        wanted = "values that have an order"
+    if wanted:
+        raise JobConfigError(
+            f"[sessions] columns: {name}: {function} takes {wanted}, and its argument is {argument.simpleString()}; "
+            "cast it, or take a part of it"
+        )

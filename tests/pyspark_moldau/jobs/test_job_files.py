@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from pyspark.sql import types
 
 from moldau_cli.commands.pipeline import export_text
 from pyspark_moldau.errors import ReadTimeoutError
@@ -19,7 +20,7 @@ from pyspark_moldau.jobs.join import join_job, run_join
 from pyspark_moldau.jobs.load import load_job, run_load
 from pyspark_moldau.jobs.queries import running as running_module
 from pyspark_moldau.jobs.queries.running import first_line, for_jobs, running
-from pyspark_moldau.jobs.sessions import run_sessions, sessions_job
+from pyspark_moldau.jobs.sessions import column_type, run_sessions, sessions_job
 from pyspark_moldau.jobs.tables import finish_compaction, own_table
 from pyspark_moldau.jobs.views import view_job
 
@@ -249,6 +250,55 @@ def test_columns_of_a_result_have_names_of_their_own(folder, name, old, new, mes
     assert old in text
     with pytest.raises(JobConfigError, match=message):
         READERS[f"{name}.toml"](write(folder, text.replace(old, new, 1)))
+
+
+@pytest.mark.parametrize("name", ["aggregate", "sessions", "join"])
+def test_a_job_reads_nothing_that_it_writes(folder, name):
+    """Each further run would take the results of the one before it for records."""
+    text = documented()[f"{name}.toml"]
+    topic = re.search(r'topics = \["(\w+)"\]', text)[1]
+    text = re.sub(r'^table = ".*"$', f'topic = "{topic}"', text, flags=re.MULTILINE)
+    place = "left" if name == "join" else "source"
+    with pytest.raises(
+        JobConfigError, match=rf"\[sink\] topic: {topic} is in \[{place}\] topics too, and the job would"
+    ):
+        RUNS[name](write(folder, text))
+
+
+def test_the_letters_of_one_side_are_not_read_as_the_other(folder):
+    payload = '[left.payload]\nformat = "json"\nschema = "flight.json"\ndead_letter_topic = "arrivals"\n[right]'
+    text = documented()["join.toml"].replace("[right]", payload, 1)
+    with pytest.raises(
+        JobConfigError, match=r"\[left.payload\] dead_letter_topic: arrivals is in \[right\] topics too"
+    ):
+        RUNS["join"](write(folder, text))
+
+
+@pytest.mark.parametrize(
+    ("function", "argument", "wanted"),
+    [
+        ("sum", types.StringType(), "numbers"),
+        ("sum", types.TimestampType(), "numbers"),
+        ("sum", types.ArrayType(types.LongType()), "numbers"),
+        ("max", types.StructType(), "values that have an order"),
+        ("min", types.MapType(types.StringType(), types.LongType()), "values that have an order"),
+        ("sum", types.DecimalType(10, 2), None),
+        ("sum", types.BooleanType(), None),
+        ("max", types.StringType(), None),
+        ("min", types.BinaryType(), None),
+        ("list", types.StructType(), None),
+        ("count", types.StringType(), None),
+    ],
+)
+def test_a_function_of_a_session_fits_its_argument(function, argument, wanted):
+    """A session that closes would fail otherwise, with an error about types of Python, at each further start."""
+    if wanted is None:
+        assert column_type("c", function, argument) is not None
+        return
+    with pytest.raises(
+        JobConfigError, match=rf"\[sessions\] columns: c: {function} takes {wanted}, and its argument is"
+    ):
+        column_type("c", function, argument)
 
 
 def test_the_cause_of_a_failure_is_one_line():

@@ -194,15 +194,12 @@ def check_job(
 
     Raises:
         JobConfigError: The folder cannot be made or written, or is another job's, or has another state, or a topic
-            does not exist.
+            does not exist, or is read and written.
         OptionError: The login was refused, or the principal may not describe a topic.
         ReadTimeoutError: No broker answered in time.
     """
     place: str | Path | None = view if sink is None else sink.path or sink.topic
     assert place is not None, "a job has a sink or a view"
-    wait_ms = REACH_MS
-    if kind != EXPORT:
-        wait_ms = KNOWN_MS if check_folder(config.root, config.checkpoint, kind, place, state) else FIRST_MS
     topics: dict[str, tuple[str, ...]] = {}
     for name, source in sources.items():
         topics[f"[{name}] topics"] = source.topics
@@ -210,7 +207,25 @@ def check_job(
             topics[f"[{name}.payload] dead_letter_topic"] = (source.payload.dead_letter_topic,)
     if sink is not None and sink.topic:
         topics["[sink] topic"] = (sink.topic,)
+    _check_loop(config.root, topics)
+    wait_ms = REACH_MS
+    if kind != EXPORT:
+        wait_ms = KNOWN_MS if check_folder(config.root, config.checkpoint, kind, place, state) else FIRST_MS
     check_topics(config.root, config.cluster, topics, wait_ms=wait_ms)
+
+
+def _check_loop(root: Section, topics: Mapping[str, tuple[str, ...]]) -> None:
+    """Checks that a job does not read what it writes: it would write it again, at each further run.
+
+    Raises:
+        JobConfigError: A topic is there for both.
+    """
+    read = {topic: place for place, names in topics.items() if place.endswith("] topics") for topic in names}
+    for place, (topic, *_) in topics.items():
+        if not place.endswith("] topics") and topic in read:
+            raise root.error(
+                place, f"{topic} is in {read[topic]} too, and the job would read what it writes; name another one"
+            )
 
 
 def check_topic(section: Section, key: str, name: str) -> str:
