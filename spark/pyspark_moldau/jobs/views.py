@@ -26,7 +26,7 @@ from pyspark_moldau.jobs.config.job_config import AVAILABLE_NOW, check_job, load
 from pyspark_moldau.jobs.errors import JobBusyError, JobConfigError, JobError
 from pyspark_moldau.jobs.files import write_atomically
 from pyspark_moldau.jobs.queries.expressions import checked_sql
-from pyspark_moldau.jobs.queries.reading import read_batch, read_dead_letters, read_stream
+from pyspark_moldau.jobs.queries.reading import read_batch, read_dead_letters, read_stream, topic_ids_of
 from pyspark_moldau.jobs.queries.running import (
     DEAD_LETTERS,
     JobReport,
@@ -70,13 +70,18 @@ class ViewJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """A version of a view. ``end_offsets`` are those of a batch: topic, partition and the first offset not in it."""
+    """A version of a view.
+
+    ``end_offsets`` are those of a batch: topic, partition and the first offset not in it. ``topic_ids`` are pairs of a
+    topic of a batch and its id; none in a version that an earlier release built.
+    """
 
     number: int
     form: str
     query_hash: str
     is_complete: bool
     end_offsets: tuple[tuple[str, int, int], ...] = ()
+    topic_ids: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +123,8 @@ def versions_of(path: Path) -> list[Version]:
     found = []
     for file in path.glob(f"v*/{VERSION}"):
         document = json.loads(file.read_text(encoding="utf-8"))
-        document["end_offsets"] = tuple(tuple(each) for each in document["end_offsets"])
+        for name in ("end_offsets", "topic_ids"):
+            document[name] = tuple(tuple(each) for each in document.get(name, ()))
         found.append(Version(**document))
     return sorted(found, key=lambda version: version.number)
 
@@ -162,8 +168,9 @@ def build(
             report = _run_stream(job, newest.number, session, timeout_s)
             newest = replace(newest, is_complete=True)
         else:
+            ids = tuple(sorted(topic_ids_of(job.config, job.source).items()))
             ends, report = _run_batch(job, newest.number, session, timeout_s)
-            newest = replace(newest, is_complete=True, end_offsets=ends)
+            newest = replace(newest, is_complete=True, end_offsets=ends, topic_ids=ids)
         _note(job.path, newest)
     return newest, report
 
@@ -178,8 +185,7 @@ def follow(job: ViewJob, session: SparkSession | None = None, timeout_s: float |
     version = _version(job.path, number)
     if version.form != "stream":
         raise JobError(f"version {number} is a batch; build another one, or serve it merged with newer records")
-    if version.query_hash != hash_of(job):
-        raise JobError(f"version {number} has another query or source than the file; build a new version")
+    _check_query(job, version)
     check_job(job.config, "view", {"source": job.source}, None, view=job.path)
     session = session or job_session(job.config)
     with held(job.config.root, _folder(job.path, number)):
@@ -241,7 +247,8 @@ def serve_merged(job: ViewJob, session: SparkSession) -> DataFrame:
     """Returns the current batch version, merged with what the same query makes of the records after it.
 
     Raises:
-        JobError: The current version is no batch, the file has no ``merge``, or the SQL does not fit.
+        JobError: The current version is no batch, or of another query or topic, the file has no ``merge``, or the SQL
+            does not fit.
     """
     number = _current(job.path)
     version = _version(job.path, number)
@@ -249,12 +256,30 @@ def serve_merged(job: ViewJob, session: SparkSession) -> DataFrame:
         raise JobError(f"version {number} is a stream; it follows the log by itself")
     if not job.merge:
         raise JobError("[view] merge: must be given, to combine the rows of the batch with newer ones")
+    _check_query(job, version)
+    now = topic_ids_of(job.config, job.source)
+    for topic, former in version.topic_ids:
+        if now.get(topic, former) != former:
+            raise JobError(
+                f"topic {topic} was deleted and created again since version {number} was built: that holds records of "
+                "the former topic, and would leave out the first ones of the new topic; build another version"
+            )
     ends = {(topic, partition): offset for topic, partition, offset in version.end_offsets}
     newer = read_batch(session, job.config, job.source, ends)
     parts = _read_version(session, job.path, number).unionByName(_queried(newer, job.query))
     with checked_sql("[view] merge:"):
         parts.createOrReplaceTempView("parts")
         return session.sql(job.merge)
+
+
+def _check_query(job: ViewJob, version: Version) -> None:
+    """Checks that newer records are read as those of a version were.
+
+    Raises:
+        JobError: They are not.
+    """
+    if version.query_hash != hash_of(job):
+        raise JobError(f"version {version.number} has another query or source than the file; build a new version")
 
 
 def _run_stream(job: ViewJob, number: int, session: SparkSession, timeout_s: float | None) -> JobReport:
@@ -376,8 +401,10 @@ def _version(path: Path, number: int) -> Version:
 
 
 def _note(path: Path, version: Version) -> None:
-    document = {name: getattr(version, name) for name in ("number", "form", "query_hash", "is_complete")}
-    document["end_offsets"] = version.end_offsets
+    document: dict[str, object] = {
+        name: getattr(version, name) for name in ("number", "form", "query_hash", "is_complete")
+    }
+    document |= {"end_offsets": version.end_offsets, "topic_ids": version.topic_ids}
     write_atomically(_folder(path, version.number) / VERSION, json.dumps(document))
 
 

@@ -3,12 +3,15 @@
 Method: the folder as the killed build leaves it; the query that fills the version is a function of the test.
 """
 
+import json
+from dataclasses import replace
 from unittest.mock import MagicMock
 
 import pytest
 
 from pyspark_moldau.jobs import views
 from pyspark_moldau.jobs.config.job_config import AVAILABLE_NOW
+from pyspark_moldau.jobs.errors import JobError
 
 VIEW = """
 [cluster]
@@ -58,7 +61,15 @@ def test_dead_letters_have_one_query_at_a_time(job, with_letters):
             assert (list(one), other) == ([views.DEAD_LETTERS], {})
 
 
-def test_a_batch_copies_dead_letters(job, with_letters, monkeypatch):
+@pytest.fixture
+def topics(monkeypatch):
+    """The ids of the topics that exist."""
+    found = {"flights": "first"}
+    monkeypatch.setattr(views, "topic_ids_of", lambda *given: dict(found))
+    return found
+
+
+def test_a_batch_copies_dead_letters(job, with_letters, topics, monkeypatch):
     records = MagicMock()
     records.cache().groupBy().agg().collect.return_value = [("flights", 0, 4)]
     monkeypatch.setattr(views, "read_batch", lambda *given: records)
@@ -71,3 +82,47 @@ def test_a_batch_copies_dead_letters(job, with_letters, monkeypatch):
     ((name, start),) = run[0].items()
     assert name == views.DEAD_LETTERS
     assert start.args[2].trigger == AVAILABLE_NOW, "a batch ends, whatever the trigger of the job"
+
+
+@pytest.fixture
+def batch(job, topics, monkeypatch):
+    """A current version that a batch has built; it is served by functions that note where they were asked to begin."""
+    starts = []
+    monkeypatch.setattr(views, "_run_batch", lambda *given: ((("flights", 0, 5),), None))
+    monkeypatch.setattr(views, "read_batch", lambda session, config, source, given: starts.append(given))
+    for name in ("_queried", "_read_version"):
+        monkeypatch.setattr(views, name, MagicMock())
+    views.build(job, "batch", session="no session")
+    views.switch(job.path, 1)
+    return replace(job, merge="select 1"), starts
+
+
+def test_a_batch_is_merged_with_what_came_after_it(batch):
+    job, starts = batch
+    views.serve_merged(job, MagicMock())
+    assert starts == [{("flights", 0): 5}]
+
+
+def test_a_batch_is_not_merged_with_another_query(batch):
+    """Its rows and those of the newer records would not mean the same."""
+    job, starts = batch
+    with pytest.raises(JobError, match="version 1 has another query or source than the file; build a new version"):
+        views.serve_merged(replace(job, query="select 2"), MagicMock())
+    assert not starts
+
+
+def test_a_batch_is_not_merged_with_a_topic_created_again(batch, topics):
+    """The offset at which it ended would leave out the first records of the new topic."""
+    job, starts = batch
+    topics["flights"] = "second"
+    with pytest.raises(
+        JobError, match=r"flights was deleted and created again since version 1 was built.*build another"
+    ):
+        views.serve_merged(job, MagicMock())
+    assert not starts
+    file = job.path / "v1" / views.VERSION
+    note = json.loads(file.read_text())
+    assert note.pop("topic_ids") == [["flights", "first"]]
+    file.write_text(json.dumps(note))  # as an earlier release has built it
+    views.serve_merged(job, MagicMock())
+    assert len(starts) == 1

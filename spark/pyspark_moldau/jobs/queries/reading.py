@@ -59,6 +59,18 @@ def read_batch(
     return _good(_decoded(raw, source.payload), source.payload)
 
 
+def topic_ids_of(config: JobConfig, source: SourceConfig) -> dict[str, str]:
+    """Returns the ids of those topics of a source that exist now.
+
+    Raises:
+        OptionError: The login was refused.
+        ReadTimeoutError: No broker answered in time.
+    """
+    options = config.cluster.source_options() | dict(source.options) | {"subscribe": ",".join(source.topics)}
+    parsed = parse_options({name.lower(): value for name, value in options.items()}, streaming=True)
+    return connect_cluster(parsed.client).topic_ids(source.topics)
+
+
 def read_dead_letters(session: SparkSession, config: JobConfig, source: SourceConfig) -> DataFrame | None:
     """Returns the rows for the dead-letter topic as a stream; None for values that are not decoded."""
     if source.payload.format == "raw":
