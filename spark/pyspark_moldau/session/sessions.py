@@ -7,11 +7,13 @@ already ready for ``format("moldau")``.
 
 from __future__ import annotations
 
+import locale
 import os
 import re
 import subprocess
 import sys
 import traceback
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Final
 
 from pyspark_moldau.session.java import java_home
@@ -19,7 +21,7 @@ from pyspark_moldau.session.programs import own_directory, python_for_workers
 from pyspark_moldau.versions import UnsupportedSparkError, is_supported, remedy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -116,13 +118,34 @@ def _start_gateway(settings: Mapping[str, str], stderr: IO[bytes] | None = None)
         conf = SparkConf(loadDefaults=False).setAll(shown)
         # There is no public way to start the JVM with other settings, or another stderr.
         try:
-            gateway = launch_gateway(  # type: ignore[no-untyped-call]
-                conf, None if stderr is None else {"stderr": stderr}
-            )
+            with _utf8_names():
+                gateway = launch_gateway(  # type: ignore[no-untyped-call]
+                    conf, None if stderr is None else {"stderr": stderr}
+                )
         except BaseException as error:
             _end_processes(error)
             raise
         SparkContext._ensure_initialized(gateway=gateway, conf=conf)
+
+
+@contextmanager
+def _utf8_names() -> Iterator[None]:
+    """Lets a JVM that starts in the block write any name of a file: Java encodes names by the locale, Python does not.
+
+    In a locale such as ``LC_ALL=C`` Java would write ``?`` for each letter that ASCII lacks, or refuse the name.
+    """
+    if locale.getencoding().lower() in ("utf-8", "utf8"):
+        yield
+        return
+    former = os.environ.get("LC_ALL")
+    os.environ["LC_ALL"] = "C.UTF-8"
+    try:
+        yield
+    finally:
+        if former is None:
+            del os.environ["LC_ALL"]
+        else:
+            os.environ["LC_ALL"] = former
 
 
 def _end_processes(error: BaseException) -> None:
