@@ -7,6 +7,7 @@ busy machine, is started again: its checkpoint says where it goes on.
 from __future__ import annotations
 
 import logging
+import operator
 import re
 import time
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from pyspark_moldau.jobs.config.job_config import AVAILABLE_NOW, FAIL_ON_DATA_LO
 from pyspark_moldau.jobs.errors import JobError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -37,6 +38,8 @@ SPARK_LOG: Final = "spark.log"
 NO_JVM: Final = "JAVA_GATEWAY_EXITED"
 LOG_LEVEL: Final = "spark.log.level"
 STARTS_MAX: Final = 4
+BATCHES_MAX: Final = 1000
+"""The micro-batches whose figures are kept one by one; Spark keeps the reports of the last hundred triggers."""
 DEAD_LETTERS: Final = "dead-letters"
 """How names of queries begin that copy dead letters, and the name of Spark's observation that counts these."""
 _OWN_ERROR: Final = re.compile(r"\bpyspark_moldau\.[\w.]+Error: ")
@@ -58,22 +61,55 @@ class JobReport:
     dead_letters: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Progress:
-    rows: dict[int, int] = field(default_factory=dict)
-    late: dict[int, int] = field(default_factory=dict)
-    dead: dict[int, int] = field(default_factory=dict)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Numbers of records that a query read in a micro-batch, left out as late, and wrote as dead letters; or sums."""
 
-    def take(self, query: StreamingQuery) -> None:
-        for report in query.recentProgress:
+    rows: int = 0
+    late: int = 0
+    dead: int = 0
+
+    def joined(self, other: Figures, join: Callable[[int, int], int]) -> Figures:
+        """Returns the figures of both, each joined by the function."""
+        return Figures(
+            rows=join(self.rows, other.rows), late=join(self.late, other.late), dead=join(self.dead, other.dead)
+        )
+
+
+class Progress:
+    """The figures of a query, from Spark's reports. Reports of one micro-batch may come more than once.
+
+    A job with an interval as its trigger may run for months, so only the newest micro-batches are kept one by one.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.sums = Figures()
+        self._newest: dict[int, Figures] = {}
+        self._first = 0  # no report of an earlier micro-batch counts any more
+
+    def add(self, reports: Iterable[Mapping[str, Any]]) -> None:
+        """Takes the reports that Spark has kept."""
+        for report in reports:
             number = int(report["batchId"])
-            self.rows[number] = max(self.rows.get(number, 0), int(report["numInputRows"]))
-            operators: list[Mapping[str, Any]] = list(report["stateOperators"])
-            late = sum(int(one["numRowsDroppedByWatermark"]) for one in operators)
-            self.late[number] = max(self.late.get(number, 0), late)
+            if number < self._first:
+                continue
             observed = report["observedMetrics"].get(DEAD_LETTERS)
-            if observed is not None:
-                self.dead[number] = max(self.dead.get(number, 0), int(observed["records"]))
+            found = Figures(
+                rows=int(report["numInputRows"]),
+                late=sum(int(one["numRowsDroppedByWatermark"]) for one in report["stateOperators"]),
+                dead=0 if observed is None else int(observed["records"]),
+            )
+            known = self._newest.get(number)
+            self._newest[number] = found if known is None else known.joined(found, max)
+            self.count += known is None
+            before = Figures() if known is None else known
+            more = self._newest[number].joined(before, operator.sub)
+            self.sums = self.sums.joined(more, operator.add)
+        while len(self._newest) > BATCHES_MAX:
+            oldest = min(self._newest)
+            del self._newest[oldest]
+            self._first = oldest + 1
 
 
 @contextmanager
@@ -155,7 +191,7 @@ def run_queries(starts: Mapping[str, Callable[[], StreamingQuery]], timeout_s: f
     Raises:
         JobError: A query failed, or did not end in time.
     """
-    progress = {name: _Progress() for name in starts}
+    progress = {name: Progress() for name in starts}
     tries = dict.fromkeys(starts, 1)
     queries: dict[str, StreamingQuery] = {}
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -165,7 +201,7 @@ def run_queries(starts: Mapping[str, Callable[[], StreamingQuery]], timeout_s: f
             active = False
             for name, query in list(queries.items()):
                 is_active = query.isActive
-                progress[name].take(query)
+                progress[name].add(query.recentProgress)
                 if is_active:
                     active = True
                 elif (failure := query.exception()) is not None:
@@ -185,10 +221,10 @@ def run_queries(starts: Mapping[str, Callable[[], StreamingQuery]], timeout_s: f
         for query in queries.values():
             query.stop()
     return JobReport(
-        rows={name: sum(one.rows.values()) for name, one in progress.items()},
-        batches={name: len(one.rows) for name, one in progress.items()},
-        late_rows=sum(sum(one.late.values()) for one in progress.values()),
-        dead_letters={name: sum(one.dead.values()) for name, one in progress.items() if name.startswith(DEAD_LETTERS)},
+        rows={name: one.sums.rows for name, one in progress.items()},
+        batches={name: one.count for name, one in progress.items()},
+        late_rows=sum(one.sums.late for one in progress.values()),
+        dead_letters={name: one.sums.dead for name, one in progress.items() if name.startswith(DEAD_LETTERS)},
     )
 
 
