@@ -16,10 +16,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import uuid
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from pyspark.sql.types import StructType
 
@@ -110,7 +111,7 @@ class TableWriter:
         once = CommitProperties(app_transactions=[Transaction(query, batch)])
         schema = Schema.from_json(all_nullable(rows.schema).json())
         if table is not None:
-            table = _with_columns(table, rows)
+            table = _with_columns(table, uri, rows)
         if table is None:
             create_table_with_add_actions(
                 uri, schema, actions, mode="error", partition_by=self._partition_by, commit_properties=once
@@ -209,10 +210,10 @@ def _known_columns(session: SparkSession, path: Path, owner: dict[str, Any]) -> 
     if not _data_files(path):
         return None
     # An earlier release noted none.
-    return session.read.option("mergeSchema", "true").parquet(str(path)).drop(BATCH).schema
+    return session.read.option("mergeSchema", "true").parquet(spark_path(path)).drop(BATCH).schema
 
 
-def _with_columns(table: DeltaTable, rows: DataFrame) -> DeltaTable:
+def _with_columns(table: DeltaTable, uri: str, rows: DataFrame) -> DeltaTable:
     """Adds the new columns of rows to a Delta table by a commit of its own; a replay finds them there.
 
     Raises:
@@ -228,7 +229,7 @@ def _with_columns(table: DeltaTable, rows: DataFrame) -> DeltaTable:
         return table
     schema = pa.schema(Schema.from_json(wanted.json()).to_arrow())
     write_deltalake(table, pa.Table.from_batches([], schema=schema), mode="append", schema_mode="merge")
-    return DeltaTable(table.table_uri)
+    return DeltaTable(uri)
 
 
 def read_table(session: SparkSession, path: Path) -> DataFrame:
@@ -246,7 +247,8 @@ def read_table(session: SparkSession, path: Path) -> DataFrame:
 
         table = DeltaTable(str(path))
         schema = StructType.fromJson(json.loads(table.schema().to_json()))
-        files = table.file_uris()
+        root = urlsplit(table.table_uri).path  # quoted, before names of files that are not
+        files = [spark_path(path / uri.removeprefix(root)) for uri in table.file_uris()]
         if not files:
             return session.createDataFrame([], schema)
         return session.read.schema(schema).option("basePath", str(path)).parquet(*files)
@@ -255,7 +257,12 @@ def read_table(session: SparkSession, path: Path) -> DataFrame:
     if columns is None or not _data_files(path):
         raise JobError(f"{path} has no rows yet")
     # Without the columns, Spark would take those of any one file, and guess the types of partitions from their names.
-    return session.read.schema(columns).parquet(str(path)).drop(BATCH)
+    return session.read.schema(columns).parquet(spark_path(path)).drop(BATCH)
+
+
+def spark_path(path: Path) -> str:
+    """Returns a path as Spark reads it, which takes some characters for patterns of names."""
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", str(path))
 
 
 def compact_table(session: SparkSession, path: Path, *, files_min: int) -> tuple[int, int]:
@@ -306,7 +313,9 @@ def _compact_parquet(session: SparkSession, path: Path, owner: dict[str, Any], f
         if len(old) < max(files_min, 2):
             continue
         staging = path / STAGING / str(number)
-        session.read.schema(in_files).parquet(*map(str, old)).coalesce(1).write.mode("overwrite").parquet(str(staging))
+        session.read.schema(in_files).parquet(*map(spark_path, old)).coalesce(1).write.mode("overwrite").parquet(
+            str(staging)
+        )
         lowest = min(_batch_of(file) for file in old)
         for file in sorted(staging.glob("*.parquet")):
             target = folder / f"{BATCH}={lowest}" / f"compacted-{file.name}"

@@ -36,6 +36,7 @@ from pyspark_moldau.jobs.queries.running import (
     started,
     topic_writer,
 )
+from pyspark_moldau.jobs.tables import spark_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -381,7 +382,7 @@ def _read_version(session: SparkSession, path: Path, number: int) -> DataFrame:
     name = _result(folder)
     if not name:
         raise JobError(f"version {number} has no rows: its topics are empty")
-    return session.read.parquet(str(folder / name))
+    return session.read.parquet(spark_path(folder / name))
 
 
 def _current(path: Path) -> int:
