@@ -312,6 +312,17 @@ def test_the_cause_of_a_failure_is_one_line():
     assert for_jobs(lost).endswith("set [source] fail_on_data_loss = false to continue without them")
 
 
+def test_the_cause_of_a_failed_write_is_shown():
+    """Spark says only that a task failed while it wrote rows."""
+    failed = "org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows to file:/t"
+    cause = "java.io.IOException: No space left on device"
+    text = f": {failed}\n\tat A.b(C.java:1)\nCaused by: org.apache.hadoop.fs.FSError: {cause}\nCaused by: {cause}\n"
+    assert first_line(text) == f"{failed} ({cause})"
+    assert first_line(f": {failed}\n\tat A.b(C.java:1)\n") == failed
+    lost = "Caused by: org.A: worker: pyspark_moldau.errors.DataLossError: records 0..4 of t-0 are gone\n"
+    assert first_line(text + lost) == "records 0..4 of t-0 are gone"
+
+
 def test_records_that_are_gone_may_be_left_out(folder):
     job = load_job(write(folder, LOAD.replace("max_offsets", "fail_on_data_loss = false\nmax_offsets")))
     assert job.source.options["failOnDataLoss"] == "false"

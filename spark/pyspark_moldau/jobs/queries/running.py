@@ -43,6 +43,9 @@ BATCHES_MAX: Final = 1000
 DEAD_LETTERS: Final = "dead-letters"
 """How names of queries begin that copy dead letters, and the name of Spark's observation that counts these."""
 _OWN_ERROR: Final = re.compile(r"\bpyspark_moldau\.[\w.]+Error: ")
+WRITE_FAILED: Final = "[TASK_WRITE_FAILED]"
+"""Spark's error of a task that could not write a file; only its cause says why, for example a full disk."""
+CAUSE: Final = "Caused by: "
 SLOW_START: Final = "connect back"
 """Spark gives the Python process of a stream's source ten seconds from its start to its first connection."""
 
@@ -238,5 +241,8 @@ def first_line(text: str) -> str:
     lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
     named = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception")) and ": " in line]
     chosen = named[-1] if named else (lines or ["unknown"])[0]
+    causes = [line.removeprefix(CAUSE) for line in lines if line.startswith(CAUSE) and ": " in line.removeprefix(CAUSE)]
+    if WRITE_FAILED in chosen and causes:
+        chosen = causes[-1] if _OWN_ERROR.search(causes[-1]) else f"{chosen} ({causes[-1]})"
     # The text of an error of ours says it all, without the names of Spark's step and of the class.
     return _OWN_ERROR.split(chosen, maxsplit=1)[-1][:1000]
