@@ -7,6 +7,7 @@ micro-batch tries again.
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +33,9 @@ FIND_COORDINATOR_VERSION: Final = 3
 OFFSET_COMMIT_VERSION: Final = 8
 PUBLISH_TIMEOUT_MS: Final = 5_000
 """The query waits for the publication, so the wait is short."""
+AGAIN_S: Final = 3600.0
+"""After how long all offsets are published again. Those of a partition without records would expire otherwise: brokers
+keep the offsets of a group without members for ``offsets.retention.minutes`` since their last commit."""
 METADATA_TEXT: Final = "Spark"
 IN_USE: Final = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS)
 
@@ -44,9 +48,13 @@ class GroupOffsets:
         self._group = group
         self._coordinator: Address | None = None
         self._published: Offsets = {}
+        self._again_s = 0.0
 
     def publish(self, offsets: Offsets) -> bool:
-        """Publishes offsets unless they are published; returns whether the group has them now."""
+        """Publishes offsets unless they were published within the last hour; returns whether the group has them now."""
+        now_s = time.monotonic()
+        if now_s >= self._again_s:
+            self._published = {}
         changed = {partition: at for partition, at in offsets.items() if self._published.get(partition) != at}
         if not changed:
             return True
@@ -56,6 +64,8 @@ class GroupOffsets:
             hint = "; choose a group that no consumer uses" if getattr(error, "code", None) in IN_USE else ""
             logger.warning("publish-offsets-failed group=%s error=%s%s", self._group, error, hint)
             return False
+        if not self._published:
+            self._again_s = now_s + AGAIN_S
         self._published |= changed
         return True
 

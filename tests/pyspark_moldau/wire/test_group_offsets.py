@@ -1,0 +1,51 @@
+"""Goal: lag tools see a query for as long as it runs. Method: the request that commits offsets is replaced."""
+
+import pytest
+
+from moldau.protocol.errors import ErrorCode, KafkaError
+from pyspark_moldau.client_options import ClientOptions
+from pyspark_moldau.wire import group_offsets
+from pyspark_moldau.wire.group_offsets import AGAIN_S, GroupOffsets
+
+BUSY, QUIET = ("t", 0), ("t", 1)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time in seconds; a test sets it forward."""
+    now = [100.0]
+    monkeypatch.setattr(group_offsets.time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def commits(monkeypatch):
+    """The commits of offsets; a None among the answers to come is a success, an error code is a refusal."""
+    found, answers = [], []
+
+    def commit(self, offsets):
+        if answers and (code := answers.pop(0)) is not None:
+            raise KafkaError(code)
+        found.append(dict(offsets))
+
+    monkeypatch.setattr(GroupOffsets, "_commit", commit)
+    return found, answers
+
+
+def test_offsets_of_a_partition_without_records_do_not_expire(clock, commits):
+    """Brokers count from the last commit of each partition, and a group of a query has no members."""
+    found, answers = commits
+    group = GroupOffsets(ClientOptions(bootstrap=(("h", 1),)), "g")
+    for busy in range(3):
+        assert group.publish({BUSY: busy, QUIET: 7})
+        clock[0] += AGAIN_S / 4
+    assert found == [{BUSY: 0, QUIET: 7}, {BUSY: 1}, {BUSY: 2}]
+    clock[0] += AGAIN_S / 4
+    answers.append(ErrorCode.UNKNOWN_MEMBER_ID)
+    assert not group.publish({BUSY: 2, QUIET: 7}), "a consumer is in the group"
+    assert group.publish({BUSY: 2, QUIET: 7})
+    assert group.publish({BUSY: 2, QUIET: 7})
+    assert found[3:] == [{BUSY: 2, QUIET: 7}]
+    clock[0] += AGAIN_S
+    assert group.publish({BUSY: 2, QUIET: 7}), "also of a query that has nothing to read"
+    assert found[4:] == [{BUSY: 2, QUIET: 7}]
