@@ -62,6 +62,13 @@ def test_share_groups_are_administered_and_judged() -> None:
             assert any(f"after {act.value}" in text or f"set by {act.value}" in text for text in client.verdict())
             history.calls.remove(made_up)
 
+        topics, name = client._topics, "share-administered-a"  # the run ends before a deletion is confirmed
+        former = topics._deleting[name] = topics.ids.pop(name)
+        topics._former.add(former)
+        await client.final_read(10)
+        assert client.stuck is None
+        assert topics.ids[name] != former
+
     settings: dict[str, Any] = {name.replace(".", "_"): value for name, value in settings_of(SHARES).items()}
     run_cluster(scenario, seed=1, brokers=BROKERS, share_coordinator_state_topic_num_partitions="4", **settings)
 

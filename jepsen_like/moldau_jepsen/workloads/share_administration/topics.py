@@ -54,6 +54,8 @@ class AdministeredTopics:
         self.ids: dict[str, uuid.UUID] = {}
         """The topics whose deletion has not begun."""
         self._former: set[uuid.UUID] = set()
+        self._deleting: dict[str, uuid.UUID] = {}
+        """The topics whose deletion has begun, and which are not there again."""
         self.written: list[Written] = []
 
     def partitions(self) -> list[TopicPartition]:
@@ -118,8 +120,13 @@ class AdministeredTopics:
 
     async def recreate(self, asker: Asker, name: str, is_over: Callable[[], bool]) -> bool:
         """Deletes a topic and creates it again, each until that is confirmed; returns False if it is over before."""
-        topic_id = self.ids.pop(name)
-        self._former.add(topic_id)
+        self._deleting[name] = self.ids.pop(name)
+        self._former.add(self._deleting[name])
+        return await self.restore(asker, name, is_over)
+
+    async def restore(self, asker: Asker, name: str, is_over: Callable[[], bool]) -> bool:
+        """Completes a deletion that has begun, and creates the topic; see ``recreate``."""
+        topic_id = self._deleting[name]
         delete = DeleteTopicsRequest(topics=[DeleteTopicState(topic_id=topic_id)], timeout_ms=TIMEOUT_MS)
         while not is_over():
             answer = await asker.ask_any(DeleteTopicsResponse, delete)
@@ -127,9 +134,14 @@ class AdministeredTopics:
             if answer is not None and ErrorCode.of(answer.responses[0].error_code) in done:
                 break
             await trio.sleep(RETRY_S)
-        return await self.create(asker, name, is_over)
+        return await self._create(asker, name, is_over)
 
-    async def create(self, asker: Asker, name: str, is_over: Callable[[], bool]) -> bool:
+    async def restore_all(self, asker: Asker) -> None:
+        """Creates the topics again whose recreation was interrupted; the caller sets a deadline."""
+        for name in [each for each in self._deleting if each not in self.ids]:
+            await self.restore(asker, name, lambda: False)
+
+    async def _create(self, asker: Asker, name: str, is_over: Callable[[], bool]) -> bool:
         """Creates a topic until the metadata show it; returns False if it is over before."""
         replicas = min(REPLICAS, len(asker.nodes.broker_ids))
         topic = CreatableTopic(name=name, num_partitions=TOPICS[name], replication_factor=replicas)

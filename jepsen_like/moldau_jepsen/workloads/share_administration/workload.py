@@ -32,7 +32,7 @@ from moldau_jepsen.workloads.share_administration.administrator import Administr
 from moldau_jepsen.workloads.share_administration.asker import Asker
 from moldau_jepsen.workloads.share_administration.consumers import Consumers
 from moldau_jepsen.workloads.share_administration.inspector import Inspector
-from moldau_jepsen.workloads.share_administration.topics import TOPICS, AdministeredTopics, labelled
+from moldau_jepsen.workloads.share_administration.topics import AdministeredTopics, labelled
 
 if TYPE_CHECKING:
     from moldau.runtime.ports.environment import Environment
@@ -210,9 +210,9 @@ class ShareAdministrationWorkload:
         self._final_ms = self._environment.clock.monotonic_ms()
         with trio.move_on_after(seconds) as scope:
             try:
-                for name in TOPICS:
-                    if name not in self._topics.ids:
-                        await self._topics.create(self._asker, name, lambda: False)
+                while not await self._topics.look(self._asker):
+                    await self._topics.restore_all(self._asker)
+                    await trio.sleep(RETRY_S)
                 for history in self.groups:
                     self._administrator.history = history
                     while not await self._administrator.read(is_final=True):  # noqa: ASYNC110 - others change
