@@ -348,6 +348,15 @@ def headers(call: str, given: object) -> Sequence[Header]:
     return cast("list[Header]", elements(call, "headers", wanted, () if given is None else given))
 
 
+def _check_encodable(call: str, name: str, value: str) -> None:
+    if value.isascii():
+        return
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ArgumentValueError(f"{call}: {name} must be valid Unicode, not {value!r} ({error.reason})") from error
+
+
 def record(
     call: str,
     topic: object,
@@ -368,6 +377,7 @@ def record(
         name, content = each
         if not isinstance(name, str):
             refuse(call, "each header's name", "a str", name)
+        _check_encodable(call, "each header's name", name)
         _buffer(call, f"value of header {name!r}", content)
     if partition_number is not None:
         partition_number = integer(call, "partition", partition_number)

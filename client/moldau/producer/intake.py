@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from moldau.values import Buffer
 
 
+TIMESTAMP_MS_MAX = (1 << 63) - 1
 PAUSE_INTERVAL_RECORDS = 256
 """Records after which ``send`` executes a checkpoint, so that other tasks have their turn."""
 
@@ -220,6 +221,9 @@ class RecordIntake:
             or (timestamp is not None and timestamp.__class__ is not int)
         ):
             headers, partition, timestamp = arguments.record("send", topic, value, key, headers, partition, timestamp)
+        if timestamp is not None and not 0 <= timestamp <= TIMESTAMP_MS_MAX:
+            why = "negative" if timestamp < 0 else "above 2**63 - 1"
+            raise InvalidRecordError(f"timestamp {timestamp} is {why}")
         try:
             state = self.topics.known.get(topic)
         except TypeError:
@@ -245,8 +249,6 @@ class RecordIntake:
             queue = state.choose(self._draw) if state.kept is None else state.kept
         if timestamp is None:
             timestamp = self.wall_ms()
-        elif timestamp < 0:
-            raise InvalidRecordError(f"timestamp {timestamp} is negative")
         size = (0 if key is None else len(key)) + (0 if value is None else len(value))
         if size + 128 > self._record_bytes_max or headers:
             self._check_size(key, value, headers)

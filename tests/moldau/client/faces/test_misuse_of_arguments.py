@@ -56,6 +56,7 @@ ROWS = [
     row("Sender", "send", "t", b"v", headers=[(b"a", b"1")], text="each header's name must be a str, not bytes b'a'"),
     row("Sender", "send", "t", b"v", headers=[("a", "1")], text="value of header 'a' must be bytes or None, not str"),
     row("Sender", "send", "t", b"v", headers=7, text="send: headers must be"),
+    row("Sender", "send", "t", b"v", headers=[("\ud800", b"")], error=ValueError, text="name must be valid Unicode"),
     row("Sender", "send", "t", b"v", partition="0", text="send: partition must be an int, not str '0'"),
     row("Sender", "send", "t", b"v", partition=0.0, text="send: partition must be an int, not float 0.0"),
     row("Sender", "send", "t", b"v", timestamp=NOW, text="pass int(when.timestamp() * 1000)"),

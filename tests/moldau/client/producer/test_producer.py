@@ -331,6 +331,10 @@ def test_invalid_records_are_refused_at_once():
                 await producer.send("t", b"x" * 2000)
             with pytest.raises(InvalidRecordError, match="negative"):
                 await producer.send("t", b"", timestamp=-5)
+            for _ in range(2):  # the second time into a batch that is open
+                with pytest.raises(InvalidRecordError, match=r"timestamp 9223372036854775808 is above 2\*\*63 - 1"):
+                    await producer.send("t", b"", timestamp=1 << 63, partition=0)
+                await producer.send("t", b"", partition=0)
             with pytest.raises(TypeError, match="each header's name must be a str"):
                 await producer.send("t", b"", headers=[(b"k", b"")])
         with pytest.raises(RuntimeError, match="closed"):
