@@ -185,7 +185,7 @@ cdef class RecordAppender:
             self.check()
         if timestamp is None:
             moment = <int64_t>self.now_ns() // 1000000
-        elif type(timestamp) is not int or timestamp < 0:
+        elif type(timestamp) is not int or timestamp < 0 or timestamp > INT64_MAX:
             return None
         else:
             moment = timestamp

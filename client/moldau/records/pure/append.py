@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 
 from moldau.records.errors import InvalidRecordError
 from moldau.records.pure.rows import murmur2
+from moldau.records.pure.wire import INT64_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -162,7 +163,7 @@ class RecordAppender:
             self.check()
         if timestamp is None:
             timestamp = self._now_ns() // 1_000_000
-        elif type(timestamp) is not int or timestamp < 0:
+        elif type(timestamp) is not int or not 0 <= timestamp <= INT64_MAX:
             return None
         try:
             index = writer.append(timestamp, key, value, (), slot._size_limit - _NEARLY_FULL)

@@ -80,7 +80,7 @@ def test_an_interceptor_learns_of_a_cancelled_send():
     noting = Noting()
 
     async def scenario(producer, part):
-        assert await cancelled(lambda: producer.send("not known yet", b"x"))
+        assert await cancelled(lambda: producer.send("not-known-yet", b"x"))
 
     assert simulate(scenario, [noting]) == [b"before"]
     assert noting.outcomes == [(b"before", None), (b"x", trio.Cancelled)]
