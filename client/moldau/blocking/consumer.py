@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Generic, Self
 
-import trio
-
 from moldau.blocking.consumer_calls import ConsumerCalls
 from moldau.blocking.portal import Portal, PortalClient
 from moldau.cluster import arguments
@@ -34,7 +32,8 @@ class Consumer(ConsumerCalls, PortalClient, Generic[KeyOut, ValueOut]):
     Closing commits positions (with ``enable.auto.commit``), leaves the group and ends the thread. After an exception
     the consumer leaves the group without a commit.
 
-    Rebalance callbacks are ordinary functions. They run in the trio thread while ``poll`` waits and must be short.
+    Rebalance callbacks are ordinary functions. They run in a thread of their own while ``poll`` waits, and may commit
+    and seek, but neither poll nor close.
     """
 
     def __init__(
@@ -59,9 +58,9 @@ class Consumer(ConsumerCalls, PortalClient, Generic[KeyOut, ValueOut]):
         """
         self._consumer: TrioConsumer[KeyOut, ValueOut] = TrioConsumer(
             config,
-            on_assigned=_as_async("on_assigned", on_assigned),
-            on_revoked=_as_async("on_revoked", on_revoked),
-            on_lost=_as_async("on_lost", on_lost),
+            on_assigned=self._as_async("on_assigned", on_assigned),
+            on_revoked=self._as_async("on_revoked", on_revoked),
+            on_lost=self._as_async("on_lost", on_lost),
             key_deserializer=key_deserializer,
             value_deserializer=value_deserializer,
             interceptors=interceptors,
@@ -203,16 +202,15 @@ class Consumer(ConsumerCalls, PortalClient, Generic[KeyOut, ValueOut]):
         """
         return self._portal.call(self._consumer.client_instance_id, timeout_ms)
 
+    def _as_async(self, name: str, callback: Callable[[list[TopicPartition]], None] | None) -> RebalanceCallback | None:
+        """Returns a callback for the trio thread that runs ``callback`` in another thread and waits for it."""
+        if callback is None:
+            return None
+        if inspect.iscoroutinefunction(callback) or not callable(callback):
+            wanted = "must be an ordinary function that takes a list of partitions"
+            raise TypeError(f"moldau.blocking.Consumer: {name} {wanted}, not {shown(callback)}")
 
-def _as_async(name: str, callback: Callable[[list[TopicPartition]], None] | None) -> RebalanceCallback | None:
-    if callback is None:
-        return None
-    if inspect.iscoroutinefunction(callback) or not callable(callback):
-        wanted = "must be an ordinary function that takes a list of partitions"
-        raise TypeError(f"moldau.blocking.Consumer: {name} {wanted}, not {shown(callback)}")
+        async def run(partitions: list[TopicPartition]) -> None:
+            await self._portal.call_back(callback, partitions)
 
-    async def run(partitions: list[TopicPartition]) -> None:
-        callback(partitions)
-        await trio.lowlevel.checkpoint()
-
-    return run
+        return run

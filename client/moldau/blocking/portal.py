@@ -127,6 +127,7 @@ class Portal(Generic[C]):
         self._closing: Callable[[C], Awaitable[None]] | None = None
         self._failure: BaseException | None = None
         self._client: C | None = None
+        self._callback_thread_id: int | None = None
 
     def start(self) -> C:
         """Starts the thread and opens the client; passes on the exceptions of opening.
@@ -274,10 +275,27 @@ class Portal(Generic[C]):
         """Refuses to close the client where the end of its thread cannot be awaited.
 
         Raises:
-            RuntimeError: a callback of the client calls, in that thread.
+            RuntimeError: a callback of the client calls, in that thread or while that thread waits for it.
         """
         if threading.current_thread() is self._thread:
             self._check_caller()
+        if threading.get_ident() == self._callback_thread_id:
+            raise RuntimeError("a callback cannot close the client, which waits for its end")
+
+    async def call_back(self, callback: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Runs an application's function in a thread of its own and waits for it; it may call the client.
+
+        A cancelled wait ends with the function.
+        """
+
+        def run() -> None:
+            self._callback_thread_id = threading.get_ident()
+            try:
+                callback(*args, **kwargs)
+            finally:
+                self._callback_thread_id = None
+
+        await trio.to_thread.run_sync(run)
 
     def stop(self, *, gives_up: bool, closing: Callable[[C], Awaitable[None]] | None = None) -> None:
         """Closes the client and ends the thread; passes on the exceptions of closing.

@@ -155,3 +155,48 @@ def test_wrong_configuration_starts_no_thread():
     with pytest.raises(ConfigError, match=r"did you mean linger\.ms"):
         Producer({"bootstrap.servers": "a:1", "linger": 5})
     assert threads_of_clients() == before
+
+
+def test_rebalance_callbacks_may_commit_and_seek():
+    """As with Kafka's clients: what was processed is committed before the partitions go to another member."""
+    seen = []
+
+    def on_assigned(partitions):
+        consumer.seek(("t", 0), 1)
+        with pytest.raises(RuntimeError, match="being polled already"):
+            consumer.poll(0)
+        with pytest.raises(RuntimeError, match="a callback cannot close the client"):
+            consumer.close()
+        seen.append(("assigned", partitions))
+
+    def on_revoked(partitions):
+        consumer.commit()
+        seen.append(("revoked", {partition: each.offset for partition, each in consumer.committed(partitions).items()}))
+
+    with cluster() as fake:
+        fake.add_topic("t")
+        with Producer({"bootstrap.servers": fake.bootstrap}) as producer:
+            for value in (b"0", b"1"):
+                producer.send("t", value)
+        given = {"bootstrap.servers": fake.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
+        given["enable.auto.commit"] = False
+        for leave in (Consumer.unsubscribe, Consumer.close):
+            with Consumer(given, on_assigned=on_assigned, on_revoked=on_revoked) as consumer:
+                consumer.subscribe(["t"])
+                (batch,) = consumer.poll(1000 * WAIT_S)
+                assert [record.value for record in batch.records] == [b"1"]
+                leave(consumer)
+    assert seen == 2 * [("assigned", [("t", 0)]), ("revoked", {("t", 0): 2})]
+
+
+def test_an_error_of_a_callback_comes_out_of_the_poll():
+    def on_assigned(partitions):
+        raise LookupError("no place for the partitions")
+
+    with cluster() as fake:
+        fake.add_topic("t")
+        given = {"bootstrap.servers": fake.bootstrap, "group.id": "g"}
+        with Consumer(given, on_assigned=on_assigned) as consumer:
+            consumer.subscribe(["t"])
+            with pytest.raises(LookupError, match="no place for the partitions"):
+                consumer.poll(1000 * WAIT_S)
