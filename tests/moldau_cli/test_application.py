@@ -83,7 +83,7 @@ def test_help_of_commands_loads_no_client():
     loaded = loaded_by(code)
     assert "moldau_cli.commands.administration.quotas" in loaded
     assert loaded.isdisjoint(HEAVY)
-    assert len([name for name in loaded if name.startswith("moldau")]) <= 100
+    assert len([name for name in loaded if name.startswith("moldau")]) <= 104
 
 
 def test_a_call_loads_its_own_subject():

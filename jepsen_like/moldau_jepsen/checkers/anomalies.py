@@ -48,7 +48,6 @@ class AnomalyKind(enum.Enum):
     BANK_UNKNOWN = "bank-unknown-leg"  # money was moved without a transfer, or by one that was not requested
     BANK_TOTAL = "bank-total"  # the total at the end differs from the total at the beginning
     BANK_BALANCE = "bank-balance"  # a reader's balances differ from those of its records
-    SHARE_ADMINISTRATION = "share-administration"  # a share group is not as the calls of its administrator left it
     STUCK = "stuck"  # a final read did not finish
 
 

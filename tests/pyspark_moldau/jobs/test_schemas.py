@@ -70,7 +70,7 @@ def test_a_delta_table_takes_columns_once(tmp_path):
     write_deltalake(path, pa.table({"a": pa.array([1], pa.int32())}))
     rows = SimpleNamespace(schema=struct(a=INT, s=struct(x=INT)))
     for _ in range(2):
-        table = tables._with_columns(DeltaTable(path), rows)
+        table = tables._with_columns(DeltaTable(path), path, rows)
         assert table.version() == 1
         found = StructType.fromJson(json.loads(table.schema().to_json()))
         assert found == all_nullable(rows.schema)

@@ -492,10 +492,10 @@ class Clients:
         wrong = self.administered.verdict() if self.administered is not None and asked("group-administration") else []
         if wrong:
             return [f"at the end: group-administration: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
-        shares, rule = self.share_administration, AnomalyKind.SHARE_ADMINISTRATION.value
-        wrong = shares.verdict() if shares is not None and asked(rule) else []
+        shares = self.share_administration
+        wrong = shares.verdict() if shares is not None and asked("share-administration") else []
         if wrong:
-            return [f"at the end: {rule}: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
+            return [f"at the end: share-administration: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
         wrong = late_writes(history, self._options.write_seconds_max) if asked("late-write") else []
         if wrong:
             return [f"at the end: late-write: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()

@@ -54,9 +54,16 @@ def session_timeout_ignored() -> list[Patch]:
         *,
         connection: object | None,
         metadata_offset: int = -1,
+        is_caught_up: bool = False,
     ) -> Session:
         session = original(
-            self, broker_id, broker_epoch, now_ms, connection=connection, metadata_offset=metadata_offset
+            self,
+            broker_id,
+            broker_epoch,
+            now_ms,
+            connection=connection,
+            metadata_offset=metadata_offset,
+            is_caught_up=is_caught_up,
         )
         session.deadline_ms = now_ms + 3_600_000
         return session
