@@ -41,8 +41,8 @@ from moldau.protocol.messages.update_features import (
 from moldau.protocol.refusals import refusal_of
 from moldau.protocol.schema import Request, Response
 from moldau.values import ZERO_UUID, list_elements
-from moldau_broker.server.handlers.cordons import without_refused
 from moldau_broker.server.handlers.loggers import LoggersContext, alter_loggers
+from moldau_broker.server.handlers.own_configs import without_refused
 from moldau_quorum.broker_side.controller_client import (
     SLOW_APIS,
     SLOW_ATTEMPT_TIMEOUT_MS,

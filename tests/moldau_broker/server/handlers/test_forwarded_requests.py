@@ -22,9 +22,9 @@ from moldau.protocol.messages.incremental_alter_configs import (
     AlterConfigsResourceResponse,
 )
 from moldau.runtime.config import BROKER_CONFIG, CORDONED_LOG_DIRS
-from moldau_broker.server.handlers.cordons import without_refused
 from moldau_broker.server.handlers.forwarded import handle_create_topics
 from moldau_broker.server.handlers.loggers import alter_loggers
+from moldau_broker.server.handlers.own_configs import without_refused
 from moldau_quorum.controller.entities.configs import APPEND, DELETE, SET, SUBTRACT
 from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, MetadataImage
 

@@ -1,4 +1,4 @@
-"""Checks of requests that change the configurations of brokers: of cordons (KIP-1066), TLS and SASL.
+"""Checks of requests that change the configuration of this broker: of its cordons (KIP-1066), TLS and SASL.
 
 The controller does not know the paths of a broker's log directories, nor its files. Each broker therefore checks
 changes of its own configuration before it forwards them, and refuses cordons of other brokers: clients send a change to
@@ -32,7 +32,7 @@ Resource = TypeVar("Resource", FullResource, AlterConfigsResource)
 Answer = TypeVar("Answer", FullAnswer, AlterConfigsResourceResponse)
 
 
-class CordonsContext(SecurityContext, Protocol):
+class OwnConfigsContext(SecurityContext, Protocol):
     """The parts of a broker needed for checking changes of its configuration."""
 
     @property
@@ -42,7 +42,7 @@ class CordonsContext(SecurityContext, Protocol):
 
 
 def without_refused(
-    context: CordonsContext, resources: Sequence[Resource], answer: type[Answer]
+    context: OwnConfigsContext, resources: Sequence[Resource], answer: type[Answer]
 ) -> tuple[list[Resource], list[Answer]]:
     """Returns the resources to forward, and the answers for those whose change this broker refuses."""
     forwarded: list[Resource] = []
@@ -64,7 +64,7 @@ def without_refused(
     return forwarded, refused
 
 
-def _refusal(context: CordonsContext, resource: FullResource | AlterConfigsResource) -> tuple[ErrorCode, str] | None:
+def _refusal(context: OwnConfigsContext, resource: FullResource | AlterConfigsResource) -> tuple[ErrorCode, str] | None:
     if resource.resource_type != RESOURCE_BROKER or not resource.resource_name:
         return None  # the controller refuses a value for all brokers
     named = [path for config in resource.configs for path in _cordoned(config)]
