@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 T = TypeVar("T")
+_OF_FILES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""Errors that no connection has."""
 
 BootstrapServer = Annotated[
     str | None,
@@ -321,6 +324,8 @@ def run(
         first = next((cause for cause in causes if not isinstance(cause, trio.Cancelled)), error)
         if isinstance(first, CommandError | KeyboardInterrupt | BrokenPipeError | typer.Exit):
             raise first from error
+        if isinstance(first, OSError) and first.errno in _OF_FILES and first.filename is None:
+            raise first from error  # of the output, as ``main`` reports it
         if isinstance(first, ConfigError):
             raise UsageError("; ".join(map(_explained, first.problems))) from error
         if isinstance(first, ArgumentError):

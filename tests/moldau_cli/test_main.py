@@ -2,14 +2,18 @@
 Method: whole commands in this process, and a real one where the interpreter matters.
 """
 
+import errno
 import io
 import json
 import subprocess
 import sys
 
 import pytest
+import trio
 
+from moldau_cli import client
 from moldau_cli.commands.produce import _given_bytes, _header
+from moldau_cli.errors import CommandError
 from moldau_cli.main import brokers_last, main, split_json_flag
 from moldau_cli.output import table
 
@@ -140,6 +144,21 @@ def test_a_server_loads_no_command_line_library():
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert run.stderr.splitlines()[-1] == "2 []"
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(OSError(errno.ENOSPC, "No space left on device"), OSError), (ConnectionResetError(104, "reset"), CommandError)],
+)
+def test_the_output_of_a_client_is_no_connection(error, raised):
+    """``consume`` on a full disk showed the bare error, as if a broker had sent it."""
+
+    async def work():
+        await trio.lowlevel.checkpoint()
+        raise error
+
+    with pytest.raises(raised):
+        client.run(work, "127.0.0.1:1", probes=False)
 
 
 @pytest.mark.parametrize("words", [["version"], ["version", "--json"], ["--help"]], ids=" ".join)
