@@ -15,6 +15,12 @@ ROW = {"topic": "t", "partition": 0, "offset": 5, "log_end_offset": 7, "lag": 2,
 AWAY = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the quorum is away")
 
 
+@pytest.fixture(autouse=True)
+def _as_in_a_new_process(monkeypatch):
+    """A command that ran in this process before may have been asked for JSON."""
+    monkeypatch.setattr(output, "_as_json", False)
+
+
 def watched(looks, times=None):
     """Watches a group whose looks answer, raise, or hang (None); returns the time that it took."""
 
