@@ -51,6 +51,15 @@ def duration_ms(text: str) -> int:
     return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
 
 
+def is_text(value: str) -> bool:
+    """Returns whether UTF-8 can hold a string: not with half of a surrogate pair, which JSON can escape."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def list_elements(text: str) -> tuple[str, ...]:
     """Returns the elements of a list with commas, without the blanks around them and without empty elements."""
     return tuple(element for element in (part.strip() for part in text.split(",")) if element)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import trio
 
-from moldau.admin.failures import raise_failures, reason_of
+from moldau.admin.failures import error_of, raise_failures, reason_of
 from moldau.cluster.client import GROUP_COORDINATOR, TRANSACTION_COORDINATOR, TRANSPORT_ERRORS, ClusterClient
+from moldau.cluster.metadata import TopicPartition
 from moldau.protocol.access import AclOperation
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.api_versions import ApiVersionsRequest
@@ -26,7 +27,7 @@ from moldau.protocol.schema import Response
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 
     from moldau.cluster.caller import Caller
     from moldau.protocol.schema import Request
@@ -38,6 +39,16 @@ AT_ONCE_MAX = 32
 R = TypeVar("R", bound=Response)
 V = TypeVar("V")
 K = TypeVar("K")
+
+
+class _PartitionAnswer(Protocol):
+    """The answer for a partition; some have an ``error_message`` too."""
+
+    partition_index: int
+    error_code: int
+
+
+P = TypeVar("P", bound=_PartitionAnswer)
 
 READ_ONLY_REQUESTS = (
     ApiVersionsRequest,
@@ -424,3 +435,13 @@ def by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
     for topic, partition in sorted(partitions):
         topics.setdefault(topic, []).append(partition)
     return topics
+
+
+def by_partition(
+    topics: Iterable[tuple[str, Iterable[P]]],
+) -> Iterator[tuple[TopicPartition, KafkaError | None, P]]:
+    """Yields partition, error and answer from the topics of a response, as ``protocol.answers.judge`` takes them."""
+    for topic, parts in topics:
+        for part in parts:
+            error = error_of(part.error_code, getattr(part, "error_message", None))
+            yield TopicPartition(topic, part.partition_index), error, part

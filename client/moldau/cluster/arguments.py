@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar, cast, runtime_che
 from moldau.cluster.metadata import TopicPartition
 from moldau.cluster.troubles import check_topic_names
 from moldau.runtime.config import Config, ConfigError
-from moldau.values import Buffer
+from moldau.values import Buffer, is_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -348,15 +348,6 @@ def headers(call: str, given: object) -> Sequence[Header]:
     return cast("list[Header]", elements(call, "headers", wanted, () if given is None else given))
 
 
-def _check_encodable(call: str, name: str, value: str) -> None:
-    if value.isascii():
-        return
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise ArgumentValueError(f"{call}: {name} must be valid Unicode, not {value!r} ({error.reason})") from error
-
-
 def record(
     call: str,
     topic: object,
@@ -377,7 +368,9 @@ def record(
         name, content = each
         if not isinstance(name, str):
             refuse(call, "each header's name", "a str", name)
-        _check_encodable(call, "each header's name", name)
+        if not is_text(name):
+            why = f"must be valid Unicode, not {name!r} (surrogates not allowed)"
+            raise ArgumentValueError(f"{call}: each header's name {why}")
         _buffer(call, f"value of header {name!r}", content)
     if partition_number is not None:
         partition_number = integer(call, "partition", partition_number)

@@ -14,7 +14,7 @@ from moldau.admin.failures import (
     raise_failures,
     raise_group_error,
 )
-from moldau.admin.requester import by_topic, operations_of
+from moldau.admin.requester import by_partition, by_topic, operations_of
 from moldau.admin.values import (
     GroupDescription,
     GroupListing,
@@ -221,11 +221,7 @@ class Groups:
             code_of=lambda each: ErrorCode.of(each.error_code),
         )
         raise_group_error(response.error_code, group_id)
-        answers = (
-            (TopicPartition(topic.name, part.partition_index), error_of(part.error_code), None)
-            for topic in response.topics
-            for part in topic.partitions
-        )
+        answers = by_partition((topic.name, topic.partitions) for topic in response.topics)
         raise_failures(judge("partition", wanted, answers).failures)
 
     async def remove_group_members(
@@ -319,11 +315,7 @@ class Groups:
             code_of=lambda each: first_retriable(part.error_code for one in each.topics for part in one.partitions),
             version_max=_OFFSET_COMMIT_WITH_RETENTION,
         )
-        answers = (
-            (TopicPartition(one.name, part.partition_index), error_of(part.error_code), None)
-            for one in response.topics
-            for part in one.partitions
-        )
+        answers = by_partition((one.name, one.partitions) for one in response.topics)
         raise_failures(judge("partition", committed, answers).failures)
 
 

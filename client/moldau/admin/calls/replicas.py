@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from moldau.admin.failures import AdminError, error_of, raise_failures
-from moldau.admin.requester import Requester, by_topic
+from moldau.admin.requester import Requester, by_partition, by_topic
 from moldau.admin.values import (
     LogDirDescription,
     LogDirPartition,
@@ -120,15 +120,7 @@ class Replicas:
         )
         if response.error_code:
             raise KafkaError(ErrorCode.of(response.error_code), response.error_message)
-        answers = (
-            (
-                TopicPartition(topic.name, part.partition_index),
-                error_of(part.error_code, part.error_message),
-                None,
-            )
-            for topic in response.responses
-            for part in topic.partitions
-        )
+        answers = by_partition((topic.name, topic.partitions) for topic in response.responses)
         raise_failures(judge("partition", moves, answers).failures)
 
     async def list_partition_reassignments(self) -> dict[TopicPartition, PartitionReassignment]:
@@ -226,11 +218,7 @@ class Replicas:
             if broker in unanswered
         }
         for broker, response in responses.items():
-            answers = (
-                (TopicPartition(result.topic_name, part.partition_index), error_of(part.error_code), None)
-                for result in response.results
-                for part in result.partitions
-            )
+            answers = by_partition((result.topic_name, result.partitions) for result in response.results)
             asked = (TopicPartition(topic, partition) for topic, partition, node_id in checked if node_id == broker)
             for replica, error in judge("partition", asked, answers).failures.items():
                 failures[f"{replica} on broker {broker}"] = error

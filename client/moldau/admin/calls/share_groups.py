@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from moldau.admin.failures import error_of, first_retriable, group_error_of, raise_failures, raise_group_error
-from moldau.admin.requester import by_topic, operations_of
+from moldau.admin.requester import by_partition, by_topic, operations_of
 from moldau.admin.values import GroupDescription, GroupMember, ShareOffset
 from moldau.cluster import arguments
 from moldau.cluster.metadata import TopicPartition
@@ -141,15 +141,7 @@ class ShareGroups:
             code_of=lambda each: ErrorCode.of(each.error_code),
         )
         raise_group_error(response.error_code, group_id, response.error_message)
-        answers = (
-            (
-                TopicPartition(topic.topic_name, part.partition_index),
-                error_of(part.error_code, part.error_message),
-                None,
-            )
-            for topic in response.responses
-            for part in topic.partitions
-        )
+        answers = by_partition((topic.topic_name, topic.partitions) for topic in response.responses)
         raise_failures(judge("partition", wanted, answers, hint=_NOT_ANSWERED).failures)
 
     async def delete_share_group_offsets(self, group_id: str, topics: Iterable[str]) -> None:

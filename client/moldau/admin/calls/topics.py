@@ -10,7 +10,7 @@ import trio
 
 from moldau.admin.checks import checked_topics
 from moldau.admin.failures import ABSENT, AdminError, error_of, first_retriable, only_passing, raise_failures
-from moldau.admin.requester import Requester, by_topic, operations_of
+from moldau.admin.requester import Requester, by_partition, by_topic, operations_of
 from moldau.admin.values import (
     CreatedTopic,
     NewTopic,
@@ -304,13 +304,9 @@ class Topics:
                 error = KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(fault) or "no answer in time")
                 outcomes.update(dict.fromkeys(partitions, error))
                 return
-            answers = (
-                (TopicPartition(topic.name, part.partition_index), error_of(part.error_code), part.low_watermark)
-                for topic in response.topics
-                for part in topic.partitions
-            )
+            answers = by_partition((topic.name, topic.partitions) for topic in response.topics)
             judged = judge("partition", partitions, answers)
-            outcomes.update(judged.done)
+            outcomes.update({partition: part.low_watermark for partition, part in judged.done.items()})
             outcomes.update(judged.failures)
 
         calls = {leader: partial(delete, leader, partitions) for leader, partitions in by_leader.items()}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from moldau.admin.failures import error_of, first_retriable, raise_error
-from moldau.admin.requester import Located
+from moldau.admin.requester import Located, by_partition
 from moldau.cluster import arguments
 from moldau.cluster.metadata import TopicPartition
 from moldau.protocol.answers import judge_one
@@ -178,11 +178,7 @@ class Transactions:
             at=self._at_leader(wanted),
             code_of=lambda each: first_retriable(part.error_code for topic in each.topics for part in topic.partitions),
         )
-        answers = (
-            (TopicPartition(topic.name, part.partition_index), error_of(part.error_code, part.error_message), part)
-            for topic in response.topics
-            for part in topic.partitions
-        )
+        answers = by_partition((topic.name, topic.partitions) for topic in response.topics)
         found = [
             ProducerDescription(
                 producer_id=each.producer_id,

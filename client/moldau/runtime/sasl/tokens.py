@@ -21,6 +21,7 @@ from moldau.runtime.config.declaration import ConfigError
 from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.sasl.core.oauth import TokenFacts, TokenRefusedError, parse_first
 from moldau.runtime.telemetry.log import EventLogger
+from moldau.values import is_text
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -208,7 +209,7 @@ class TokenChecker:
         if missing:
             raise TokenRefusedError("the token lacks a required scope", scope=" ".join(missing))
         principal = claims.get(rules.principal_claim)
-        if not isinstance(principal, str) or not principal.strip() or not _is_text(principal):
+        if not isinstance(principal, str) or not principal.strip() or not is_text(principal):
             raise TokenRefusedError(f"the token's {rules.principal_claim} claim names no user")
         return TokenFacts(principal=principal.strip(), expires_wall_ms=expires_ms + rules.clock_skew_ms)
 
@@ -238,15 +239,6 @@ def _time(claims: dict[str, object], name: str) -> int | None:
     if not 0 <= value <= 1 << 40:
         raise TokenRefusedError(f"the token's {name} claim is out of range")
     return int(value * 1000)
-
-
-def _is_text(value: str) -> bool:
-    """Returns whether UTF-8 can hold a string; JSON can escape half of a surrogate pair."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _words(value: object, *, splits: bool) -> list[str]:
