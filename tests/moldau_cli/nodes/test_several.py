@@ -143,9 +143,10 @@ def test_nodes_that_cannot_be_made_are_an_error(pair, monkeypatch):
 def test_nodes_of_an_interrupted_start_do_not_stay(pair, tmp_path):
     """Ctrl-C during the imports ended the command alone; the first node ran on, and the cluster's file lacked it."""
     words = [word for node in pair for word in (node.config, node.log, "")]
-    with (tmp_path / "errors").open("wb") as errors:
-        starting = interpreter.start_module("moldau_cli.nodes.several", words, stdout=subprocess.PIPE, stderr=errors)
-    starting.stdout.close()
+    reader, writer = os.pipe()
+    os.close(reader)  # before the start: a fast one would have written its answer by the time that it is interrupted
+    with (tmp_path / "errors").open("wb") as errors, os.fdopen(writer, "wb") as out:
+        starting = interpreter.start_module("moldau_cli.nodes.several", words, stdout=out, stderr=errors)
     assert starting.wait(timeout=WAIT_MS / 1000) == 1
     listed = subprocess.run(["ps", "-eo", "args="], capture_output=True, text=True, check=True).stdout
     assert pair[0].config not in listed
