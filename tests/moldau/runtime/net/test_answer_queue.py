@@ -101,3 +101,27 @@ def test_the_writer_goes_on_behind_an_answer_of_a_turn() -> None:
             nursery.cancel_scope.cancel()
 
     trio.run(main)
+
+
+@pytest.mark.parametrize("in_turn", [False, True])
+def test_the_writer_sends_what_no_turn_sends(in_turn: bool) -> None:
+    async def main() -> None:
+        ended, transmission = EndedWaits(), Transmission()
+        parts: Any = (transmission, HeldBytes(ByteBudget(1000), 1000), Clock(), None, ended)
+        queue, poll = AnswerQueue(*parts), Poll()
+        queue._held.request_waits(1)
+        queue.leave([poll])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(queue.write)
+            await trio.testing.wait_all_tasks_blocked()
+            if in_turn:
+                ended.begin()
+            poll.finish()
+            await trio.testing.wait_all_tasks_blocked()
+            assert transmission.sent == (0 if in_turn else 1)
+            if in_turn:
+                ended.end()
+            assert transmission.sent == 1
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
