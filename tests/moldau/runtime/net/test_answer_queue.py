@@ -125,3 +125,40 @@ def test_the_writer_sends_what_no_turn_sends(in_turn: bool) -> None:
             nursery.cancel_scope.cancel()
 
     trio.run(main)
+
+
+class Full(Transmission):
+    """Takes nothing at once, as a transport whose buffer is full."""
+
+    finished = 0
+
+    def send_now(self, parts: Sequence[bytes]) -> Sequence[bytes]:
+        return parts
+
+    async def send(self, parts: Sequence[bytes]) -> None:
+        await trio.lowlevel.checkpoint()
+        self.sent += len(parts)
+
+    async def send_rest(self, rest: Sequence[bytes]) -> None:
+        await trio.lowlevel.checkpoint()
+        self.finished += len(rest)
+
+
+def test_the_writer_finishes_what_the_transport_did_not_take() -> None:
+    async def main() -> None:
+        ended, transmission = EndedWaits(), Full()
+        parts: Any = (transmission, HeldBytes(ByteBudget(1000), 1000), Clock(), None, ended)
+        queue, poll = AnswerQueue(*parts), Poll()
+        queue._held.request_waits(1)
+        queue.leave([poll])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(queue.write)
+            ended.begin()
+            poll.finish()
+            ended.end()
+            assert list(queue.pending) == [poll], "its bytes have not left"
+            await trio.testing.wait_all_tasks_blocked()
+            assert (transmission.finished, transmission.sent, list(queue.pending)) == (1, 0, [])
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
