@@ -292,3 +292,14 @@ def test_a_group_without_a_name_is_refused(key):
     verdict = check(request, APIS[key].versions.last, permissions, BROKER_CHECKS)
     assert verdict.remainder is None
     assert verdict.refused.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_quiet_question_is_not_audited(quiet):
+    attempts = []
+    world = World(entry(1, "seen"), audit=attempts.append)
+    permissions = Permissions(world.authorizer, identity())
+    for name in ("seen", "hidden", "hidden"):
+        permissions.may(READ, TOPIC, name, quiet=quiet)
+    noted = [] if quiet else [("seen", True), ("hidden", False), ("hidden", False)]
+    assert [(each.name, each.decision.is_allowed) for each in attempts] == noted

@@ -17,12 +17,16 @@ from moldau.protocol.api import APIS, ApiKey
 from moldau.protocol.codec import decode, encode
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from moldau.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsRequestCursor,
+    TopicRequest,
 )
 from moldau.protocol.messages.heartbeat import HeartbeatRequest
+from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
+from moldau.protocol.messages.list_groups import ListGroupsRequest
 from moldau.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -36,6 +40,7 @@ from moldau.protocol.messages.offset_fetch import (
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
 )
+from moldau.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderTopic
 from moldau.runtime.sasl.core.identity import Identity
 from moldau_broker.server.handlers.apis import BASE_APIS, BROKER_CHECKS
 from moldau_quorum.authorization import checks
@@ -162,18 +167,22 @@ class Grants:
 
     def __init__(self, granted=lambda operation, resource, name: False, ids=None):
         self.granted, self.asked, self.api = granted, set(), None
+        self.refusals_in_log = []
         self.identity = Identity(principal="User:asker", host="h", listener_name="L", security_protocol="SASL_SSL")
         self.image = image(ids)
 
     def may(self, operation, resource, name, *, quiet=False):
         self.asked.add((operation, resource))
-        return self.granted(operation, resource, name)
+        is_granted = self.granted(operation, resource, name)
+        if not (is_granted or quiet):
+            self.refusals_in_log.append((operation.name, name))
+        return is_granted
 
     def may_cluster(self, operation, *, quiet=False):
-        return self.may(operation, AclResource.CLUSTER, "kafka-cluster")
+        return self.may(operation, AclResource.CLUSTER, "kafka-cluster", quiet=quiet)
 
     def may_some(self, operation, resource):
-        return self.may(operation, resource, "some")
+        return self.may(operation, resource, "some", quiet=True)
 
     def topic_name(self, topic_id):
         found = self.image.topics_by_id.get(topic_id)
@@ -372,6 +381,65 @@ def test_cursors_name_no_hidden_topic():
     nothing = check(request, 0, Grants(), BROKER_CHECKS)
     assert nothing.remainder is None
     assert not nothing.refused.topics
+
+
+def test_a_page_begins_with_the_topic_of_its_cursor():
+    """The cursor names the first partition that the answer before had no room for."""
+    cursor = DescribeTopicPartitionsRequestCursor(topic_name="known", partition_index=3)
+    asked = [TopicRequest(name=name) for name in ("a", "known", "other")]
+    for topics in ([], asked):
+        request = DescribeTopicPartitionsRequest(topics=topics, cursor=cursor)
+        verdict = check(request, 0, Grants(only(("DESCRIBE", "known"), ("DESCRIBE", "other"))), BROKER_CHECKS)
+        assert [each.name for each in verdict.remainder.topics] == ["known", "other"]
+
+
+def test_the_right_to_the_cluster_creates_all_topics():
+    """Without it each topic needs a right of its own."""
+    request = CreateTopicsRequest(topics=[CreatableTopic(name=name) for name in ("known", "new")])
+    verdict = check(request, 7, Grants(only(("CREATE", "kafka-cluster"))), CONTROLLER_CHECKS)
+    assert (verdict.refused, verdict.remainder) == (None, request)
+    verdict = check(request, 7, Grants(only(("CREATE", "new"))), CONTROLLER_CHECKS)
+    assert [each.name for each in verdict.remainder.topics] == ["new"]
+    assert [(each.name, each.error_code) for each in verdict.refused.topics] == [("known", 29)]
+
+
+@pytest.mark.parametrize(("version", "right"), [(3, "WRITE"), (4, "CLUSTER_ACTION"), (5, "CLUSTER_ACTION")])
+def test_only_brokers_add_partitions_of_several_transactions(version, right):
+    """From version 4 on a request holds the transactions of a broker's producers (KIP-890)."""
+    grants = Grants()
+    check(AddPartitionsToTxnRequest(v3_and_below_transactional_id="x"), version, grants, BROKER_CHECKS)
+    assert {operation.name for operation, _ in grants.asked} == {right}
+
+
+@pytest.mark.parametrize(
+    ("request_", "version", "granted"),
+    [
+        (CreateTopicsRequest(topics=[CreatableTopic(name="t")]), 7, only(("CREATE", "t"))),
+        (DeleteTopicsRequest(topics=[DeleteTopicState(name="t")]), 6, only(("DELETE", "t"))),
+        (InitProducerIdRequest(transactional_id=None), 5, only(("WRITE", "some"))),
+        (ListGroupsRequest(), 5, only()),
+        (MetadataRequest(topics=[MetadataRequestTopic(name="new")]), 12, only(("DESCRIBE", "new"), ("CREATE", "new"))),
+        (
+            OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic="known")]),
+            4,
+            only(("DESCRIBE", "known")),
+        ),
+    ],
+    ids=lambda each: type(each).__name__ if hasattr(each, "__fields__") else "",
+)
+def test_a_narrower_right_leaves_no_refusal_in_the_audit_log(request_, version, granted):
+    grants = Grants(granted)
+    table = CONTROLLER_CHECKS if request_.__api_key__ in CONTROLLER_CHECKS else BROKER_CHECKS
+    verdict = check(request_, version, grants, table, creates_topics=True)
+    assert verdict.refused is None
+    assert grants.refusals_in_log == []
+
+
+def test_a_refused_producer_id_is_in_the_audit_log():
+    grants = Grants()
+    verdict = check(InitProducerIdRequest(transactional_id=None), 5, grants, BROKER_CHECKS)
+    assert verdict.refused.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert grants.refusals_in_log == [("IDEMPOTENT_WRITE", "kafka-cluster")]
 
 
 def test_rights_are_asked_of_the_real_authorizer():

@@ -156,6 +156,53 @@ def test_consumer_groups_of_hidden_topics_are_hidden():
     assert [group.authorized_operations for group in answer.groups] == [7, 7, -1]
 
 
+def test_share_groups_of_hidden_topics_are_hidden():
+    asked = entry(permissions=Rights("seen"), request=entry(include_authorized_operations=True))
+    groups = [described("seen"), described("hidden"), described("hidden", error_code=69)]
+    answer = responses.share_groups(asked, entry(groups=groups))
+    assert [group.error_code for group in answer.groups] == [0, HIDDEN, 69]
+    assert [len(group.members) for group in answer.groups] == [1, 0, 1]
+    assert [group.authorized_operations for group in answer.groups] == [7, 7, -1]
+
+
+def token(token_id, owner="o", requester="r", renewers=()):
+    """A token as DescribeDelegationToken answers it; all principals are users."""
+    return entry(
+        token_id=token_id,
+        principal_type="User",
+        principal_name=owner,
+        token_requester_principal_type="User",
+        token_requester_principal_name=requester,
+        renewers=[entry(principal_type="User", principal_name=name) for name in renewers],
+    )
+
+
+@pytest.mark.parametrize(
+    ("principal", "rights", "visible"),
+    [
+        ("User:owner", (), "owned"),
+        ("User:requester", (), "created"),
+        ("User:renewer", (), "renewable"),
+        ("User:other", ("other's",), "other's"),
+        ("User:other", ("User:x",), "of x"),
+        ("User:other", (), ""),
+        ("Group:owner", (), ""),
+    ],
+)
+def test_tokens_are_seen_by_their_people_and_by_right(principal, rights, visible):
+    tokens = [
+        token("owned", owner="owner"),
+        token("created", requester="requester"),
+        token("renewable", renewers=["a", "renewer"]),
+        token("other's"),
+        token("of x", owner="x"),
+    ]
+    permissions = Rights(*rights)
+    permissions.identity = entry(principal=principal)
+    answer = responses.visible_tokens(entry(permissions=permissions), entry(tokens=tokens))
+    assert [each.token_id for each in answer.tokens] == ([visible] if visible else [])
+
+
 def test_all_topics_of_a_topology_are_named_once():
     def part(sources, sinks, internal, changelogs):
         return entry(
