@@ -110,6 +110,20 @@ def test_aborted_ranges():
     assert aborted_ranges(batches, [(8, 12), (7, 0)]) == [(0, 8), (12, 14)]
 
 
+def test_a_committed_transaction_before_an_aborted_one_is_none_of_its_ranges():
+    """An aborted transaction begins with its first offset, not with the first batch of its producer."""
+    batches = [
+        (0, 3, 7, True, False),
+        (3, 4, 7, True, True),
+        (4, 6, 7, True, False),
+        (6, 7, 7, True, True),
+        (7, 9, 7, True, False),
+    ]
+    assert aborted_ranges(batches, [(7, 4)]) == [(4, 6)]
+    assert aborted_ranges(batches, [(7, 0)]) == [(0, 3)]
+    assert aborted_ranges(batches, [(7, 7), (7, 0)]) == [(0, 3), (7, 9)]
+
+
 def test_a_session_ends_with_the_connection_that_used_it_last() -> None:
     """A member that has connected again goes on with its session; the end of the former connection is no news."""
     sessions = ShareSessions(sessions_max=2)
