@@ -297,16 +297,15 @@ class Replica:
             self._followers = {}
             self.epoch_start_offset = UNKNOWN_OFFSET
             return Applied.FOLLOWER if new_epoch else Applied.ISR_CHANGED
-        began = new_epoch or self.role is not Role.LEADER
         self.role = Role.LEADER
-        if began:
+        if new_epoch:
             self.epoch_start_offset = log_end_offset
         self._followers = {
-            replica: self._follower_of_new_state(replica, began=began, now_ms=now_ms)
+            replica: self._follower_of_new_state(replica, began=new_epoch, now_ms=now_ms)
             for replica in state.replicas
             if replica != self.broker_id
         }
-        return Applied.LEADER if began else Applied.ISR_CHANGED
+        return Applied.LEADER if new_epoch else Applied.ISR_CHANGED
 
     def _follower_of_new_state(self, broker_id: BrokerId, *, began: bool, now_ms: float) -> FollowerProgress:
         known = self._followers.get(broker_id)
