@@ -96,6 +96,15 @@ def test_large_batches_are_divided(bytes_max):
     assert len(built) == (20 if bytes_max < 10 else len(built))
 
 
+@pytest.mark.parametrize(("bytes_max", "parts"), [(9, 4), (10, 2), (19, 2), (20, 1)])
+def test_parts_are_as_large_as_they_may_be(bytes_max, parts):
+    """Keys, values and headers count: each of these four records has five bytes."""
+    data = encode_batch([(1, b"k", b"v", (("h", b"xx"),)), (2, None, b"value", ())] * 2)
+    built = target_batches(batch_of(data), IDS, bytes_max=bytes_max)
+    assert len(built) == parts
+    assert len(decoded(built)) == 4
+
+
 @given(
     st.lists(st.tuples(st.booleans(), st.binary(max_size=30)), min_size=1, max_size=30),
     st.integers(0, 29),
@@ -136,6 +145,13 @@ def test_single_records_are_joined_in_order():
     assert fields(decoded([one])) == [field for each in found[0] for field in fields(decoded([each]))]
     (one,) = target_batches(singles[0], following=[singles[1], batch_of(plain(1), base=110)])
     assert (one.runs, one.next_offset) == ((Run(100, 0, 2), Run(110, 2, 1)), 111)
+
+
+@pytest.mark.parametrize(("first", "second", "joined"), [(16, 16, True), (17, 1, False), (1, 17, False)])
+def test_small_batches_are_joined(first, second, joined):
+    assert SMALL_RECORDS == 16
+    batches = [batch_of(plain(first), base=100), batch_of(plain(second), base=100 + first)]
+    assert len(list(groups(batches, bytes_max=10_000))) == (1 if joined else 2)
 
 
 def test_batches_of_two_leader_epochs_are_not_joined():

@@ -5,6 +5,7 @@ mirrored partition (gaps, repeated records, recreated targets) against a naive l
 examples.
 """
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,6 +61,16 @@ def test_pairs_are_due_as_in_mirrormaker():
     assert emitter.copied(P, 45, 135, 1) == [OffsetSync(P, 45, 135)], "a gap"
     assert emitter.copied(P, 46, 20, 1) == [OffsetSync(P, 46, 20)], "the target begins again"
     assert emitter.take_delayed() == []
+
+
+@pytest.mark.parametrize(("count", "is_due"), [(10, False), (11, True)])
+def test_a_pair_is_due_when_a_translation_would_lag_too_far(count, is_due):
+    """An offset just behind the last pair's is exact; ``offset.lag.max`` counts the records behind that."""
+    emitter = SyncEmitter(lag_max=10)
+    emitter.copied(P, 0, 100, 1)
+    due = emitter.copied(P, 1, 101, count - 1)
+    assert due == []
+    assert emitter.copied(P, count, 100 + count, 1) == ([OffsetSync(P, count, 100 + count)] if is_due else [])
 
 
 @st.composite

@@ -40,6 +40,14 @@ def test_changes_of_the_source_are_classified():
     }
 
 
+def test_only_topics_that_came_from_the_target_are_loops():
+    """An internal topic of a mirror is left out too, and needs no warning."""
+    topics = SourceTopics(RULES)
+    topics.look([listing("mm2-offset-syncs.hub.internal"), listing("hub.d", 2), listing("secret.hub.d", 3)])
+    assert topics.known == {}
+    assert topics.loops == ("hub.d",)
+
+
 def test_names_that_the_source_lacks_are_missing():
     """Expressions may match nothing; a plain name stands for a topic that its author expects."""
     names = NameFilter(["orders", "pay.ments", "logs-.*", "hub.loop"], [])

@@ -104,6 +104,19 @@ def test_a_full_cache_keeps_the_young_and_drops_the_stale() -> None:
     assert fetch(cache, 1, 1, [], now_ms=102).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
+def test_sessions_that_end_are_handed_out_once() -> None:
+    """A fetch may wait in one; it must be answered, for it would hear of no change."""
+    cache = FetchSessionCache(slots_max=1, eviction_ms=100)
+    first = fetch(cache, 0, 0, [wanted(0)], fresh_id=1).session
+    assert cache.take_ended() == []
+    evicting = fetch(cache, 0, 0, [wanted(0)], fresh_id=2, now_ms=101).session
+    assert (cache.take_ended(), cache.evictions) == ([first], 1)
+    cache.close(2)
+    cache.close(2)
+    assert cache.take_ended() == [evicting]
+    assert (cache.take_ended(), cache.evictions) == ([], 1)
+
+
 def test_an_ended_session_is_looked_at_as_a_whole() -> None:
     """A fetch that waits in a session that ends hears of no change any more, so no partition stays at rest."""
     cache = FetchSessionCache(slots_max=1, eviction_ms=100)

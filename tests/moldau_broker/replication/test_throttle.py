@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +31,25 @@ def test_a_changed_rate_counts_from_now() -> None:
     assert throttle.limited
     throttle.spend(100, 0)
     assert throttle.wait_ms(0) > 0
+
+
+def test_a_changed_rate_is_the_rate_from_then_on() -> None:
+    throttle = ReplicationThrottle(10, 0)
+    throttle.set_rate(1000, 0)
+    throttle.spend(10, 0)
+    assert throttle.wait_ms(0) == 1
+    throttle.spend(499, 500)
+    assert throttle.allows(500), "half a second of 1,000 bytes a second"
+    throttle.spend(1, 500)
+    assert not throttle.allows(500)
+
+
+@pytest.mark.parametrize("spent", [0, 1, 1.5, 1.99, 2, 3])
+def test_the_wait_is_over_when_bytes_may_be_copied(spent: float) -> None:
+    throttle = ReplicationThrottle(2, 0)
+    throttle._fill(0)
+    throttle._tokens -= spent
+    assert (throttle.wait_ms(0) == 0) == throttle.allows(0)
 
 
 @given(st.lists(st.tuples(st.integers(0, 500), st.integers(1, 300)), min_size=1, max_size=100))

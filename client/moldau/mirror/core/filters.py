@@ -77,6 +77,10 @@ class TopicRules:
         is_wanted = self.names.accepts(topic) or (self.mirrors_heartbeats and self.policy.is_heartbeats_topic(topic))
         return is_wanted and not self.policy.is_internal_topic(topic) and not self.is_loop(topic)
 
+    def returns(self, topic: str) -> bool:
+        """Returns whether a topic is wanted and left out for one reason alone: that it came from the target."""
+        return self.names.accepts(topic) and not self.policy.is_internal_topic(topic) and self.is_loop(topic)
+
     def is_loop(self, topic: str) -> bool:
         """Returns whether mirroring the topic would send records back to the cluster that they came from."""
         return self.policy.is_loop(topic, self.target_alias)

@@ -55,7 +55,7 @@ class SourceTopics:
                 continue
             if self._rules.accepts(topic.name):
                 found[topic.name] = SourceTopic(topic_id=topic.topic_id, partitions=topic.partition_count)
-            elif self._rules.names.accepts(topic.name) and self._rules.is_loop(topic.name):
+            elif self._rules.returns(topic.name):
                 loops.append(topic.name)
         before, self.known, self.loops = self.known, found, tuple(loops)
         self.missing = self._rules.names.absent([*found, *loops])

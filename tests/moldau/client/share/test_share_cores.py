@@ -32,6 +32,7 @@ from moldau.share.core.deliveries import AckBatch, Deliveries, batches_of, offse
 from moldau.share.core.membership import Next, ShareMembership
 from moldau.share.core.pace import Pace
 from moldau.share.core.session import ShareSession
+from moldau.share.core.statistics import ShareCounters
 from moldau.share.core.values import GAP, AcknowledgeType
 from moldau.share.group import ShareGroupClient
 from moldau.share.node import ShareLimits, ShareNode
@@ -195,6 +196,52 @@ def test_heartbeats_of_a_member():
     assert membership.heartbeat().subscribed_topic_names == ["c"]
     membership.unanswered()
     assert membership.heartbeat().subscribed_topic_names == ["c"]
+
+
+def test_a_member_that_joins_again_says_all_of_itself():
+    """The coordinator has removed it with its rack and its subscription."""
+    membership = member()
+    first = membership.heartbeat()
+    membership.on_heartbeat(first, given_partitions(0))
+    membership.epoch = 0
+    again = membership.heartbeat()
+    assert (again.rack_id, again.subscribed_topic_names) == ("rack", ["a", "b"])
+
+
+def test_a_member_that_was_removed_has_nothing_to_leave():
+    membership = member()
+    beat(membership, given_partitions(0))
+    beat(membership, ShareGroupHeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+    assert membership.leave() is None
+
+
+def test_an_answer_that_is_not_wanted_any_more_changes_nothing():
+    membership = member()
+    join = membership.heartbeat()
+    membership.on_heartbeat(join, given_partitions(0))
+    assert membership.leave() is not None
+    assert membership.on_error(KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED, "refused")) is Next.GO_ON
+    assert membership.fatal is None
+    membership = member()
+    assert membership.on_error(KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED, "refused")) is Next.RETRY
+    assert membership.fatal.code is ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+def test_epochs_of_a_session_wrap_to_one():
+    session = ShareSession()
+    session.epoch = 2**31 - 2
+    session.acknowledged()
+    assert session.epoch == 2**31 - 1
+    session.acknowledged()
+    assert (session.epoch, session.is_open) == (1, True)
+
+
+def test_failed_acknowledgements_are_errors_too():
+    counters = ShareCounters()
+    counters.acknowledged(3, failed=False)
+    counters.acknowledged(2, failed=True)
+    numbers = counters.statistics(0.0, None)
+    assert (numbers.acknowledgements_send_total, numbers.acknowledgements_error_total) == (5, 2)
 
 
 @pytest.mark.parametrize(

@@ -112,9 +112,10 @@ def test_a_wrong_password_ends_the_connection(state):
     assert isinstance(send(session, event), Refuse)
 
 
-def test_an_unknown_mechanism_is_refused_with_the_list():
-    session = in_state(S.INITIAL)
-    effect = send(session, Event.HANDSHAKE, mechanism="GSSAPI" * 1000)
+@pytest.mark.parametrize("state", [S.INITIAL, S.AUTHENTICATED])
+def test_an_unknown_mechanism_is_refused_with_the_list(state):
+    session = in_state(state)
+    effect = send(session, Event.HANDSHAKE, mechanism="GSSAPI" * 1000, now_ms=5_000)
     assert effect.response.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
     assert effect.response.mechanisms == ["PLAIN", "TWO", "TOKEN"]
     assert len(effect.reason) < 200
