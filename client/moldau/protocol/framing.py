@@ -8,7 +8,7 @@ import struct
 from collections.abc import Generator
 from copy import copy
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from moldau.protocol.api import APIS, request_header_version, response_header_version
 from moldau.protocol.codec import DecodeError, EncodeError, decode_prefix, encode_into
@@ -136,19 +136,22 @@ def encode_response(message: Response, version: int, correlation_id: int, *, byt
     """
     body: list[Buffer] = []
     encode_into(message, version, body)
-    return _response_frame(message, version, correlation_id, body, bytes_max)
+    return b"".join(_response_frame(message, version, correlation_id, body, bytes_max))
 
 
 def encode_response_in_steps(
     message: Response, version: int, correlation_id: int, *, step: int, bytes_max: int = FRAME_SIZE_MAX
-) -> Generator[None, None, bytes]:
-    """Does what ``encode_response`` does, and yields after each ``step`` elements of a long array of the body.
+) -> Generator[None, None, list[Buffer]]:
+    """Encodes what ``encode_response`` does, and yields after each ``step`` elements of a long array of the body.
 
-    Other tasks may run meanwhile: a description of ten thousand topics takes a second to encode.
+    Other tasks may run meanwhile: a description of ten thousand topics takes a second to encode. Returns one buffer;
+    where a field of bytes holds an object that has a length and is no buffer, this object stands among the buffers.
     """
     key = _long_array(message, version, step)
     if key is None:
-        return encode_response(message, version, correlation_id, bytes_max=bytes_max)
+        whole: list[Buffer] = []
+        encode_into(message, version, whole)
+        return _joined(_response_frame(message, version, correlation_id, whole, bytes_max))
     elements = getattr(message, key)
     part = copy(message)
     setattr(part, key, ())
@@ -162,11 +165,12 @@ def encode_response_in_steps(
         encode_into(part, version, out)
         if not first:
             at = next(index for index, buffer in enumerate(empty) if buffer != out[index])
-        body.append(b"".join(out[at + 1 : len(out) - (len(empty) - at - 1)]))
+        body += _joined(out[at + 1 : len(out) - (len(empty) - at - 1)])
         yield
     count = len(elements)
     length = uvarint(count + 1) if version in message.__flexible__ else _SIZE.pack(count)
-    return _response_frame(message, version, correlation_id, [*empty[:at], length, *body, *empty[at + 1 :]], bytes_max)
+    every = [*empty[:at], length, *body, *empty[at + 1 :]]
+    return _joined(_response_frame(message, version, correlation_id, every, bytes_max))
 
 
 def _long_array(message: Response, version: int, step: int) -> str | None:
@@ -179,10 +183,30 @@ def _long_array(message: Response, version: int, step: int) -> str | None:
     return key if spec.struct is not None and spec.tag is None else None
 
 
-def _response_frame(message: Response, version: int, correlation_id: int, body: list[Buffer], bytes_max: int) -> bytes:
+def _response_frame(
+    message: Response, version: int, correlation_id: int, body: list[Buffer], bytes_max: int
+) -> list[Buffer]:
     header = b"\0" if response_header_version(message.__api_key__, version) == 1 else b""
     size = _frame_size([header, *body], bytes_max) + 4
-    return b"".join([_SIZE_AND_CORRELATION.pack(size, correlation_id), header, *body])
+    return [_SIZE_AND_CORRELATION.pack(size, correlation_id), header, *body]
+
+
+def _joined(parts: list[Any]) -> list[Buffer]:
+    """Joins neighbouring buffers."""
+    try:
+        return [b"".join(parts)]
+    except TypeError:  # one of them is no buffer
+        pass
+    joined: list[Buffer] = []
+    run: list[Buffer] = []
+    for part in parts:
+        if isinstance(part, Buffer):
+            run.append(part)
+        else:
+            joined += (b"".join(run), part)
+            run = []
+    joined.append(b"".join(run))
+    return joined
 
 
 def _frame_size(parts: list[Buffer], bytes_max: int = FRAME_SIZE_MAX) -> int:

@@ -5,6 +5,7 @@ are cut.
 """
 
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,6 +29,7 @@ from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest
 from moldau.protocol.messages.describe_configs import DescribeConfigsResponse, DescribeConfigsResult
 from moldau.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from moldau.protocol.messages.metadata import MetadataRequest
+from moldau.protocol.messages.share_fetch import PartitionData, ShareFetchableTopicResponse, ShareFetchResponse
 from moldau.protocol.schema import Response
 from support.protocol_samples import Sampler
 
@@ -56,7 +58,8 @@ def in_steps(response: Response, version: int, step: int, **more: int) -> tuple[
         try:
             next(encoding)
         except StopIteration as end:
-            return end.value, steps
+            (frame,) = end.value
+            return frame, steps
         steps += 1
 
 
@@ -82,6 +85,43 @@ def test_every_response_is_the_same_in_steps() -> None:
                     frame, _ = in_steps(response, version, 50)
                 assert frame == encode_response(response, version, 5), (api.response, version, name)
     assert long_arrays > 100
+
+
+class Elsewhere:
+    """Bytes that the encoder does not have."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+
+@pytest.mark.parametrize("step", [2, 100])
+def test_a_field_may_hold_bytes_that_are_elsewhere(step: int) -> None:
+    """Such as records in a file, of which the encoder needs the length alone."""
+
+    def response(records: Any) -> ShareFetchResponse:
+        topics = []
+        for number in range(5):
+            parts = [PartitionData(partition_index=at, records=records(number, at)) for at in range(2)]
+            topics.append(ShareFetchableTopicResponse(partitions=parts))
+        return ShareFetchResponse(responses=topics)
+
+    def data(number: int, at: int) -> bytes:
+        return bytes((number,)) * (200 * at)
+
+    encoding = encode_response_in_steps(response(lambda *key: Elsewhere(len(data(*key)))), 2, 5, step=step)
+    parts: list[Any] = []
+    while not parts:
+        try:
+            next(encoding)
+        except StopIteration as end:
+            parts = end.value
+    found = iter([data(number, at) for number in range(5) for at in range(2)])
+    whole = b"".join(next(found) if isinstance(part, Elsewhere) else part for part in parts)
+    assert whole == encode_response(response(data), 2, 5)
+    assert sum(isinstance(part, Elsewhere) for part in parts) == 10
 
 
 def test_a_response_in_steps_is_bounded() -> None:

@@ -13,7 +13,7 @@ from moldau.protocol.codec import decode
 from moldau.protocol.framing import decode_response, encode_response
 from moldau.protocol.messages.share_fetch import ShareFetchResponse
 from moldau.protocol.schema import Response
-from moldau.runtime.net.serving.answer_limit import encode_answer, encode_answer_in_turns
+from moldau.runtime.net.serving.answer_limit import encode_answer, encode_parts_in_turns
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.coordinator.runtime.completion import Completion
 from moldau_broker.server.cluster_metadata.shared_answers import SharedAnswer
@@ -121,10 +121,9 @@ class Exchange:
         if isinstance(response, SharedAnswer):
             return self.share(response)
         version, correlation_id = self.call.version, self.call.correlation_id
-        frame = await encode_answer_in_turns(
+        return await encode_parts_in_turns(
             self._permitted(response), version, correlation_id, request=self._request, logger=_logger
         )
-        return (frame,)
 
 
 class HandlerAnswer:

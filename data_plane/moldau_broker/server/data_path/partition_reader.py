@@ -5,8 +5,6 @@ Reading plans byte ranges of log segments; nothing is copied here, and the conne
 
 from __future__ import annotations
 
-import errno
-import posixpath
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
@@ -17,6 +15,7 @@ from moldau.values import Offset
 from moldau_broker.log.errors import LogError, LogStorageError, OffsetOutOfRangeError, storage_failure
 from moldau_broker.replication.replica import Role
 from moldau_broker.server.data_path.fetch_query import READ_COMMITTED, TOPIC_IDS, local_replica
+from moldau_broker.server.replicas.sent_ranges import reporter
 
 if TYPE_CHECKING:
     from moldau.runtime.ports.environment import Clock
@@ -39,11 +38,12 @@ _NO_ERROR, _LEADER = ErrorCode.NONE, Role.LEADER  # members of enumerations cost
 class PartitionReader:
     """Plans what a Fetch gets from one partition of this broker."""
 
-    __slots__ = ("_clock", "_followers", "_hints", "_replicas")
+    __slots__ = ("_clock", "_followers", "_hints", "_on_unreadable", "_replicas")
 
     def __init__(self, clock: Clock, replicas: ReplicaManager, hints: Hints, followers: FollowerPositions) -> None:
         self._clock = clock
         self._replicas = replicas
+        self._on_unreadable = reporter(replicas)
         self._hints = hints
         self._followers = followers
 
@@ -156,16 +156,9 @@ class PartitionReader:
             stable,
             log.storage.log_start_offset,
             read.size_bytes,
-            tuple([FileRange(part.file, part.position, part.count, self._sending_failed) for part in read.ranges]),
+            tuple([FileRange(part.file, part.position, part.count, self._on_unreadable) for part in read.ranges]),
             aborted,
         )
-
-    def _sending_failed(self, path: str, error: OSError) -> None:
-        """Takes a log directory offline when a segment could not be read while it was sent."""
-        if error.errno == errno.EBADF:
-            return  # the log was closed meanwhile, with its directory or with the broker
-        directory = posixpath.dirname(posixpath.dirname(path))
-        self._replicas.directory_failed(storage_failure(directory, f"reading {path}", error))
 
     def _out_of_range(self, wanted: FetchPartition, partition: Partition) -> Result:
         return FetchPartitionResult(

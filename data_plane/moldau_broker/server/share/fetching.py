@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import trio
+
 from moldau.protocol.errors import ErrorCode
 from moldau_broker.replication.purgatory import PurgatoryFullError
 from moldau_broker.server.replicas.delayed import WaitingFetch
@@ -24,7 +26,11 @@ if TYPE_CHECKING:
 WAIT_MS_MAX = 300_000.0
 """Bound of a fetch's wait, even if it asks for more."""
 ANSWER_BYTES_MAX = 16 << 20
-"""Bytes of records in one answer, even if the request asks for more: the answer is assembled in memory."""
+"""Bytes of records in one answer, even if the request asks for more: all of them are read to find their batches."""
+TURN_BYTES = 256 << 10
+"""Bytes that are read before other tasks have their turn; one read takes ``READ_BYTES_MAX`` at most."""
+READS_MAX = 16
+"""Reads of one partition: each passes a megabyte of records that are not wanted, such as aborted ones."""
 WATCHED_MAX = 10_000
 """Bound of the partitions for whose records one fetch waits; those behind are found by the next fetch."""
 
@@ -87,11 +93,13 @@ class ShareFetcher:
         keys: Iterable[PartitionKey],
         lookup: Callable[[PartitionKey], Partition | ErrorCode],
         bytes_max: int,
+        is_open: Callable[[], bool],
     ) -> Fetched:
         """Acquires records of the partitions, in order; waits for ``max_wait_ms`` while there are none.
 
         ``lookup`` returns a partition that this broker leads, or why it may not be read here. ``bytes_max`` bounds the
-        limits of the request.
+        limits of the request. ``is_open`` returns whether the session goes on: the end of a session releases what its
+        member holds, and nothing may be acquired for it afterwards.
         """
         keys = tuple(keys)
         most = min(query.max_bytes, bytes_max, ANSWER_BYTES_MAX)
@@ -100,7 +108,7 @@ class ShareFetcher:
         until_ms = self._clock.monotonic_ms() + min(query.max_wait_ms, WAIT_MS_MAX)
         while True:
             is_last = self._clock.monotonic_ms() >= until_ms
-            found = self._collect(query, settings, keys, lookup, is_last=is_last)
+            found = await self._collect(query, settings, keys, lookup, is_open, is_last=is_last)
             if found.is_final or is_last or not await self._wait(query, settings, found.waiting, until_ms):
                 return found
             unreadable = [led for led in found.waiting if led.failure is not ErrorCode.NONE]
@@ -108,16 +116,19 @@ class ShareFetcher:
                 errors = {(led.key.topic_id, led.key.partition): led.failure for led in unreadable}
                 return Fetched(errors=errors)
 
-    def _collect(
+    async def _collect(
         self,
         query: ShareQuery,
         settings: ShareGroupSettings,
         keys: tuple[PartitionKey, ...],
         lookup: Callable[[PartitionKey], Partition | ErrorCode],
+        is_open: Callable[[], bool],
         *,
         is_last: bool,
     ) -> Fetched:
         found = Fetched()
+        if not is_open():
+            return found
         opened: list[tuple[PartitionKey, LedPartition]] = []
         for key in keys:
             partition = lookup(key)
@@ -128,27 +139,28 @@ class ShareFetcher:
         found.waiting = [led for _, led in opened]
         if not found.errors and not is_last and not self._has_enough(query, settings, found.waiting):
             return found
-        records, size = query.max_records, query.max_bytes
+        records, size, turn_bytes = query.max_records, query.max_bytes, 0
         for key, led in opened:
             if records <= 0 or (size <= 0 and found.acquired):
                 break
-            acquisition = self._groups.acquire(
-                led,
-                Wanted(
-                    member=query.member,
-                    records_max=records,
-                    bytes_max=max(0, size),
-                    batch_size=query.batch_size,
-                    mode=query.mode,
-                    first=not found.acquired,
-                ),
-            )
-            if isinstance(acquisition, Acquisition):
-                found.acquired[key] = acquisition
-                records -= acquisition.count
-                size -= len(acquisition.records)
-            elif acquisition is not None:
-                found.errors[key] = acquisition
+            for _ in range(READS_MAX):
+                if turn_bytes >= TURN_BYTES:
+                    turn_bytes = 0
+                    await trio.lowlevel.checkpoint()
+                    if not is_open():
+                        return Fetched()
+                wanted = _wanted(query, records, size, first=not found.acquired)
+                acquisition = self._groups.acquire(led, wanted)
+                if isinstance(acquisition, Acquisition):
+                    turn_bytes += acquisition.read_bytes
+                    if not acquisition.ranges:
+                        continue
+                    found.acquired[key] = acquisition
+                    records -= acquisition.count
+                    size -= len(acquisition.records)
+                elif acquisition is not None:
+                    found.errors[key] = acquisition
+                break
         return found
 
     def _has_enough(self, query: ShareQuery, settings: ShareGroupSettings, leds: list[LedPartition]) -> bool:
@@ -188,3 +200,15 @@ class ShareFetcher:
         finally:
             self._waits.fetches.abandon(delayed)
         return True
+
+
+def _wanted(query: ShareQuery, records: int, size: int, *, first: bool) -> Wanted:
+    """Returns what the next share-partition is asked for: at most the records and bytes that are left."""
+    return Wanted(
+        member=query.member,
+        records_max=records,
+        bytes_max=max(0, size),
+        batch_size=query.batch_size,
+        mode=query.mode,
+        first=first,
+    )

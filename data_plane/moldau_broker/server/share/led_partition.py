@@ -9,12 +9,13 @@ import trio
 
 from moldau.protocol.errors import ErrorCode
 from moldau.records import iterate_batches
+from moldau.runtime.net.serving.answers import FileRange, FileRecords
 from moldau_broker.log.errors import LogError
 from moldau_broker.server.replicas.partition import WatchKey
 from moldau_broker.server.share.core.checks import aborted_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from moldau.records import BatchHeader
     from moldau_broker.log.values import ReadResult
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 READ_BYTES_MAX = 1 << 20
 """Bytes of one read, as ``max.partition.fetch.bytes`` of a consumer; the first batch is read whole in any case."""
-READS_MAX = 16
-"""Reads of one acquisition: each passes a megabyte of records that are not wanted, such as aborted ones."""
 
 
 class Pending:
@@ -65,11 +64,17 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Acquisition:
-    """The record batches that hold acquired records, and their offsets."""
+    """The record batches that hold acquired records, and their offsets.
 
-    records: bytes
+    The batches stay in their files until the answer is sent: a client that reads slowly costs no memory.
+    """
+
+    records: FileRecords
     ranges: tuple[AcquiredRange, ...]
+    """Empty if the group wants none of the records that were read, such as aborted ones: others may follow them."""
     count: int
+    read_bytes: int
+    """Bytes that were read to find them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -126,10 +131,17 @@ class LedPartition:
             return bytes_max  # the fetch itself finds the error, and answers it
         return read.size_bytes
 
-    def acquire(self, settings: ShareGroupSettings, wanted: Wanted, now_ms: float) -> Acquisition | None:
-        """Acquires records for a member; None if there are none.
+    def acquire(
+        self,
+        settings: ShareGroupSettings,
+        wanted: Wanted,
+        now_ms: float,
+        on_unreadable: Callable[[str, OSError], None] | None = None,
+    ) -> Acquisition | None:
+        """Acquires records for a member with one read of the log; None if there are none.
 
-        The caller has taken over the log start offset (``SharePartition.move_log_start``).
+        The caller has taken over the log start offset (``SharePartition.move_log_start``). ``on_unreadable`` takes
+        path and error if the records cannot be read when the answer is sent.
 
         Raises:
             LogError: the log is damaged, or its directory failed.
@@ -139,35 +151,36 @@ class LedPartition:
         """
         core = self.core
         assert core is not None
-        for _ in range(READS_MAX):
-            offset = core.next_fetch_offset
-            upper = self.upper_offset(settings)
-            if not core.can_acquire or offset >= upper:
-                return None
-            read = self.partition.log.read(
-                offset,
-                max_bytes=min(wanted.bytes_max, READ_BYTES_MAX),
-                upper_bound_offset=upper,
-                min_one_batch=wanted.first,
-            )
-            data = b"".join(part.file.read(part.position, part.count) for part in read.ranges)
-            batches = [(position, header) for position, header in iterate_batches(data) if header.base_offset < upper]
-            if not batches:
-                return None
-            ranges = core.acquire(
-                wanted.member,
-                [(header.base_offset, header.next_offset) for _, header in batches],
-                fetch_offset=offset,
-                records_max=wanted.records_max,
-                batch_size=wanted.batch_size,
-                mode=wanted.mode,
-                now_ms=now_ms,
-                aborted=self._aborted(read, upper, batches) if settings.reads_committed else (),
-            )
-            if ranges:
-                count = sum(each.last - each.first + 1 for each in ranges)
-                return Acquisition(_slice(data, batches, ranges[0].first, ranges[-1].last), ranges, count)
-        return None
+        offset = core.next_fetch_offset
+        upper = self.upper_offset(settings)
+        if not core.can_acquire or offset >= upper:
+            return None
+        read = self.partition.log.read(
+            offset,
+            max_bytes=min(wanted.bytes_max, READ_BYTES_MAX),
+            upper_bound_offset=upper,
+            min_one_batch=wanted.first,
+        )
+        data = b"".join(part.file.read(part.position, part.count) for part in read.ranges)
+        batches = [(position, header) for position, header in iterate_batches(data) if header.base_offset < upper]
+        if not batches:
+            return None
+        ranges = core.acquire(
+            wanted.member,
+            [(header.base_offset, header.next_offset) for _, header in batches],
+            fetch_offset=offset,
+            records_max=wanted.records_max,
+            batch_size=wanted.batch_size,
+            mode=wanted.mode,
+            now_ms=now_ms,
+            aborted=self._aborted(read, upper, batches) if settings.reads_committed else (),
+        )
+        if not ranges:
+            return Acquisition(FileRecords(()), (), 0, len(data))
+        count = sum(each.last - each.first + 1 for each in ranges)
+        first, end = _extent(batches, ranges[0].first, ranges[-1].last)
+        files = [FileRange(part.file, part.position, part.count, on_unreadable) for part in read.ranges]
+        return Acquisition(FileRecords(_cut(files, first, end)), ranges, count, len(data))
 
     def _aborted(
         self, read: ReadResult, upper: int, batches: Sequence[tuple[int, BatchHeader]]
@@ -184,11 +197,23 @@ class LedPartition:
         )
 
 
-def _slice(data: bytes, batches: Sequence[tuple[int, BatchHeader]], first: int, last: int) -> bytes:
-    """Returns the bytes of the batches that overlap the offsets ``first`` to ``last``."""
+def _extent(batches: Sequence[tuple[int, BatchHeader]], first: int, last: int) -> tuple[int, int]:
+    """Returns where the batches that overlap the offsets ``first`` to ``last`` begin and end in what was read."""
     needed = [
         (position, position + header.size_bytes)
         for position, header in batches
         if header.next_offset > first and header.base_offset <= last
     ]
-    return data[needed[0][0] : needed[-1][1]]
+    return needed[0][0], needed[-1][1]
+
+
+def _cut(files: Sequence[FileRange], first: int, end: int) -> list[FileRange]:
+    """Returns the bytes from ``first`` to ``end`` of consecutive ranges."""
+    kept: list[FileRange] = []
+    at = 0
+    for part in files:
+        skipped, stop = max(0, first - at), min(part.count, end - at)
+        if skipped < stop:
+            kept.append(FileRange(part.file, part.position + skipped, stop - skipped, part.on_error))
+        at += part.count
+    return kept

@@ -22,6 +22,7 @@ from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.values import LeaderEpoch, Offset
 from moldau_broker.log.errors import LogStorageError, OffsetOutOfRangeError, storage_failure
+from moldau_broker.server.replicas.sent_ranges import reporter
 from moldau_broker.server.share.core.sessions import PartitionKey, SessionKey, ShareSessions
 from moldau_broker.server.share.core.share_partition import InvalidStateError, SharePartition
 from moldau_broker.server.share.core.values import beginning
@@ -79,6 +80,7 @@ class ShareGroups:
         self._environment = environment
         self._clock = environment.clock
         self._replicas = replicas
+        self._on_unreadable = reporter(replicas)
         self.persister = persister
         self._logger = logger
         self._nursery: trio.Nursery | None = None
@@ -249,13 +251,17 @@ class ShareGroups:
     # --- delivery --------------------------------------------------------------------------------------------------
 
     def acquire(self, led: LedPartition, wanted: Wanted) -> Acquisition | ErrorCode | None:
-        """Acquires records of an open share-partition; None if there are none, or an error."""
+        """Acquires records of an open share-partition with one read; None if there are none, or an error.
+
+        An acquisition without records says that others may follow those which were read: it is worth another call.
+        """
         if led.error is not ErrorCode.NONE:
             return led.error
         if led.core is None:
             return None
         try:
-            found = led.acquire(self.settings(led.key.group_id), wanted, self._clock.monotonic_ms())
+            settings, now_ms = self.settings(led.key.group_id), self._clock.monotonic_ms()
+            found = led.acquire(settings, wanted, now_ms, self._on_unreadable)
         except OffsetOutOfRangeError:
             return None  # an unclean election has cut the log: nothing is there until it grows
         except LogStorageError as error:

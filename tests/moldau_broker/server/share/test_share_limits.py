@@ -8,20 +8,29 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
 import pytest
 import trio
 
 from moldau.protocol.errors import ErrorCode
+from moldau.runtime.net.serving.answers import FileRange, FileRecords
 from moldau_broker.replication.purgatory import PurgatoryFullError
-from moldau_broker.server.share.core.values import AcquireMode
-from moldau_broker.server.share.fetching import ShareFetcher, ShareQuery
+from moldau_broker.server.share.core.values import AcquiredRange, AcquireMode
+from moldau_broker.server.share.fetching import TURN_BYTES, Fetched, ShareFetcher, ShareQuery
 from moldau_broker.server.share.led_partition import Acquisition, LedPartition, Wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 RECORD_BYTES = 10
 UNUSED: Any = None
+
+
+def is_open() -> bool:
+    """The member's session goes on."""
+    return True
 
 
 def query(*, max_records: int = 100, min_bytes: int = 0, max_bytes: int = 1_000) -> ShareQuery:
@@ -62,7 +71,10 @@ class Groups:
             whole = wanted.bytes_max // RECORD_BYTES // self.batch_records * self.batch_records
             whole = max(whole, self.batch_records if wanted.first else 0)
         self.asked[led] = found = min(whole, self.counts[led])
-        return Acquisition(bytes(found * RECORD_BYTES), (), found) if found else None
+        if not found:
+            return None
+        size = found * RECORD_BYTES
+        return Acquisition(FileRecords((FileRange(UNUSED, 0, size),)), (AcquiredRange(0, found - 1, 1),), found, size)
 
 
 @pytest.mark.parametrize("batch_records", [1, 3])
@@ -75,13 +87,68 @@ def test_a_fetch_asks_until_its_limits_are_used_up(max_bytes: int, batch_records
         fetcher = ShareFetcher(clock, groups, UNUSED)
         keys: Any = (0, 1, 2)
         lookup: Any = lambda key: key  # noqa: E731
-        found = trio.run(fetcher.fetch, query(max_records=max_records, max_bytes=max_bytes), keys, lookup, 1 << 20)
+        asked = query(max_records=max_records, max_bytes=max_bytes)
+        found = trio.run(fetcher.fetch, asked, keys, lookup, 1 << 20, is_open)
         given = {key: count for key, count in groups.asked.items() if count}
         assert {key: each.count for key, each in found.acquired.items()} == given
         taken = sum(given.values())
         used_up = taken >= max_records or (bool(taken) and taken * RECORD_BYTES >= max_bytes)
         assert list(groups.asked) == [0, 1, 2][: len(groups.asked)]
         assert used_up or len(groups.asked) == len(keys), (counts, max_records)
+
+
+class LongReads:
+    """Share-partitions of which each read takes a whole turn, and notes which turn that was."""
+
+    def __init__(self, wanted_from: int) -> None:
+        """The first ``wanted_from`` reads of each share-partition find nothing that the group wants."""
+        self.wanted_from = wanted_from
+        self.turn = 0
+        self.reads: list[tuple[int, int]] = []
+
+    def settings(self, _: str) -> Any:
+        return None
+
+    def open(self, _: str, partition: Any) -> Any:
+        return partition
+
+    def acquire(self, led: int, _: Wanted) -> Acquisition:
+        self.reads.append((self.turn, led))
+        if sum(number == led for _, number in self.reads) <= self.wanted_from:
+            return Acquisition(FileRecords(()), (), 0, TURN_BYTES)
+        return Acquisition(FileRecords((FileRange(UNUSED, 0, 10),)), (AcquiredRange(0, 0, 1),), 1, TURN_BYTES)
+
+
+def fetch_in_turns(groups: LongReads, goes_on: Callable[[], bool]) -> Fetched:
+    class Turns(trio.abc.Instrument):
+        def before_task_step(self, _: trio.lowlevel.Task) -> None:
+            groups.turn += 1
+
+    clock: Any = SimpleNamespace(monotonic_ms=lambda: 0.0)
+    stand_in: Any = groups
+    fetcher = ShareFetcher(clock, stand_in, UNUSED)
+    keys: Any = (0, 1, 2)
+    lookup: Any = lambda key: key  # noqa: E731
+    return trio.run(fetcher.fetch, query(), keys, lookup, 1 << 20, goes_on, instruments=[Turns()])
+
+
+@pytest.mark.parametrize("wanted_from", [0, 3])
+def test_other_tasks_run_between_long_reads(wanted_from: int) -> None:
+    """An answer reads sixteen megabytes at most, and as many that the group does not want of each partition."""
+    groups = LongReads(wanted_from)
+    found = fetch_in_turns(groups, is_open)
+    assert len(found.acquired) == 3
+    assert [led for _, led in groups.reads] == [led for led in range(3) for _ in range(wanted_from + 1)]
+    turns = [turn for turn, _ in groups.reads]
+    assert len(dict.fromkeys(turns)) == len(turns), "two reads in one turn"
+
+
+def test_a_session_that_ends_between_reads_gets_nothing_more() -> None:
+    """The end released its records: what is acquired afterwards would stay locked until the locks expire."""
+    groups = LongReads(0)
+    found = fetch_in_turns(groups, lambda: len(groups.reads) < 2)
+    assert len(groups.reads) == 2
+    assert not found.acquired
 
 
 @pytest.mark.parametrize("min_bytes", [0, 1, 2, 100])
@@ -121,7 +188,7 @@ def test_a_fetch_without_room_to_wait_is_answered_at_once() -> None:
     keys: Any = (0,)
     lookup: Any = lambda _: led  # noqa: E731
     asked = replace(query(), max_wait_ms=10_000)
-    found = trio.run(ShareFetcher(clock, groups, waits).fetch, asked, keys, lookup, 1 << 20)
+    found = trio.run(ShareFetcher(clock, groups, waits).fetch, asked, keys, lookup, 1 << 20, is_open)
     assert not found.acquired
     assert not found.errors
 

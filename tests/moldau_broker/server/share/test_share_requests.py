@@ -19,6 +19,8 @@ from moldau.protocol.messages.incremental_alter_configs import (
 )
 from moldau.protocol.messages.share_fetch import ShareFetchRequest
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from moldau.runtime.net.serving.answer_queue import ready_bytes
+from moldau_broker.server.data_path.handler_answers import Exchange
 from moldau_broker.server.share.core.values import RecordState
 from moldau_broker.server.share.persister import ShareKey
 from moldau_broker.server.share.settings import CachedSettings, group_settings
@@ -522,5 +524,29 @@ def test_a_full_answer_does_not_wait_for_more():
         answer = await member.fetch(0, min_bytes=1 << 19, max_bytes=2_500, max_wait_ms=20_000)
         assert acquired(answer) == {0: [(0, 1, 1)]}
         assert trio.current_time() - begun < 10
+
+    run(scenario)
+
+
+def test_an_answer_keeps_no_records_in_memory(monkeypatch):
+    """Each of a thousand members that read slowly would keep 16 MiB, outside of ``queued.max.request.bytes``."""
+    kept = []
+    finish = Exchange.finish
+
+    async def observed(self, work):
+        parts = await finish(self, work)
+        kept.append(ready_bytes(parts))
+        return parts
+
+    monkeypatch.setattr(Exchange, "finish", observed)
+
+    async def scenario(cluster):
+        producer = cluster.client(1)
+        sent = [bytes((number,)) * 50_000 for number in range(20)]
+        for value in sent:
+            await producer.produce("t", batch(value))
+        answer = await Member(cluster, 1, "a").fetch(0, max_wait_ms=10_000, max_bytes=620_000)
+        assert values(answer) == sent[:12]
+        assert max(kept) < 2_000
 
     run(scenario)

@@ -15,12 +15,13 @@ from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.framing import FrameTooLargeError, encode_response, encode_response_in_steps
 from moldau.protocol.refusals import has_code, refusal
-from moldau.runtime.net.serving.answers import CloseConnection
+from moldau.runtime.net.serving.answers import CloseConnection, gathered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moldau.protocol.schema import Request, Response
+    from moldau.runtime.net.serving.answers import ResponsePart
     from moldau.runtime.telemetry.log import EventLogger
 
 ANSWER_BYTES_MAX: Final = 100_000_000
@@ -58,6 +59,15 @@ async def encode_answer_in_turns(
     response: Response, version: int, correlation_id: int, *, request: Callable[[], Request], logger: EventLogger
 ) -> bytes:
     """Does what ``encode_answer`` does; other tasks run while a long answer is encoded."""
+    (frame,) = await encode_parts_in_turns(response, version, correlation_id, request=request, logger=logger)
+    assert isinstance(frame, bytes), "no field of the response holds records of files"
+    return frame
+
+
+async def encode_parts_in_turns(
+    response: Response, version: int, correlation_id: int, *, request: Callable[[], Request], logger: EventLogger
+) -> list[ResponsePart]:
+    """Does what ``encode_answer_in_turns`` does for responses that may hold ``FileRecords``."""
     steps = encode_response_in_steps(
         response, version, correlation_id, step=ELEMENTS_PER_TURN, bytes_max=ANSWER_BYTES_MAX
     )
@@ -66,10 +76,9 @@ async def encode_answer_in_turns(
             next(steps)
             await trio.lowlevel.checkpoint()
     except StopIteration as end:
-        frame: bytes = end.value
-        return frame
+        return gathered(end.value)
     except FrameTooLargeError as error:
-        return _refused(error, response, version, correlation_id, request, logger, ANSWER_BYTES_MAX)
+        return [_refused(error, response, version, correlation_id, request, logger, ANSWER_BYTES_MAX)]
 
 
 def _refused(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeGuard, runtime_checkable
 
@@ -25,6 +25,35 @@ class FileRange:
 
 
 ResponsePart = Buffer | FileRange
+
+
+class FileRecords:
+    """The records of a partition in a response, which stay in their files until the answer is sent.
+
+    They stand in a field of a response message in the place of bytes. ``gathered`` makes parts of what the encoder
+    returns.
+    """
+
+    __slots__ = ("_count", "ranges")
+
+    def __init__(self, ranges: Sequence[FileRange]) -> None:
+        self.ranges = ranges
+        self._count = sum(each.count for each in ranges)
+
+    def __len__(self) -> int:
+        """Counts the bytes, from which the encoder writes the length of the field."""
+        return self._count
+
+
+def gathered(encoded: Iterable[Buffer | FileRecords]) -> list[ResponsePart]:
+    """Returns the parts of an encoded answer."""
+    parts: list[ResponsePart] = []
+    for each in encoded:
+        if isinstance(each, FileRecords):
+            parts += each.ranges
+        else:
+            parts.append(each)
+    return parts
 
 
 class Deferred(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import trio
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from moldau.protocol.hot import NodeEndpointResult
     from moldau.runtime.config import Config
     from moldau.runtime.ports.environment import Environment
+    from moldau.values import Buffer
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
     from moldau_broker.server.handlers.context import Call
     from moldau_broker.server.replicas.partition import Partition
@@ -103,7 +104,13 @@ async def handle_share_fetch(
         fetcher = ShareFetcher(context.environment.clock, shares, context.replicas.waits)
         most = context.config.get_int("fetch.max.bytes")
         most = most if call.fetch_bytes_max is None else min(most, call.fetch_bytes_max)
-        fetched = await fetcher.fetch(_query(work, request), session.partitions, work.lookup, most)
+        fetched = await fetcher.fetch(
+            _query(work, request),
+            session.partitions,
+            work.lookup,
+            most,
+            lambda: shares.sessions.get(work.key) is session,
+        )
         session.rotate(fetched.acquired)
     await work.settle()
     return work.fetch_response(fetched)
@@ -278,7 +285,7 @@ class _Work:
                 data.current_leader = fetching.LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
             acquisition = fetched.acquired.get(key)
             if acquisition is not None:
-                data.records = acquisition.records
+                data.records = cast("Buffer", acquisition.records)  # the encoder takes its length alone
                 data.acquired_records = [
                     fetching.AcquiredRecords(
                         first_offset=each.first, last_offset=each.last, delivery_count=each.delivery_count
