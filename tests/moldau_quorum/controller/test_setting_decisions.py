@@ -27,6 +27,7 @@ from moldau.protocol.messages.describe_acls import DescribeAclsRequest
 from moldau.protocol.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 from moldau.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from moldau.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
+from moldau_quorum.controller.entities import acls
 from moldau_quorum.metadata.records import ClientQuotaRecord
 from moldau_quorum.quotas.precedence import QuotaIndex
 from support.controller.model import ModelController
@@ -306,6 +307,16 @@ def acl(**fields) -> AclCreation:
         **fields,
     }
     return AclCreation(**given)
+
+
+def test_entries_that_exist_pass_the_limit(monkeypatch) -> None:
+    """They change nothing: a tool that sets all entries of a user again failed once the limit was reached."""
+    controller = ModelController()
+    both = [acl(resource_name="t"), acl(resource_name="u")]
+    monkeypatch.setattr(acls, "ACLS_MAX", 2)
+    assert not any(each.error_code for each in controller.handle(CreateAclsRequest(creations=both)).results)
+    again = controller.handle(CreateAclsRequest(creations=[*both, acl(resource_name="v")])).results
+    assert [each.error_code for each in again] == [0, 0, ErrorCode.INVALID_REQUEST]
 
 
 def acl_filter(cls, **fields):

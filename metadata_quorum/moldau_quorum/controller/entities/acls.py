@@ -59,8 +59,6 @@ def create_acls(request: CreateAclsRequest, image: MetadataImage, context: Conte
         code, message = ErrorCode.NONE, None
         try:
             _check(creation)
-            if len(present) >= ACLS_MAX:
-                raise RefusedError(ErrorCode.INVALID_REQUEST, f"the limit of {ACLS_MAX} entries is reached")
             entry = AccessControlEntryRecord(
                 acl_id=context.new_uuid(),
                 resource_type=creation.resource_type,
@@ -72,6 +70,8 @@ def create_acls(request: CreateAclsRequest, image: MetadataImage, context: Conte
                 permission_type=creation.permission_type,
             )
             if _identity(entry) not in present:
+                if len(present) >= ACLS_MAX:
+                    raise RefusedError(ErrorCode.INVALID_REQUEST, f"the limit of {ACLS_MAX} entries is reached")
                 present.add(_identity(entry))
                 records.append(entry)
         except RefusedError as refusal:
