@@ -1,9 +1,12 @@
 """The file of a mirror: what it says, and the one line that a mistake gets."""
 
+import re
+
 import pytest
 
+from moldau.mirror.core import maker_keys
 from moldau.mirror.core.settings import parse_settings
-from moldau.runtime.config import ConfigError
+from moldau.runtime.config import MIRROR_CONFIG, MIRROR_SOURCE_CONFIG, ConfigError
 
 FILE = """
 target = "hub"
@@ -115,6 +118,37 @@ def test_references_are_resolved():
 )
 def test_mistakes_are_named(change, expected):
     assert expected in problems(**change)
+
+
+MAKER_KEYS = [
+    ("east->hub.enabled", 'a table [sources.east] mirrors east; set target = "hub"'),
+    ("east->hub.topics", 'set "topics" in the table [sources.east], and target = "hub"'),
+    ("east->hub.topics.blacklist", 'in the table [sources.east]: set "topics.exclude"'),
+    ("east.bootstrap.servers", 'set "bootstrap.servers" in the table [clusters.east]'),
+    ("east.sasl.mechanism", 'set "sasl.mechanism" in the table [clusters.east]'),
+    ("source.cluster.security.protocol", 'set "security.protocol" in the table [clusters.ALIAS] of the source'),
+    ("source.cluster.alias", "name the source in a table [sources.ALIAS]"),
+    ("tasks.max", "one process copies all partitions"),
+    ("topics.blacklist", 'set "topics.exclude"'),
+    ("checkpoints.topic.replication.factor", 'set "replication.factor"'),
+    ("refresh.groups.interval.seconds", '"emit.checkpoints.interval.seconds"'),
+    ("key.converter", "it belongs to Connect's workers"),
+]
+
+
+@pytest.mark.parametrize(("key", "expected"), MAKER_KEYS)
+def test_keys_of_mirrormaker_lead_to_the_own_ones(key, expected):
+    """The nearest known name was the advice: ``emit.checkpoints.enabled`` for ``refresh.groups.enabled``."""
+    found = problems(text=f'"{key}" = "1"\n{FILE}')
+    assert f"{key}: a key of MirrorMaker; " in found
+    assert expected in found
+    assert "did you mean" not in found
+
+
+def test_keys_that_are_advised_exist():
+    named = {each for text in maker_keys._ADVICE.values() for each in re.findall(r'"([a-z.-]+)"', text)}
+    assert named == {each for each in named if each in MIRROR_SOURCE_CONFIG.keys or each in MIRROR_CONFIG.keys}
+    assert not [key for key in maker_keys._ADVICE if key in MIRROR_SOURCE_CONFIG.keys]
 
 
 def test_all_mistakes_are_named_at_once():

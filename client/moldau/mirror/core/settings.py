@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from moldau.mirror.core.filters import NameFilter, TopicRules
+from moldau.mirror.core.maker_keys import advice
 from moldau.mirror.core.policy import ReplicationPolicy
 from moldau.mirror.core.topics import ConfigRules
 from moldau.runtime.config import (
@@ -240,6 +241,13 @@ def parse_settings(
 
 
 def _parsed(schema: ConfigSchema, given: dict[str, object], place: str, problems: list[str]) -> Config | None:
+    known = dict(given)
+    for key in given:
+        hint = None if key in schema.keys else advice(key)
+        if hint is not None:
+            problems.append(f"{place}{key}: a key of MirrorMaker; {hint}")
+            del known[key]
+    given = known
     try:
         config = schema.parse(given)
         if "metrics.listener" in config and config.get_str("metrics.listener"):
