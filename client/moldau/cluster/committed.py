@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from moldau.cluster.metadata import TopicPartition
+    from moldau.protocol.errors import ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +33,10 @@ class OffsetsUnknownError(KafkaError):
     def __init__(
         self,
         group_id: str,
-        errors: Mapping[TopicPartition, ErrorCode],
+        errors: Mapping[TopicPartition, KafkaError],
         found: Mapping[TopicPartition, CommittedOffset],
     ) -> None:
-        names = "; ".join(f"{partition}: {code.name}: {code.message}" for partition, code in errors.items())
-        super().__init__(next(iter(errors.values())), f"group {group_id}: {names}")
-        self.errors = dict(errors)
+        names = "; ".join(f"{partition}: {error}" for partition, error in errors.items())
+        super().__init__(next(iter(errors.values())).code, f"group {group_id}: {names}")
+        self.errors: dict[TopicPartition, ErrorCode] = {partition: error.code for partition, error in errors.items()}
         self.found = dict(found)

@@ -192,7 +192,7 @@ class EpochGroupClient(GroupClient):
 
     async def _commit_once(
         self, asked: AskedCommit, deadline_ms: float
-    ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
+    ) -> tuple[ErrorCode, dict[TopicPartition, KafkaError]]:
         """Sends a commit under the present epoch, unless the member has released one of the partitions since."""
         membership = self._epochs
         if asked.member == membership.commits_as and asked.epoch != membership.generation:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 
 from moldau.cluster.client import GROUP_COORDINATOR, TRANSPORT_ERRORS
-from moldau.cluster.committed import CommittedOffset, OffsetsUnknownError
-from moldau.cluster.metadata import TopicPartition
+from moldau.cluster.committed import OffsetsUnknownError
 from moldau.consumer.core.membership import NO_MEMBERSHIP, Membership, MemberState, Next, assign_partitions
+from moldau.consumer.core.offset_answers import committed_offsets, refused_commits
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.heartbeat import HeartbeatResponse
 from moldau.protocol.messages.join_group import JoinGroupResponse
@@ -28,8 +28,6 @@ from moldau.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
-    OffsetFetchResponsePartition,
-    OffsetFetchResponsePartitions,
 )
 from moldau.protocol.messages.sync_group import SyncGroupResponse
 from moldau.protocol.schema import Response
@@ -38,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from moldau.cluster.client import ClusterClient
+    from moldau.cluster.committed import CommittedOffset
+    from moldau.cluster.metadata import TopicPartition
     from moldau.consumer.core.statistics import ConsumerCounters
     from moldau.protocol.schema import Request
     from moldau.runtime.config import Config
@@ -71,10 +71,11 @@ class CommitFailedError(KafkaError):
 class OffsetsRefusedError(KafkaError):
     """Reports that the coordinator refused the offsets of some partitions; it has committed those of the others."""
 
-    def __init__(self, group_id: str, refused: Mapping[TopicPartition, ErrorCode]) -> None:
-        partition, code = next(iter(refused.items()))
-        super().__init__(code, f"group {group_id}: {partition}: {code.message}")
-        self.refused = dict(refused)
+    def __init__(self, group_id: str, failures: Mapping[TopicPartition, KafkaError]) -> None:
+        partition, error = next(iter(failures.items()))
+        super().__init__(error.code, f"group {group_id}: {partition}: {error.message}")
+        self.failures = dict(failures)
+        self.refused = {each: failure.code for each, failure in failures.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -448,7 +449,7 @@ class GroupClient:
             elif code is not _STALE_EPOCH and not code.retriable:
                 # A stale epoch is renewed by the answer to a heartbeat that is on its way, or the member is lost.
                 raise OffsetsRefusedError(self._group_id, refused)
-            if asked.is_automatic and left and all(each is _UNKNOWN_TOPIC for each in refused.values()):
+            if asked.is_automatic and left and all(each.code is _UNKNOWN_TOPIC for each in refused.values()):
                 unknown_since_ms = min(unknown_since_ms, self._client.now_ms)
                 if self._client.now_ms - unknown_since_ms >= _UNKNOWN_TOPIC_MS:
                     raise OffsetsRefusedError(self._group_id, refused)  # a rebalance, or the end, may wait for this
@@ -472,7 +473,7 @@ class GroupClient:
 
     async def _commit_once(
         self, asked: AskedCommit, deadline_ms: float
-    ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
+    ) -> tuple[ErrorCode, dict[TopicPartition, KafkaError]]:
         """Returns the first error, one that stays if there is one, and the error of each refused partition."""
         topics: dict[str, list[OffsetCommitRequestPartition]] = {}
         for partition, committed in asked.offsets.items():
@@ -505,14 +506,9 @@ class GroupClient:
         except TRANSPORT_ERRORS as error:
             self._client.logger.info("commit-unanswered", group=self._group_id, error=error)
             return ErrorCode.REQUEST_TIMED_OUT, {}
-        refused = {
-            TopicPartition(topic.name, answer.partition_index): ErrorCode.of(answer.error_code)
-            for topic in response.topics
-            for answer in topic.partitions
-            if answer.error_code
-        }
-        staying_first = sorted(refused.items(), key=lambda each: each[1].retriable or each[1] is _STALE_EPOCH)
-        return next((code for _, code in staying_first), ErrorCode.NONE), dict(staying_first)
+        refused = refused_commits(asked.offsets, response)
+        staying_first = sorted(refused.items(), key=lambda each: each[1].retriable or each[1].code is _STALE_EPOCH)
+        return next((error.code for _, error in staying_first), ErrorCode.NONE), dict(staying_first)
 
     async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
         """Returns the committed offsets; partitions without one are left out.
@@ -527,11 +523,11 @@ class GroupClient:
         """
         deadline_ms = self._client.now_ms + self._api_timeout_ms
         found: dict[TopicPartition, CommittedOffset] = {}
-        errors: dict[TopicPartition, ErrorCode] = {}  # those that another attempt would find again
+        errors: dict[TopicPartition, KafkaError] = {}  # those that another attempt would find again
         left = list(partitions)
         failures = 0
         while True:
-            retried: dict[TopicPartition, ErrorCode] = {}
+            retried: dict[TopicPartition, KafkaError] = {}
             try:
                 code, offsets, refused = await self._committed_once(left, deadline_ms)
             except TRANSPORT_ERRORS as error:
@@ -551,7 +547,7 @@ class GroupClient:
                 raise KafkaError(code, f"group {self._group_id}: {code.message}")
             failures += 1
             if self._client.now_ms >= deadline_ms:
-                names = ", ".join(f"{partition}: {each.name}" for partition, each in (errors | retried).items())
+                names = ", ".join(f"{partition}: {each.code.name}" for partition, each in (errors | retried).items())
                 raise trio.TooSlowError(
                     f"group {self._group_id}: committed offsets did not come in time ({names or code.name})"
                 )
@@ -561,7 +557,7 @@ class GroupClient:
 
     async def _committed_once(
         self, partitions: Sequence[TopicPartition], deadline_ms: float
-    ) -> tuple[ErrorCode, dict[TopicPartition, CommittedOffset], dict[TopicPartition, ErrorCode]]:
+    ) -> tuple[ErrorCode, dict[TopicPartition, CommittedOffset], dict[TopicPartition, KafkaError]]:
         """Returns the error of the whole group, the committed offsets, and the errors of single partitions."""
         topics: dict[str, list[int]] = {}
         for partition in partitions:
@@ -583,18 +579,4 @@ class GroupClient:
             require_stable=True,
         )
         response = await self._request(OffsetFetchResponse, request, deadline_ms, version=_FETCH_VERSION_MAX)
-        rows: list[tuple[str, OffsetFetchResponsePartitions | OffsetFetchResponsePartition]] = []
-        code = ErrorCode.of(response.error_code)
-        for group in response.groups:
-            code = ErrorCode.of(group.error_code)
-            rows += [(topic.name, part) for topic in group.topics for part in topic.partitions]
-        rows += [(flat.name, part) for flat in response.topics for part in flat.partitions]
-        found: dict[TopicPartition, CommittedOffset] = {}
-        refused: dict[TopicPartition, ErrorCode] = {}
-        for name, row in rows:
-            partition = TopicPartition(name, row.partition_index)
-            if row.error_code:
-                refused[partition] = ErrorCode.of(row.error_code)
-            elif row.committed_offset >= 0:
-                found[partition] = CommittedOffset(row.committed_offset, row.committed_leader_epoch, row.metadata or "")
-        return code, found, refused
+        return committed_offsets(self._group_id, partitions, response)

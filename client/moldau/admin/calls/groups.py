@@ -201,6 +201,8 @@ class Groups:
             version_max=_OFFSET_FETCH_VERSION_MAX,
         )
         raise_group_error(_offset_fetch_code(response, require_stable=require_stable), group_id)
+        if response.groups:  # older versions are about one group, and do not name it
+            judge_one("group", group_id, ((each.group_id, None, each) for each in response.groups))
         return _offsets_of(response)
 
     async def delete_group_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> None:
@@ -290,7 +292,7 @@ class Groups:
         except OffsetsRefusedError as error:
             if len(error.refused) == len(committed):
                 raise
-            raise AdminError({str(one): KafkaError(code) for one, code in error.refused.items()}) from error
+            raise AdminError({str(one): failure for one, failure in error.failures.items()}) from error
 
     async def _keep_offsets(
         self, group_id: str, committed: Mapping[TopicPartition, CommittedOffset], retention_ms: int

@@ -49,6 +49,7 @@ from moldau.producer.core.transaction_requests import (
     commit_offsets_request,
     end_request,
     init_request,
+    refused_partitions,
 )
 from moldau.producer.core.transaction_values import (
     Call,
@@ -447,28 +448,24 @@ class TransactionManager:
         adding = self._adding
         if adding is None or adding is not call.subject:
             return
-        codes = {
-            TopicPartition(topic.name, part.partition_index): ErrorCode.of(part.partition_error_code)
-            for topic in response.results_by_topic_v3_and_below
-            for part in topic.results_by_partition
-        }
-        wrong = [code for code in codes.values() if code is not ErrorCode.NONE]
+        refused = refused_partitions(adding.partitions, response)
+        wrong = list(refused.values())
         wrong.sort(key=lambda code: code is ErrorCode.OPERATION_NOT_ATTEMPTED)  # the cause before its consequences
-        if not wrong and len(codes) == len(adding.partitions):
+        if not wrong:
             self._failures = 0
             self._adding = None
             self.is_open = True
             if self.state is not State.ABORTING:
                 self.admitted.update(dict.fromkeys(adding.partitions))
             return
-        code = wrong[0] if wrong else ErrorCode.UNKNOWN_SERVER_ERROR
+        code = wrong[0]
         if self._tries_again(call, code, now_ms, first=not self.is_open):
             adding.is_uncertain |= code in SEEK_COORDINATOR
             if self.state is State.ABORTING and not adding.is_uncertain:
                 self._adding = None
             return
         self._adding = None
-        names = ", ".join(str(partition) for partition, each in codes.items() if each is code)
+        names = ", ".join(str(partition) for partition, each in refused.items() if each is code)
         self._judge(code, names)
 
     def _on_offsets_added(self, call: Call, code: ErrorCode, now_ms: float) -> None:

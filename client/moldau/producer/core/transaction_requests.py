@@ -1,10 +1,13 @@
-"""The requests of a transactional producer, built from the state of its core. Pure."""
+"""The requests of a transactional producer, built from the state of its core, and how answers are read. Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from moldau.cluster.metadata import TopicPartition
 from moldau.producer.core.transaction_values import OffsetToCommit, State
+from moldau.protocol.answers import judge
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from moldau.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from moldau.protocol.messages.end_txn import EndTxnRequest
@@ -19,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from moldau.cluster.group_metadata import GroupMetadata
-    from moldau.cluster.metadata import TopicPartition
     from moldau.producer.core.transaction_core import TransactionManager
+    from moldau.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 
 
 def end_request(manager: TransactionManager) -> EndTxnRequest:
@@ -94,3 +97,19 @@ def commit_offsets_request(
         group_instance_id=group.group_instance_id,
         topics=[TxnOffsetCommitRequestTopic(name=name, partitions=parts) for name, parts in topics.items()],
     )
+
+
+def refused_partitions(
+    asked: Iterable[TopicPartition], response: AddPartitionsToTxnResponse
+) -> dict[TopicPartition, ErrorCode]:
+    """Returns the error of each partition that was not added; one that the answer leaves out was not."""
+    answers = (
+        (
+            TopicPartition(topic.name, part.partition_index),
+            KafkaError(ErrorCode.of(part.partition_error_code)) if part.partition_error_code else None,
+            None,
+        )
+        for topic in response.results_by_topic_v3_and_below
+        for part in topic.results_by_partition
+    )
+    return {each: error.code for each, error in judge("partition", asked, answers).failures.items()}

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from moldau import KafkaError, TopicPartition
+from moldau.cluster.committed import OffsetsUnknownError
 from moldau.consumer.core.epoch_membership import EpochMembership
 from moldau.consumer.core.membership import GroupIdentity
 from moldau.consumer.epoch_group import EpochGroupClient
@@ -370,5 +371,53 @@ def test_a_log_that_the_leader_cannot_read_is_reported(key):
             with pytest.raises(KafkaError, match="t-0") as caught:
                 await take(consumer, 10)
             assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+
+    simulate(scenario)
+
+
+def without_last(answer):
+    """Returns a faulty answer: its last topic is left out, so that the last partition has no outcome."""
+
+    def faulty(cluster, broker, request):
+        response = answer(cluster, broker, request)
+        holder = response.groups[0] if getattr(response, "groups", ()) else response
+        holder.topics = holder.topics[:-1]
+        return response
+
+    return faulty
+
+
+def test_a_commit_that_an_answer_leaves_out_has_failed():
+    """The consumer took it for committed: after a restart the records came again, and no error had said so."""
+
+    async def scenario(cluster, open_consumer):
+        faulty = without_last(type(cluster).on_offset_commit)
+        cluster.handlers[ApiKey.OFFSET_COMMIT] = lambda broker, request: faulty(cluster, broker, request)
+        async with open_consumer(group_id="g") as consumer:
+            with pytest.raises(OffsetsRefusedError, match="the broker's answer leaves partition u-0 out") as caught:
+                await consumer.commit({("t", 0): 1, ("u", 0): 1})
+            assert caught.value.refused == {TopicPartition("u", 0): ErrorCode.UNKNOWN_SERVER_ERROR}
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("is_group_left_out", [False, True])
+def test_an_offset_that_an_answer_leaves_out_is_unknown(is_group_left_out):
+    """Without an offset the consumer would begin where ``auto.offset.reset`` says, and skip or repeat records."""
+
+    async def scenario(cluster, open_consumer):
+        faulty = without_last(type(cluster).on_offset_fetch)
+
+        def answer(broker, request):
+            response = faulty(cluster, broker, request)
+            response.groups = [] if is_group_left_out else response.groups
+            return response
+
+        async with open_consumer(group_id="g") as consumer:
+            await consumer.commit({("t", 0): 1, ("u", 0): 1})
+            cluster.handlers[ApiKey.OFFSET_FETCH] = answer
+            with pytest.raises(OffsetsUnknownError, match="leaves partition u-0 out") as caught:
+                await consumer.committed([("t", 0), ("u", 0)])
+            assert list(caught.value.found) == ([] if is_group_left_out else [("t", 0)])
 
     simulate(scenario)

@@ -104,6 +104,17 @@ def test_offsets_that_an_answer_leaves_out_are_sent_again():
     assert isinstance(manager.next_call(has_records=False).request, TxnOffsetCommitRequest)
 
 
+def test_a_partition_that_an_answer_leaves_out_is_not_added():
+    """Not even if the answer has another one in its place: a coordinator that lacks it writes no marker to it."""
+    manager, call = at(AddPartitionsToTxnRequest)
+    response = answer_to(call.request, ErrorCode.NONE)
+    response.results_by_topic_v3_and_below[0].results_by_partition[0].partition_index += 7
+    manager.answered(call, response, 0)
+    assert P0 not in manager.admitted
+    assert manager.state is State.FATAL_ERROR
+    assert str(P0) in manager.error.message
+
+
 def test_a_connection_that_failed_is_tried_again_after_a_pause():
     manager, call = at(EndTxnRequest)
     manager.unanswered(call, 1_000)
