@@ -11,7 +11,7 @@ import trio
 from moldau.cluster.client import GROUP_COORDINATOR, TRANSPORT_ERRORS
 from moldau.cluster.committed import OffsetsUnknownError
 from moldau.consumer.core.membership import NO_MEMBERSHIP, Membership, MemberState, Next, assign_partitions
-from moldau.consumer.core.offset_answers import committed_offsets, refused_commits
+from moldau.consumer.core.offset_answers import committed_offsets, refused_commits, unplaced
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.heartbeat import HeartbeatResponse
 from moldau.protocol.messages.join_group import JoinGroupResponse
@@ -455,7 +455,8 @@ class GroupClient:
                     raise OffsetsRefusedError(self._group_id, refused)  # a rebalance, or the end, may wait for this
             failures += 1
             if self._client.now_ms >= limit_ms:
-                raise trio.TooSlowError(f"group {self._group_id}: offsets were not committed in time ({code.name})")
+                reason = unplaced(refused, self._client.cluster_metadata) or code.name
+                raise trio.TooSlowError(f"group {self._group_id}: offsets were not committed in time ({reason})")
             await self._client.backoff(failures)
 
     def _refusal(self, code: ErrorCode) -> CommitFailedError:

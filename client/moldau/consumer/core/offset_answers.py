@@ -13,8 +13,9 @@ from moldau.protocol.answers import judge
 from moldau.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from moldau.cluster.metadata import ClusterMetadata
     from moldau.protocol.messages.offset_commit import OffsetCommitResponse
     from moldau.protocol.messages.offset_fetch import (
         OffsetFetchResponse,
@@ -59,6 +60,17 @@ def committed_offsets(
         if row.committed_offset >= 0
     }
     return code, found, judged.failures
+
+
+def unplaced(refused: Mapping[TopicPartition, KafkaError], metadata: ClusterMetadata) -> str:
+    """Names refused partitions with their errors, and with the partitions that a topic has, where those are known."""
+    texts = []
+    for partition, error in refused.items():
+        info = metadata.topics.get(partition.topic)
+        count = 0 if info is None else len(info.partitions)
+        known = f" (the topic has partitions 0 to {count - 1})" if 0 < count <= partition.partition else ""
+        texts.append(f"{partition}: {error.code.name}{known}")
+    return "; ".join(texts)
 
 
 def _error(code: int) -> KafkaError | None:

@@ -421,3 +421,35 @@ def test_an_offset_that_an_answer_leaves_out_is_unknown(is_group_left_out):
             assert list(caught.value.found) == ([] if is_group_left_out else [("t", 0)])
 
     simulate(scenario)
+
+
+def test_a_commit_for_a_missing_partition_names_it():
+    """It may be new to the coordinator, so the call tries again, as Kafka's client does; then it says why."""
+
+    def answer(broker, request):
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        topics = [
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=part.partition_index, error_code=code if part.partition_index == 7 else 0
+                    )
+                    for part in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+        return OffsetCommitResponse(topics=topics)
+
+    async def scenario(cluster, open_consumer):
+        fill(cluster.add_topic("t")[0], 0, 1)
+        cluster.handlers[ApiKey.OFFSET_COMMIT] = answer
+        async with open_consumer(group_id="g", default_api_timeout_ms=3_000) as consumer:
+            count = len(await consumer.partitions_for("t"))
+            with pytest.raises(trio.TooSlowError, match="t-7: UNKNOWN_TOPIC_OR_PARTITION") as caught:
+                await consumer.commit({("t", 0): 1, ("t", 7): 1})
+            assert f"has partitions 0 to {count - 1}" in str(caught.value)
+            assert "t-0" not in str(caught.value)
+
+    simulate(scenario)
