@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
+from moldau.protocol.answers import judge
 from moldau.protocol.codec import DecodeError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.heartbeat import HeartbeatResponse
@@ -215,10 +216,7 @@ class TransactionMarkers:
             codes.update(dict.fromkeys(keys, ErrorCode.NETWORK_EXCEPTION))
             return
         assert isinstance(response, WriteTxnMarkersResponse)
-        for result in response.markers:
-            for topic_result in result.topics:
-                for partition in topic_result.partitions:
-                    codes[topic_result.name, partition.partition_index] = ErrorCode.of(partition.error_code)
+        codes.update(_outcomes(marker, keys, response))
 
     def _version(self) -> int:
         """Returns the version of WriteTxnMarkers that every broker of the cluster serves."""
@@ -306,3 +304,22 @@ async def finish(pending: Mapping[K, Begun], timeout_ms: float = MARKERS_TIMEOUT
                 for key in waits:
                     nursery.start_soon(wait, key)
     return {key: codes.get(key, ErrorCode.REQUEST_TIMED_OUT) for key in pending}
+
+
+def _outcomes(
+    marker: Marker, keys: Sequence[TopicPartitionName], response: WriteTxnMarkersResponse
+) -> dict[TopicPartitionName, ErrorCode]:
+    """Returns the code of each partition to which a marker was sent; one that the answer leaves out has failed."""
+    answers = (
+        (
+            (topic.name, part.partition_index),
+            KafkaError(ErrorCode.of(part.error_code)) if part.error_code else None,
+            None,
+        )
+        for result in response.markers
+        if result.producer_id == marker.producer.producer_id
+        for topic in result.topics
+        for part in topic.partitions
+    )
+    judged = judge("partition", keys, answers)
+    return {key: ErrorCode.NONE if key in judged.done else judged.failures[key].code for key in keys}

@@ -15,6 +15,12 @@ import trio
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from moldau.protocol.messages.write_txn_markers import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersResponse,
+)
 from moldau.values import BrokerId
 from moldau_broker.coordinator.runtime.effects import Marker, TransactionalProducer
 from moldau_broker.coordinator.transaction.core.state import EPOCH_MAX
@@ -103,6 +109,40 @@ def test_a_marker_counts_before_offsets_can_follow_it() -> None:
     producer = TransactionalProducer(producer_id=1, producer_epoch=0)
     markers.begin(Marker(producer=producer, coordinator_epoch=9, commit=False), KEY)
     assert counts == [5]
+
+
+def test_a_marker_that_an_answer_leaves_out_was_not_written() -> None:
+    """Nor does a leader end the coordinator's work with an entry about another producer or another partition."""
+    moved, fenced = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    entries = [(7, ("t", 0), moved), (7, ("t", 0), NONE), (8, ("t", 1), NONE), (7, ("t", 5), fenced)]
+    answer = WriteTxnMarkersResponse(
+        markers=[
+            WritableTxnMarkerResult(
+                producer_id=producer,
+                topics=[
+                    WritableTxnMarkerTopicResult(
+                        name=topic,
+                        partitions=[WritableTxnMarkerPartitionResult(partition_index=index, error_code=code)],
+                    )
+                ],
+            )
+            for producer, (topic, index), code in entries
+        ]
+    )
+
+    async def request(*_: object) -> WriteTxnMarkersResponse:
+        await trio.lowlevel.checkpoint()
+        return answer
+
+    unused: Any = None
+    metadata: Any = SimpleNamespace(partition=lambda *_: SimpleNamespace(leader=2), image=SimpleNamespace(features={}))
+    peers: Any = SimpleNamespace(request=request)
+    markers = TransactionMarkers(BrokerId(1), metadata, unused, peers)
+    marker = Marker(producer=TransactionalProducer(producer_id=7, producer_epoch=0), coordinator_epoch=9, commit=True)
+    assert trio.run(markers.write_markers, marker, (("t", 0), ("t", 1))) == {
+        ("t", 0): moved,
+        ("t", 1): ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
 
 
 def test_offsets_of_many_groups_are_as_stable_as_asked() -> None:
