@@ -167,7 +167,10 @@ class Sender:
             if self._acks == 0:
                 connection.submit_without_response(request, version)
                 self._begun(node_id, batches)
-                self._loop.nursery.start_soon(self._hand_over, node_id, connection, batches)
+                known = [(batch.partition, cluster_metadata.leader(batch.partition)) for batch in batches]
+                epochs = [(partition, leader[1]) for partition, leader in known if leader is not None]
+                awaited = self._client.silence.sent(connection, node_id, epochs)
+                self._loop.nursery.start_soon(self._hand_over, awaited, connection, batches)
                 return
             pending = connection.submit(request, version)
         except KafkaError as error:
@@ -192,11 +195,14 @@ class Sender:
         self.counters.ended(latency_ms, self._client.now_ms)
         self.wake()
 
-    async def _hand_over(self, node_id: int, connection: RpcConnection, batches: list[ProducerBatch]) -> None:
+    async def _hand_over(
+        self, awaited: Awaited[Watched], connection: RpcConnection, batches: list[ProducerBatch]
+    ) -> None:
         """Settles the batches of a request without an answer as soon as the transport has taken its bytes, as Kafka.
 
         Until then they use memory and count as in flight: a broker that reads nothing would otherwise cost memory
-        without a bound, and a producer that closes would drop them.
+        without a bound, and a producer that closes would drop them. As a request without an answer, it is given up when
+        another broker leads meanwhile.
         """
         timeout_ms = self._client.request_timeout_ms
         try:
@@ -210,7 +216,8 @@ class Sender:
             for batch in batches:
                 self._settle(batch, ErrorCode.NONE)
         finally:
-            self._ended(node_id, None)
+            self._client.silence.ended(awaited)
+            self._ended(awaited.node_id, None)
 
     # --- answers
 

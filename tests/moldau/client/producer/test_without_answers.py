@@ -116,6 +116,23 @@ def test_a_broker_that_reads_nothing_is_given_up():
     simulate(scenario)
 
 
+def test_a_silent_broker_is_left_when_another_one_leads():
+    """The records waited for ``request.timeout.ms``, although the other brokers had named a new leader long before."""
+
+    async def scenario(cluster, part, open_producer):
+        async with open_producer(request_timeout_ms=30_000) as producer:
+            await (await producer.send("t", VALUE))
+            leader(cluster).pause()
+            waiting = [await producer.send("t", VALUE) for _ in range(50)]
+            await trio.sleep(2)
+            cluster.move("t", 0, 2)
+            with trio.fail_after(5):
+                await waiting[-1]
+            assert len(part.values()) > 1, "what the connection could not take goes to the new leader"
+
+    simulate(scenario)
+
+
 def test_a_connection_that_the_broker_closed_takes_no_records():
     """No answer is received there, so that only the second request after the close failed: the first one was lost.
 
