@@ -53,6 +53,27 @@ def test_failed_attempts_pause_longer_and_longer():
     with_client(scenario, **{"reconnect.backoff.ms": "50", "reconnect.backoff.max.ms": "1000"})
 
 
+def test_a_connection_ends_the_count_of_failures():
+    """After it the first pause is the shortest one again, as with Kafka's clients (KIP-144)."""
+
+    async def scenario(world, cluster, client):
+        attempts = []
+        client.opening_failed = lambda address, error: attempts.append(trio.current_time())
+        for _ in range(3):
+            cluster.kill_broker(1)
+            attempts.clear()
+            while len(attempts) < 10:
+                client.connection_nowait(1)
+                await trio.sleep(0.01)
+            assert attempts[1] - attempts[0] < 0.2
+            assert attempts[9] - attempts[8] > 0.7
+            cluster.start_broker(1)
+            with trio.fail_after(5):
+                await client.connection(1)
+
+    with_client(scenario, **{"reconnect.backoff.ms": "50", "reconnect.backoff.max.ms": "1000"})
+
+
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_broker_that_was_unknown_is_connected_to(waits):
     """An attempt without an address ends, and does not stand in the way of the next one."""

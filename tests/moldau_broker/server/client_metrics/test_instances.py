@@ -148,6 +148,19 @@ def test_silent_and_surplus_instances_free_their_series() -> None:
     assert (len(known), known.budget.used) == (0, 0)
 
 
+def test_a_changed_subscription_keeps_the_series() -> None:
+    """Their room is given back once, when the instance is forgotten."""
+    known = instances(ALL)
+    known.get(ID, CLIENT, 0)
+    assert known.series(ID).store([point(1), point(2)]) == 0
+    for changes in range(3):
+        known.replace_subscriptions([ALL])
+        known.get(ID, CLIENT, 1 + changes)
+        assert (len(known.series(ID)), known.budget.used) == (2, 2)
+    known.expire(70_000)
+    assert known.budget.used == 0
+
+
 def test_changes_add_up_and_values_replace() -> None:
     series = ClientSeries(Budget())
     for value in (2.0, 3.0):
