@@ -76,3 +76,46 @@ def test_a_reader_goes_on_without_its_follower(trouble: str) -> None:
         offsets = run_world(lambda world: read(world, counts, trouble), 3)
     assert offsets == list(range(10))
     assert counts[Situation.FOLLOWER_READ] < 20
+
+
+async def read_beside(world: World) -> float:
+    """Reads a partition without its follower, then another one too; returns how long a record of the first takes."""
+    cluster = SimulatedCluster(world, ClusterShape(racks=True, settings=SETTINGS))
+    cluster.start_all()
+    await cluster.wait_healthy(60)
+    sender = world.node("sender").environment
+    await cluster.create_topic(sender, TOPIC, 6, {})
+    servers = {"bootstrap.servers": cluster.bootstrap}
+    async with (
+        Producer({**servers, "linger.ms": 0}, environment=sender) as producer,
+        Consumer(
+            {**servers, "auto.offset.reset": "earliest", "client.rack": f"rack-{RACK}"},
+            environment=world.node("reader").environment,
+        ) as consumer,
+    ):
+        infos = await consumer.partitions_for(TOPIC)
+        leader = next(each.leader for each in infos if each.leader not in (RACK, -1))
+        first, second = [(TOPIC, each.partition) for each in infos if each.leader == leader][:2]
+
+        async def arrives() -> float:
+            begun = trio.current_time()
+            await producer.send(TOPIC, b"next", partition=first[1])
+            with trio.fail_after(60):
+                while not any(batch.topic_partition == first for batch in await consumer.poll(500)):
+                    pass
+            return trio.current_time() - begun
+
+        consumer.assign([first, second])
+        consumer.pause(second)
+        await arrives()
+        world.network.cut_between(["reader"], [cluster.host(RACK)])
+        await arrives()
+        consumer.pause(first)
+        await trio.sleep(2)  # the long poll ends
+        consumer.resume(first, second)  # one fetch asks for both
+        return await arrives()
+
+
+def test_a_partition_beside_it_sends_no_reader_back() -> None:
+    """A fetch names no rack while one of its partitions must be read from the leader (KIP-392)."""
+    assert run_world(read_beside, 3) < 1
