@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from moldau.consumer.core.values import ConsumedBatch
     from moldau.records import Record
 
+    _Place = tuple[PartitionPosition | None, int]
+
 
 class Decoding:
     """The deserializers of one consumer, and the errors that its next polls raise."""
@@ -58,24 +60,26 @@ class Decoding:
     async def decode(self, taken: list[ConsumedBatch]) -> list[ConsumedBatch[Any, Any]]:
         """Returns the batches with deserialized keys and values.
 
-        A cancellation or an error of the registry sets all positions back.
+        A cancellation or an error of the registry sets all positions back, except those that the application has set
+        while a schema was looked up.
 
         Raises:
             RecordDeserializationError: the first record of all cannot be deserialized.
             RegistryError: the schema registry does not answer.
         """
         decoded: list[ConsumedBatch[Any, Any]] = []
+        places = {each.topic_partition: self._place_of(each) for each in taken}
         try:
             for batch in taken:
                 records = await self._decode_batch(batch)
                 if len(records) < len(batch.records):
-                    self._set_back(batch, len(records))
+                    self._set_back(batch, len(records), places)
                     batch = replace(batch, next_offset=batch.records[len(records)].offset)
                 if records:
                     decoded.append(replace(batch, records=cast("list[Record]", records)))
         except BaseException:
             for batch in taken:
-                self._set_back(batch, 0)
+                self._set_back(batch, 0, places)
             raise
         if not decoded:
             self.raise_pending()
@@ -114,11 +118,20 @@ class Decoding:
             except SchemaNeeded as further:
                 needed = further
 
-    def _set_back(self, batch: ConsumedBatch, index: int) -> None:
-        """Sets the position of a partition to a record of a batch, if the offset still means this record."""
+    def _place_of(self, batch: ConsumedBatch) -> _Place:
+        """Returns the position of a batch's partition, and its generation, which each seek changes."""
         position = self._position_in(batch.cluster, batch.topic_partition)
-        if position is not None:
+        return position, -1 if position is None else position.generation
+
+    def _set_back(self, batch: ConsumedBatch, index: int, places: dict[TopicPartition, _Place]) -> None:
+        """Sets the position of a partition to a record of a batch, if the offset still means this record.
+
+        The application may have set the position meanwhile, or given the partition up: that holds.
+        """
+        position = self._position_in(batch.cluster, batch.topic_partition)
+        if position is not None and self._place_of(batch) == places[batch.topic_partition]:
             position.seek(batch.records[index].offset, batch.leader_epoch)
+            places[batch.topic_partition] = self._place_of(batch)
 
     def _position_in(self, cluster: int, partition: TopicPartition) -> PartitionPosition | None:
         """Returns the position of a partition that is assigned, unless the consumer has left the cluster meanwhile."""

@@ -1,9 +1,10 @@
-"""Goal: what deserializers leave to a later poll is forgotten when the consumer goes to another cluster.
+"""Goal: deserializers set no position back that has moved elsewhere meanwhile: by a seek, or to another cluster.
 
-Method: the decoding alone, with positions that leave their cluster while a schema is looked up.
+Method: the decoding alone, with positions that leave their cluster, or move by a seek, while a schema is looked up.
 """
 
 import contextlib
+from dataclasses import replace
 
 import pytest
 import trio
@@ -15,7 +16,7 @@ from moldau.consumer.decoding import Decoding
 from moldau.records import Record
 from moldau.serialization.core.values import RecordDeserializationError, RegistryError, SchemaNeeded
 
-T0 = TopicPartition("t", 0)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Lookups:
@@ -80,3 +81,30 @@ def test_a_bad_record_is_reported_in_its_own_cluster(leaves):
         decoding.raise_pending()
     with contextlib.nullcontext() if leaves else pytest.raises(RecordDeserializationError):
         decoding.raise_pending()
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_seek_during_a_lookup_holds(is_new):
+    """The application may also have assigned the partition again."""
+
+    def moved(positions):
+        if is_new:
+            positions.assign([])
+            positions.assign([T0])
+        positions.by_partition[T0].seek(70)
+
+    positions, decoding = decoding_of(moved)
+    with pytest.raises(RegistryError):
+        trio.run(decoding.decode, [batch(10, b"good", b"unknown")])
+    assert positions.by_partition[T0].offset == 70
+
+
+def test_a_lookup_that_fails_sets_every_partition_back():
+    """A position that was set back to a bad record goes back to the first one."""
+    positions, decoding = decoding_of(lambda _: None)
+    positions.assign([T0, T1])
+    positions.by_partition[T1].seek(12)
+    others = replace(batch(10, b"unknown"), partition=1)
+    with pytest.raises(RegistryError):
+        trio.run(decoding.decode, [batch(10, b"good", b"bad"), others])
+    assert [each.offset for each in positions.by_partition.values()] == [10, 10]
