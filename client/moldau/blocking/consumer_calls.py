@@ -87,6 +87,8 @@ class ConsumerCalls:
     def _put_back(self, batches: Iterable[ConsumedBatch[Any, Any]]) -> None:
         """Sets positions back before records that were taken but did not reach the caller."""
         for batch in batches:
+            if not batch.records:  # an interceptor has hidden them
+                continue
             first, epoch = batch.records[0].offset, batch.leader_epoch
             with contextlib.suppress(LookupError):  # the partition or the cluster of the batch was left
                 self._consumer.seek(batch.topic_partition, first, leader_epoch=epoch, cluster=batch.cluster)

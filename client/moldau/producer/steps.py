@@ -220,9 +220,12 @@ def offsets_behind(
 def rewind(consumer: Positioned, batches: Iterable[ConsumedBatch[Any, Any]]) -> None:
     """Sets positions back before records whose transaction did not commit.
 
-    Positions of partitions and clusters that the consumer has left are not set.
+    Positions of partitions and clusters that the consumer has left are not set, nor those behind records that an
+    interceptor has hidden, all of a batch.
     """
     for batch in batches:
+        if not batch.records:
+            continue
         first, epoch = batch.records[0].offset, batch.leader_epoch
         with contextlib.suppress(LookupError):
             consumer.seek(batch.topic_partition, first, leader_epoch=epoch, cluster=batch.cluster)

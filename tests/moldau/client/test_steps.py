@@ -5,6 +5,7 @@ its offsets would cover records whose effect may be lost.
 """
 
 import contextlib
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -91,6 +92,19 @@ def test_a_failed_step_aborts_and_goes_back(at):
     assert client.calls[-3:] == [at, "seek 4 3", "abort"]
     client.errors.clear()
     assert step(steps, client) == 1
+
+
+def test_hidden_records_keep_no_step_from_its_abort():
+    """An interceptor has hidden all records of the first batch."""
+    client = Client(offsets=AbortableTransactionError(ErrorCode.INVALID_RECORD, "refused"))
+    client.poll = partial(polled_with_hidden, client)
+    with pytest.raises(AbortableTransactionError):
+        step(Steps(), client)
+    assert client.calls[-3:] == ["offsets", "seek 4 3", "abort"]
+
+
+async def polled_with_hidden(client, *arguments):
+    return [replace(BATCH, partition=1, records=[]), BATCH]
 
 
 def test_positions_of_another_cluster_stay():

@@ -8,12 +8,17 @@ import contextlib
 import signal
 import threading
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 import trio
 
 from moldau.blocking import portal as portal_module
+from moldau.blocking.consumer_calls import ConsumerCalls
 from moldau.blocking.portal import Call, Portal
+from moldau.cluster.metadata import TopicPartition
+from moldau.consumer import ConsumedBatch
+from moldau.records import Record
 
 WAIT_S = 120
 
@@ -125,6 +130,34 @@ def test_an_answer_that_was_there_before_is_undone():
     assert (records.position, call.is_over.is_set()) == (10, False)
     call.give_up()
     assert (records.position, call.is_over.is_set()) == (0, True)
+
+
+class Seeks:
+    """Notes seeks."""
+
+    def __init__(self) -> None:
+        self.seeks: list[tuple[TopicPartition, int]] = []
+
+    def seek(self, partition: TopicPartition, offset: int, **_: object) -> None:
+        self.seeks.append((partition, offset))
+
+
+def test_hidden_records_keep_no_others_from_being_put_back():
+    """An interceptor has hidden all records of the first partition; an undo that raises would end the trio thread."""
+    shown = ConsumedBatch(
+        topic="t", partition=1, records=[Record(4, 0, None, b"x")], next_offset=5, leader_epoch=3, high_watermark=5
+    )
+    calls = ConsumerCalls()
+    calls._consumer = consumer = Seeks()
+
+    async def poll() -> list[ConsumedBatch]:
+        return [replace(shown, partition=0, records=[]), shown]
+
+    call = Call(poll, calls._put_back)
+    trio.run(call.run)
+    call.give_up()
+    assert call.is_over.is_set()
+    assert consumer.seeks == [(TopicPartition("t", 1), 4)]
 
 
 def test_a_call_that_failed_has_nothing_to_undo():
