@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import base64
 import random
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moldau.protocol.codec import encode
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
 from moldau.protocol.messages.describe_delegation_token import (
@@ -139,6 +141,22 @@ def test_the_life_of_a_token() -> None:
         cluster.apply(records)
     assert cluster.renew(token).error_code == ErrorCode.DELEGATION_TOKEN_NOT_FOUND
     assert not cluster.described().tokens
+
+
+@pytest.mark.parametrize("usual_ms", [DAY, (1 << 63) - 1])
+@pytest.mark.parametrize("max_lifetime_ms", [-1, (1 << 63) - 1 - BEGIN // 2])
+def test_a_life_without_a_limit_fits_answers(max_lifetime_ms: int, usual_ms: int) -> None:
+    """Both keys of the configuration may be the greatest long."""
+    settings = replace(
+        SETTINGS, delegation_token_max_lifetime_ms=(1 << 63) - 1, delegation_token_expiry_time_ms=usual_ms
+    )
+    cluster = Cluster(settings=settings)
+    token = cluster.create(max_lifetime_ms=max_lifetime_ms)
+    assert token.max_timestamp_ms == (1 << 63) - 1
+    assert token.expiry_timestamp_ms == min(BEGIN + usual_ms, token.max_timestamp_ms)
+    cluster.now_ms += 1_000
+    for answer in (token, cluster.described(), cluster.renew(token), cluster.expire(token, period_ms=(1 << 63) - 1)):
+        assert encode(answer, 2)
 
 
 @pytest.mark.parametrize("period_ms", [-1, 0, 2 * DAY, (1 << 63) - 1])

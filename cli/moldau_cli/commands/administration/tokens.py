@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -25,8 +25,13 @@ Hmac = Annotated[
     str, typer.Option("--hmac", metavar="BASE64", help="The token's secret; - reads it from standard input.")
 ]
 
+_DATES_END_MS: Final = 253_402_300_800_000
+"""The beginning of the year 10000, which no date can name."""
+
 
 def _time(time_ms: int) -> str:
+    if time_ms >= _DATES_END_MS:
+        return "after 9999-12-31T23:59:59+00:00"  # the configuration may set no limit in practice
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
 
 

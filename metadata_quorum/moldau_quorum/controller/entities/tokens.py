@@ -18,6 +18,7 @@ from moldau.protocol.messages.describe_delegation_token import (
 )
 from moldau.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
 from moldau.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
+from moldau.runtime.config.declaration import LONG_MAX
 from moldau_quorum.controller.context import SLICE_RECORDS, Context, RefusedError, Result
 from moldau_quorum.metadata.delegation_tokens import (
     USER_TYPE,
@@ -93,6 +94,7 @@ def create_token(
         )
     longest_ms = settings.delegation_token_max_lifetime_ms
     life_ms = longest_ms if request.max_lifetime_ms <= 0 else min(request.max_lifetime_ms, longest_ms)
+    max_ms = min(now_ms + life_ms, LONG_MAX)  # the greatest life that can be configured ends after all times
     token_id = base64.urlsafe_b64encode(context.new_uuid().bytes).decode().rstrip("=")
     record = DelegationTokenRecord(
         token_id=token_id,
@@ -102,8 +104,8 @@ def create_token(
             dict.fromkeys(f"{renewer.principal_type}:{renewer.principal_name}" for renewer in request.renewers)
         ),
         issue_ms=now_ms,
-        max_ms=now_ms + life_ms,
-        expiry_ms=now_ms + min(life_ms, settings.delegation_token_expiry_time_ms),
+        max_ms=max_ms,
+        expiry_ms=min(max_ms, now_ms + settings.delegation_token_expiry_time_ms),
     )
     owner_type, _, owner_name = owner.partition(":")
     return Result(
