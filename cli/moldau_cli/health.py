@@ -1,7 +1,7 @@
 """Judges a cluster by what its brokers and its quorum report, the most serious first. Pure.
 
-``failing`` means that some clients are not served now: a partition has no leader or refuses acks=all, or the quorum has
-no leader. ``degraded`` means that one more failure may have such an effect.
+``failing`` means that some clients are not served now: a partition has no leader or refuses acks=all, a leader does not
+answer, or the quorum has no leader. ``degraded`` means that one more failure may have such an effect.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.errors import ErrorCode
 from moldau.values import low_mark_bytes
+from moldau_cli.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from moldau.admin import LogDirDescription, QuorumDescription, QuorumReplica, TopicDescription
 
-FAILING: Final = ("no-quorum-leader", "offline", "under-min-isr")
+FAILING: Final = ("no-quorum-leader", "offline", "under-min-isr", "leader-silent")
 VOTER_LAG_MAX: Final = 1_000
 """Records of the metadata log that a voter may lack; one more snapshot or restart explains fewer."""
 VOTER_SILENCE_MS_MAX: Final = 3_000
@@ -28,11 +29,13 @@ KINDS: Final = (
     "voter-down",
     "voter-lags",
     "broker-down",
+    "broker-silent",
     "log-dir-failed",
     "log-dir-nearly-full",
     "under-replicated",
 )
 _NONE: Final[Mapping[int, Sequence[LogDirDescription]]] = MappingProxyType({})
+_ALL_ANSWER: Final[Mapping[int, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,7 @@ def judge(
     brokers: Sequence[int],
     fenced: Sequence[int] = (),
     log_dirs: Mapping[int, Sequence[LogDirDescription]] = _NONE,
+    silent: Mapping[int, str] = _ALL_ANSWER,
 ) -> list[Problem]:
     """Returns the problems, ordered by ``KINDS``.
 
@@ -61,8 +65,9 @@ def judge(
         brokers: The brokers in service.
         fenced: Brokers that are registered and not in service, as far as the cluster names them.
         log_dirs: The log directories of the brokers that describe them.
+        silent: Brokers in service that did not answer, with the reason.
     """
-    problems = _of_quorum(quorum)
+    problems = _of_quorum(quorum) + _of_silent(topics, silent)
     missing: dict[int, int] = dict.fromkeys(fenced, 0)
     for name, topic in sorted(topics.items()):
         for partition in topic.partitions:
@@ -90,6 +95,18 @@ def judge(
                 detail = f"{directory.path}: {directory.usable_bytes:,} of {directory.total_bytes:,} bytes are usable"
                 problems.append(Problem(kind="log-dir-nearly-full", subject=f"broker {broker}", detail=detail))
     return sorted(problems, key=lambda problem: KINDS.index(problem.kind))
+
+
+def _of_silent(topics: Mapping[str, TopicDescription], silent: Mapping[int, str]) -> list[Problem]:
+    leaders = [partition.leader for topic in topics.values() for partition in topic.partitions] if silent else []
+    problems = []
+    for broker, reason in sorted(silent.items()):
+        led = leaders.count(broker)
+        kind, detail = (
+            ("leader-silent", f"leads {counted(led, 'partition')}, and {reason}") if led else ("broker-silent", reason)
+        )
+        problems.append(Problem(kind=kind, subject=f"broker {broker}", detail=detail))
+    return problems
 
 
 def _of_quorum(quorum: QuorumDescription) -> list[Problem]:

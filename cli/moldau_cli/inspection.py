@@ -23,11 +23,18 @@ if TYPE_CHECKING:
         QuorumDescription,
         TopicDescription,
     )
+    from moldau.cluster.metadata import BrokerNode
     from moldau_cli.health import Problem
     from moldau_cli.operations.refused_logins import Refusals
 
-LOG_DIRS_S: Final = 2.0
-"""How long a broker may take to describe its log directories; the verdict goes without those of a late one."""
+LOG_DIRS_S: Final = 3.0
+"""How long a broker may take to describe its log directories, in seconds; a later one does not answer its clients."""
+_ANSWERS: Final = (
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.UNSUPPORTED_VERSION,
+    ErrorCode.BROKER_NOT_AVAILABLE,
+)
+"""Errors of a broker that answers, or has just gone; in the second case its partitions say so."""
 QUORUM_S: Final = 5.0
 """How long brokers may take to reach the active controller; after that the verdict says that there is none."""
 BROKERS_AT_ONCE: Final = 8
@@ -77,10 +84,10 @@ async def inspect_cluster(admin: Admin, quorum_admin: Admin | None = None) -> In
     ]
     min_isr = await _min_isr(admin, short)
     brokers = [broker.node_id for broker in cluster.brokers]
-    log_dirs = await _log_dirs(admin, brokers)
-    refusals = await ask_brokers(admin, cluster.brokers)
+    log_dirs, silent = await _log_dirs(admin, cluster.brokers)
+    refusals = await ask_brokers(admin, [broker for broker in cluster.brokers if broker.node_id not in silent])
     quorum = await ask_quorum(quorum_admin or admin)  # last, because it may hold up the connection
-    problems = judge(topics, min_isr, quorum, brokers, cluster.fenced, log_dirs)
+    problems = judge(topics, min_isr, quorum, brokers, cluster.fenced, log_dirs, silent)
     return Inspection(problems=problems, cluster=cluster, quorum=quorum, topics=topics, refusals=refusals)
 
 
@@ -116,20 +123,29 @@ async def ask_quorum(admin: Admin) -> QuorumDescription:
     return QuorumDescription(leader_id=-1, leader_epoch=-1, high_watermark=-1, voters=(), observers=())
 
 
-async def _log_dirs(admin: Admin, brokers: Sequence[int]) -> dict[int, list[LogDirDescription]]:
-    """Returns the log directories of the brokers that answer in time."""
+async def _log_dirs(
+    admin: Admin, brokers: Sequence[BrokerNode]
+) -> tuple[dict[int, list[LogDirDescription]], dict[int, str]]:
+    """Returns the log directories of the brokers that answer in time, and why the others are taken for silent."""
     found: dict[int, list[LogDirDescription]] = {}
+    silent: dict[int, str] = {}
     limit = trio.CapacityLimiter(BROKERS_AT_ONCE)
 
-    async def ask(broker: int) -> None:
+    async def ask(broker: BrokerNode) -> None:
         async with limit:
-            with trio.move_on_after(LOG_DIRS_S):
+            with trio.move_on_after(LOG_DIRS_S) as patience:
                 try:
-                    found.update(await admin.describe_log_dirs([broker], partitions=[]))
-                except KafkaError:
-                    return  # a broker that has just gone; its partitions say so
+                    found.update(await admin.describe_log_dirs([broker.node_id], partitions=[]))
+                except KafkaError as error:
+                    if error.code not in _ANSWERS:
+                        silent[broker.node_id] = f"cannot be used at {broker.host}:{broker.port}: {error}"
+            if patience.cancelled_caught:
+                silent[broker.node_id] = (
+                    f"gives no answer at {broker.host}:{broker.port} within {LOG_DIRS_S:g} s, although the cluster has "
+                    "it in service: it hangs, or this machine cannot use its listener (address, firewall, certificate)"
+                )
 
     async with trio.open_nursery() as nursery:
         for broker in brokers:
             nursery.start_soon(ask, broker)
-    return found
+    return found, silent

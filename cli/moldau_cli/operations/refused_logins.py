@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from moldau import Admin
+    from moldau.admin import ConfigEntry, ConfigResource
     from moldau.cluster.metadata import BrokerNode
 
 ANSWER_S: Final = 2.0
@@ -124,12 +125,14 @@ async def _addresses(admin: Admin, brokers: Sequence[BrokerNode]) -> dict[int, s
     from moldau_cli.operations.partial import results_of
 
     resources = {ConfigResource(type=ResourceType.BROKER, name=str(one.node_id)): one for one in brokers}
-    try:
-        found = await admin.describe_configs(resources) if resources else {}
-    except AdminError as error:
-        found = results_of(error, dict)
-    except KafkaError:
-        found = {}
+    found: Mapping[ConfigResource, Mapping[str, ConfigEntry]] = {}
+    with trio.move_on_after(ANSWER_S):  # a broker that answers nothing would hold up the counts of the others
+        try:
+            found = await admin.describe_configs(resources) if resources else {}
+        except AdminError as error:
+            found = results_of(error, dict)
+        except KafkaError:
+            pass
     addresses: dict[int, str] = {}
     for resource, entries in found.items():
         broker, entry = resources[resource], entries.get("metrics.listener")

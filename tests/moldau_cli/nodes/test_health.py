@@ -98,3 +98,15 @@ def test_a_disk_that_is_nearly_full_is_named_before_it_fails():
         ("log-dir-nearly-full", "/d0: 49 of 1,000 bytes are usable")
     ]
     assert verdict(found) == "degraded"
+
+
+def test_a_broker_in_service_that_gives_no_answer_is_named():
+    """The verdict on a broker that hung, or whose certificate had expired, was healthy."""
+    whole = topic(partition(0, 1, (1, 2, 3)), partition(1, 1, (1, 2, 3)), partition(2, 2, (1, 2, 3)))
+    found = judge(whole, {}, quorum(), [1, 2, 3], (), {}, {3: "gives no answer", 1: "gives no answer"})
+    assert [(problem.kind, problem.subject, problem.detail) for problem in found] == [
+        ("leader-silent", "broker 1", "leads 2 partitions, and gives no answer"),
+        ("broker-silent", "broker 3", "gives no answer"),
+    ]
+    assert verdict(found) == "failing"
+    assert verdict(found[1:]) == "degraded"

@@ -3,6 +3,8 @@
 Method: a simulated cluster whose client is cut off from one of two brokers; the cluster itself stays whole.
 """
 
+import re
+
 import pytest
 import trio
 
@@ -13,6 +15,7 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli.commands.groups.consumer import _describe
 from moldau_cli.console.data import groups as pages
 from moldau_cli.console.identities import open_identity
+from moldau_cli.inspection import LOG_DIRS_S, inspect_cluster
 from moldau_cli.operations.partial import (
     LISTING_S,
     OFFSETS_S,
@@ -74,6 +77,7 @@ async def scenario(cluster):
         seen["APIs"] = await timed(lambda: ask_api_versions(admin))
         seen["APIs of one"] = await timed(lambda: ask_api_versions(admin, [SILENT]))
         seen["directories"] = await timed(lambda: ask_log_dirs(admin, [SILENT]))
+        seen["verdict"] = await timed(lambda: inspect_cluster(admin))
         near = next(group for group, broker in seen["coordinators"].items() if broker != SILENT)
         seen["group"] = await timed(lambda: _describe(admin, near))
         async with open_identity(SERVERS, environment) as identity:
@@ -142,6 +146,16 @@ def test_brokers_are_listed_without_the_bytes_of_one(seen):
     (directories, failures), took_s = seen["directories"]
     assert (directories, list(failures)) == ({}, ["broker 2"])
     assert took_s < OFFSETS_S + 2
+
+
+def test_the_verdict_names_the_broker(seen):
+    """It was healthy, after a minute: the broker's configuration was waited for."""
+    found, took_s = seen["verdict"]
+    assert found.verdict == "failing"
+    (problem,) = found.problems
+    assert (problem.kind, problem.subject) == ("leader-silent", "broker 2")
+    assert re.match(r"leads \d+ partitions, and gives no answer at b2:9092 within 3 s", problem.detail)
+    assert took_s < LOG_DIRS_S + 2
 
 
 def test_apis_of_other_brokers_are_shown(seen):

@@ -123,6 +123,22 @@ def test_configurations_are_asked_for_once_a_minute():
     assert asked == [["1", "2"], ["1", "2"], ["1"], ["1", "2"]]
 
 
+def test_brokers_that_give_no_answer_hold_up_no_verdict():
+    """It waited a minute for the configuration of a broker that hung."""
+
+    class Client:
+        async def describe_configs(self, resources):
+            await trio.sleep_forever()
+
+    async def main():
+        began_s = trio.current_time()
+        found = await ask_brokers(Client(), [SimpleNamespace(node_id=1, host="b")])
+        return found, trio.current_time() - began_s
+
+    found, took_s = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert (found.is_known, round(took_s)) == (False, round(asking.ANSWER_S))
+
+
 def test_nodes_without_security_show_nothing():
     found = Refusals(by_node={1: []})
     assert (found.is_known, found.total, found.of(1), found.text()) == (False, 0, None, "")

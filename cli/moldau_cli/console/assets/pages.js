@@ -9,7 +9,7 @@ const VERDICTS = {
 };
 const KINDS = {
   "no-quorum-leader": "No controller leads", offline: "Partition without a leader", "under-min-isr": "Refuses acks=all",
-  "voter-down": "Controller is down", "voter-lags": "Controller lags", "broker-down": "Broker is down", "log-dir-failed": "Log directory failed", "log-dir-nearly-full": "Disk is nearly full", "under-replicated": "Replica out of sync",
+  "voter-down": "Controller is down", "voter-lags": "Controller lags", "broker-down": "Broker is down", "leader-silent": "Leader does not answer", "broker-silent": "Broker does not answer", "log-dir-failed": "Log directory failed", "log-dir-nearly-full": "Disk is nearly full", "under-replicated": "Replica out of sync",
 };
 
 function overview(seen) {
@@ -19,7 +19,7 @@ function overview(seen) {
     h("section", { class: `verdict ${kind}`, "aria-live": "polite" },
       h("h1", {}, `The cluster is ${seen.verdict}.`), h("p", {}, sentence)),
     shown.length ? h("section", { class: "card" }, h("h2", {}, `${number(seen.problem_count)} ${seen.problem_count === 1 ? "problem" : "problems"}, the most serious first`),
-      h("ul", { class: "problems" }, shown.map((problem) => h("li", {}, badge(KINDS[problem.kind] ?? problem.kind, ["no-quorum-leader", "offline", "under-min-isr"].includes(problem.kind) ? "bad" : "warn"), h("span", {}, h("strong", {}, problem.subject), " ", problem.detail)))),
+      h("ul", { class: "problems" }, shown.map((problem) => h("li", {}, badge(KINDS[problem.kind] ?? problem.kind, ["no-quorum-leader", "offline", "under-min-isr", "leader-silent"].includes(problem.kind) ? "bad" : "warn"), h("span", {}, h("strong", {}, problem.subject), " ", problem.detail)))),
       seen.problem_count > shown.length ? h("p", { class: "quiet" }, `and ${number(seen.problem_count - shown.length)} more`) : null) : null,
     session.local ? h("a", { class: "card invite", href: "#/replication" }, h("strong", {}, "New here? See replication at work."), h("span", {}, "Kill a broker and watch another one take over, write by write.")) : null,
     h("section", { class: "facts" },
