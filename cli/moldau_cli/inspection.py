@@ -106,7 +106,7 @@ async def _min_isr(admin: Admin, short: Sequence[ConfigResource]) -> dict[str, i
     return {one.name: int(entries["min.insync.replicas"].value or 1) for one, entries in configs.items()}
 
 
-async def ask_quorum(admin: Admin) -> QuorumDescription:
+async def ask_quorum(admin: Admin, within_s: float = QUORUM_S) -> QuorumDescription:
     """Returns the quorum; one without a leader and voters if no broker reaches the active controller in time.
 
     Raises:
@@ -114,7 +114,7 @@ async def ask_quorum(admin: Admin) -> QuorumDescription:
     """
     from moldau.admin import QuorumDescription
 
-    with trio.move_on_after(QUORUM_S):
+    with trio.move_on_after(within_s):
         try:
             return await admin.describe_quorum()
         except KafkaError as error:

@@ -28,7 +28,7 @@ LOOK_S: Final = 3.0
 NEXT_LOOK_S: Final = 10.0
 NO_LEADER: Final = (
     "the brokers reach no controller that leads the quorum, so nothing can be changed: start controllers until a "
-    "majority runs; the command waits, and Ctrl-C ends it"
+    "majority runs that has its data; the command waits, and Ctrl-C ends it"
 )
 
 

@@ -7,6 +7,7 @@ import json
 
 import pytest
 import trio
+import trio.testing
 
 from moldau.admin import ClusterDescription, QuorumDescription, QuorumReplica
 from moldau_cli.commands.administration import quorum
@@ -46,3 +47,29 @@ def test_a_voter_that_is_down_does_not_look_caught_up(monkeypatch, leader_id, an
     words = {True: "yes", False: "no", None: "-"}
     rows = run_command("quorum", "status").stdout.splitlines()[2:]
     assert [row.split()[-1] for row in rows] == [words[one] for one in answers]
+
+
+def test_a_quorum_without_a_leader_is_reported_soon(monkeypatch):
+    """The guide to disasters begins with this command; it waited a minute, and spoke of a change."""
+
+    class Lost(Quorum):
+        async def describe_quorum(self):
+            await trio.sleep_forever()
+
+    took_s = []
+
+    def run(_, work):
+        async def timed():
+            began_s = trio.current_time()
+            try:
+                return await work(Lost([], -1))
+            finally:
+                took_s.append(trio.current_time() - began_s)
+
+        return trio.run(timed, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    monkeypatch.setattr(quorum, "with_admin", run)
+    done = run_command("quorum", "status")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("moldau: cluster c: the brokers reach no controller that leads the quorum. Start ")
+    assert took_s == [pytest.approx(quorum.LEADER_S)]

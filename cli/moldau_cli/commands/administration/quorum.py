@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -17,18 +17,31 @@ if TYPE_CHECKING:
 
 commands = typer.Typer(help="Inspect the metadata quorum, and change its voters and its leader.", rich_markup_mode=None)
 
+LEADER_S: Final = 10.0
+"""How long ``status`` waits for brokers to reach a leader, in seconds; an election takes fewer."""
+_NO_LEADER: Final = (
+    "the brokers reach no controller that leads the quorum. Start controllers until a majority runs that has its data: "
+    "the logs of controllers name the voters that do not answer (no-quorum-leader), and why others do not count "
+    "(quorum-message-ignored)"
+)
+
 
 @commands.command()
 def status(bootstrap_server: BootstrapServer = None) -> None:
     """Show leader, epoch, high watermark, and the lag of each replica of the metadata log.
 
     Brokers are observers; their lag is that of their last heartbeat. The lag of a replica that does not answer the
-    leader is that of its last answer.
+    leader is that of its last answer. Fails after 10 seconds if brokers answer, and reach no leader.
     """
     from moldau_cli.health import is_silent
+    from moldau_cli.inspection import ask_quorum
 
     async def work(admin: Admin) -> tuple[QuorumDescription, ClusterDescription]:
-        return await admin.describe_quorum(), await admin.describe_cluster()
+        cluster = await admin.describe_cluster()  # first: the other request may hold up the connection
+        found = await ask_quorum(admin, LEADER_S)
+        if found.leader_id < 0 and not found.voters:
+            raise CommandError(f"cluster {cluster.cluster_id}: {_NO_LEADER}")
+        return found, cluster
 
     quorum, cluster = with_admin(bootstrap_server, work)
     end = max((replica.log_end_offset for replica in quorum.voters), default=0)
