@@ -96,6 +96,9 @@ FAULTS = {
     "MoldauCertificateExpires": {
         'moldau_certificate_expires_seconds{instance="a",listener="SSL"}': "1000000+0x60",
     },
+    "MoldauCertificateExpired": {
+        'moldau_certificate_expires_seconds{instance="a",listener="SSL"}': "900+0x60",
+    },
     "MoldauBrokerStartsLong": {'kafka_server_kafkaserver_brokerstate{instance="a"}': "2+0x60"},
     "MoldauBrokerFenced": {'moldau_broker_fenced{instance="a"}': "1+0x60"},
     "MoldauIsrFlapping": {'kafka_server_replicamanager_isrshrinks_total{instance="a"}': "0+30x60"},
