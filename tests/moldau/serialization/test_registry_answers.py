@@ -436,3 +436,19 @@ def test_tasks_that_need_the_same_schema_share_one_request():
     assert sorted(results) == [(0, 5, late)] * 2 + [(1, 3, 1)] * 3 + [(2, 3, 2)] * 2
     assert sorted(slow.requests) == [0, 1, 2]
     assert lookups._turns == {}
+
+
+@pytest.mark.parametrize(
+    ("registers", "asked"),
+    [("true", "/subjects/flights-value/versions?normalize=true"), ("false", "/subjects/flights-value?normalize=true")],
+)
+def test_schemas_are_compared_in_normal_form(registers, asked):
+    """``normalize.schemas`` holds for the look-up of a schema, too: it is registered in normal form."""
+    answers = Answers()
+    config = {"normalize.schemas": "true", "auto.register.schemas": registers}
+    policy = SubjectPolicy(answers.registry, config)
+    with pytest.raises(SchemaNeeded) as caught:
+        policy.registered("flights-value", Schema(json.dumps(FLIGHT)))
+    with pytest.raises(RegistryError):
+        trio.run(answers.registry.resolve, caught.value.need)
+    assert answers.requests == [f"POST {asked}"]

@@ -51,6 +51,16 @@ def test_figures_of_two_looks(view):
     assert [row["problem"] for row in view.troubles] == ["under-replicated", "offline"]
 
 
+@pytest.mark.parametrize("ends", [(None, 50), (50, None)])
+def test_the_lag_of_a_group_needs_all_ends(ends):
+    """The lag of a partition whose end is not known may be the largest, wherever it stands among the others."""
+    places = [("t", 0), ("t", 1)]
+    groups = {"g": GroupSample(state="Stable", members=1, offsets=dict.fromkeys(places, 40))}
+    partitions = dict(zip(places, map(part, ends), strict=True))
+    view = Views().view(Sample(now_ms=0, brokers={1: "a:1"}, controller=1, partitions=partitions, groups=groups))
+    assert [row["lag"] for row in view.groups] == [None]
+
+
 def recorded(view, width, height):
     console = Console(record=True, width=width, height=height, file=io.StringIO(), force_terminal=True)
     console.print(screen(view, height=height))

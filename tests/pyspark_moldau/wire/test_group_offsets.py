@@ -3,8 +3,15 @@
 import pytest
 
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.find_coordinator import FindCoordinatorResponse
+from moldau.protocol.messages.offset_commit import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
 from pyspark_moldau.client_options import ClientOptions
 from pyspark_moldau.wire import group_offsets
+from pyspark_moldau.wire.cluster import Cluster
 from pyspark_moldau.wire.group_offsets import AGAIN_S, GroupOffsets
 
 BUSY, QUIET = ("t", 0), ("t", 1)
@@ -49,3 +56,29 @@ def test_offsets_of_a_partition_without_records_do_not_expire(clock, commits):
     clock[0] += AGAIN_S
     assert group.publish({BUSY: 2, QUIET: 7}), "also of a query that has nothing to read"
     assert found[4:] == [{BUSY: 2, QUIET: 7}]
+
+
+def test_a_broker_that_no_longer_coordinates_is_left(monkeypatch):
+    """NOT_COORDINATOR asks for FindCoordinator again: the group's partition of __consumer_offsets has moved."""
+    coordinators, asked = ["former", "present"], []
+
+    def find(self, request, version, response):
+        return FindCoordinatorResponse(host=coordinators.pop(0), port=1)
+
+    def ask(self, address, request, version, response):
+        asked.append(address[0])
+        code = ErrorCode.NONE if address[0] == "present" else ErrorCode.NOT_COORDINATOR
+        part = OffsetCommitResponsePartition(partition_index=0, error_code=code)
+        return OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="t", partitions=[part])])
+
+    def retry(self, what, attempt):
+        with pytest.raises(KafkaError):
+            attempt()
+        return attempt()
+
+    monkeypatch.setattr(Cluster, "ask_any", find)
+    monkeypatch.setattr(Cluster, "ask", ask)
+    monkeypatch.setattr(Cluster, "retry", retry)
+    group = GroupOffsets(ClientOptions(bootstrap=(("h", 1),)), "g")
+    assert group.publish({BUSY: 5})
+    assert asked == ["former", "present"]
