@@ -14,6 +14,7 @@ from moldau.share import ShareConsumer as TrioShareConsumer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from types import TracebackType
     from uuid import UUID
 
     from moldau.cluster.metadata import TopicPartition
@@ -62,14 +63,23 @@ class ShareConsumer(ShareCalls, AioClient, Generic[KeyOut, ValueOut]):
         await self._portal.open()
         return self
 
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Sends the acknowledgements, releases all other records, leaves the group and ends the thread.
+
+        After an exception pending work is dropped; it leaves the group even then.
+        """
+        self._begin_close()
+        await super().__aexit__(kind, error, traceback)
+
     async def close(self, timeout_ms: float = 30_000) -> None:
         """Sends the acknowledgements, releases all other records and leaves the group; idempotent.
 
         Takes at most ``timeout_ms``. An error of the callback is raised once the consumer is closed.
         """
         limit_ms = arguments.milliseconds("close", timeout_ms)
-        self._portal.check_closer()
-        self._is_closed = True
+        self._begin_close()
         await self._portal.shut(gives_up=False, closing=lambda opened: opened.close(limit_ms))
 
     async def unsubscribe(self) -> None:

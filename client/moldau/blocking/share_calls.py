@@ -27,6 +27,15 @@ class ShareCalls:
         """Returns whether another thread or task has closed the client, perhaps during the last call."""
         return self._is_closed
 
+    def _begin_close(self) -> None:
+        """Ends iteration, also that of another thread or task.
+
+        Raises:
+            RuntimeError: the caller cannot wait for the end of the client's thread.
+        """
+        self._portal.check_closer()
+        self._is_closed = True
+
     def subscribe(self, topics: Iterable[str]) -> None:
         """Joins the group for these topics; replaces an earlier subscription.
 

@@ -115,6 +115,54 @@ def test_a_loop_in_a_thread_ends(kind, reads):
     assert outcomes == ["ended", "ended"]
 
 
+@pytest.mark.parametrize(("kind", "reads"), READS)
+def test_a_loop_under_asyncio_ends_with_the_block(kind, reads):
+    """That of a share consumer ended in a RuntimeError, although ``close`` ended it in order."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        async with made(moldau.aio, kind) as consumer:
+            wanted(consumer)
+            begun = asyncio.Event()
+            noticing(consumer, lambda: loop.call_soon_threadsafe(begun.set))
+
+            async def read():
+                async for _ in iteration(consumer, reads):
+                    pass
+                return "ended"
+
+            reading = asyncio.create_task(read())
+            await begun.wait()
+        assert await reading == "ended"
+        assert await read() == "ended"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("kind", "reads"), READS)
+def test_a_loop_in_a_thread_ends_with_the_block(kind, reads):
+    begun, outcomes = threading.Event(), []
+
+    def read(consumer):
+        try:
+            for _ in iteration(consumer, reads):
+                pass
+        except RuntimeError as error:
+            outcomes.append(error)
+        else:
+            outcomes.append("ended")
+
+    with made(moldau.blocking, kind) as consumer:
+        wanted(consumer)
+        noticing(consumer, begun.set)
+        reader = threading.Thread(target=read, args=(consumer,))
+        reader.start()
+        assert begun.wait(WAIT_S)
+    reader.join(WAIT_S)
+    read(consumer)
+    assert outcomes == ["ended", "ended"]
+
+
 @pytest.mark.parametrize("kind", ["Producer", "Consumer", "ShareConsumer", "Admin"])
 def test_another_event_loop_cannot_close(kind):
     """Its task waited without end: only the loop that opened the client learns that the thread has ended."""
