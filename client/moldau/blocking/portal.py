@@ -307,13 +307,17 @@ class Portal(Generic[C]):
             RuntimeError: see ``check_closer``.
         """
         self.check_closer()
-        if self._ask_stop(gives_up=gives_up, closing=closing):
-            try:
+        try:
+            # An interrupt may come before this call returns: the thread may close the client by then.
+            runs = self._ask_stop(gives_up=gives_up, closing=closing)
+            if runs:
                 self._ended.wait()
-            except BaseException:
-                self._cancel()
+        except BaseException:
+            self._cancel()
+            if self._thread.is_alive():
                 self._ended.wait(INTERRUPTED_WAIT_S)  # a second interrupt leaves it
-                raise
+            raise
+        if runs:
             self._thread.join()
         self._raise_failure()
 

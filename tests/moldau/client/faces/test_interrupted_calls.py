@@ -294,6 +294,29 @@ def test_an_interrupted_close_gives_up_pending_work():
         opened.stop(gives_up=False)
 
 
+def test_an_interrupt_just_after_a_close_has_begun(monkeypatch):
+    """It left the client waiting for its pending work: the interrupt came before the thread began to wait."""
+    given_up = threading.Event()
+
+    async def close() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            given_up.set()
+
+    with closing_portal(close) as opened:
+        ask_stop = opened._ask_stop
+
+        def interrupted(**given: object) -> bool:
+            ask_stop(**given)
+            raise Interrupt
+
+        monkeypatch.setattr(opened, "_ask_stop", interrupted)
+        with pytest.raises(Interrupt):
+            opened.stop(gives_up=False)
+        assert given_up.wait(0), "the client has given up when the interrupt goes on"
+
+
 @pytest.mark.usefixtures("_interrupts")
 def test_a_client_runs_on_after_two_interrupts_of_close(monkeypatch):
     """Python 3.11 takes a thread for ended whose ``join`` was interrupted: a second close and the exit did nothing."""
