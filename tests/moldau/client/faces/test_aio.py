@@ -80,6 +80,40 @@ def test_a_timeout_cancels_a_call():
         asyncio.run(main(fake))
 
 
+def test_a_cancelled_call_has_ended_when_the_cancellation_goes_on():
+    """Else the next call of the task, a poll for example, would meet one that still runs."""
+    released, ended = threading.Event(), []
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        async with Admin(NOWHERE) as admin:
+            begun = asyncio.Event()
+
+            async def call():
+                loop.call_soon_threadsafe(begun.set)
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    with trio.CancelScope(shield=True):
+                        await trio.to_thread.run_sync(released.wait, WAIT_S)
+                    ended.append("ended")
+
+            calling = asyncio.create_task(admin._portal.call_async(call))
+            await begun.wait()
+            calling.cancel()
+            done = asyncio.ensure_future(asyncio.wait([calling]))
+            for _ in range(10):  # turns in which a task that waits for nothing else would go on
+                await asyncio.sleep(0)
+            went_on = done.done()
+            released.set()
+            await done
+            assert not went_on, "the cancellation waits for the end of the call"
+            assert calling.cancelled()
+            assert ended == ["ended"]
+
+    asyncio.run(main())
+
+
 def test_tasks_share_a_producer_beyond_its_queue():
     """More records than the queue holds; deliveries are awaited by other tasks, some of them twice."""
     count = HANDOVER_RECORDS_MAX // 2
