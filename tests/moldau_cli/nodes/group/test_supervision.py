@@ -129,6 +129,15 @@ def test_a_silent_process_is_killed_once() -> None:
     assert group.phase(1) is Phase.WAITING
 
 
+def test_each_silent_process_is_killed() -> None:
+    """Two that served since the same time counted as one: it was killed twice, and the other one hung on."""
+    group = serving(3, silence_ms=1000)
+    group.beat(0, 900)
+    assert group.on_timer(1000) == [Kill(index=1), Kill(index=2)]
+    group.beat(0, 2000)
+    assert group.on_timer(2000) == [Kill(index=1), Kill(index=2)], "one that beats at this time is let alone"
+
+
 def test_a_failed_group_kills_what_does_not_end() -> None:
     group = Group(count=2)
     group.begin(0)

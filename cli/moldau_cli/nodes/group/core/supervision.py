@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from moldau_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable
 
 RESTART_MIN_MS: Final = 250.0
 RESTART_MAX_MS: Final = 30_000.0
@@ -207,7 +207,8 @@ class Group:
         if self._kill_ms is not None:
             times.append(self._kill_ms)
         if self.silence_ms:
-            times += [process.beaten_ms + self.silence_ms for process in self._beating()]
+            serving = (process for process in self._processes if process.phase is Phase.SERVING)
+            times += [process.beaten_ms + self.silence_ms for process in serving]
         return min(times, default=None)
 
     def on_timer(self, now_ms: float) -> list[Effect]:
@@ -221,11 +222,8 @@ class Group:
             self._kill_ms = None
             effects += [Kill(index=index) for index, process in enumerate(self._processes) if process.runs]
         if self.silence_ms:
-            silent = [process for process in self._beating() if now_ms - process.beaten_ms >= self.silence_ms]
-            for process in silent:
-                process.beaten_ms = now_ms  # one kill is enough; its end follows
-                effects.append(Kill(index=self._processes.index(process)))
+            for index, process in enumerate(self._processes):
+                if process.phase is Phase.SERVING and now_ms - process.beaten_ms >= self.silence_ms:
+                    process.beaten_ms = now_ms  # one kill is enough; its end follows
+                    effects.append(Kill(index=index))
         return effects
-
-    def _beating(self) -> Collection[_Process]:
-        return [process for process in self._processes if process.phase is Phase.SERVING]
