@@ -17,6 +17,8 @@ from moldau_cli.records.core.values import Headers, NewRecord
 
 LINE_BYTES_MAX: Final = 256 * 1024 * 1024
 """Bytes of one line; more is an input without the delimiter. No broker takes records of that size."""
+NO_TIMESTAMP: Final = -1
+"""The timestamp in Kafka's batches of a record that has none."""
 _KNOWN: Final = frozenset(
     {"topic", "partition", "offset", "timestamp", "key", "key_base64", "value", "value_base64", "headers"}
 )
@@ -142,7 +144,7 @@ def parse_document(line: bytes, rules: LineRules, origin: str) -> NewRecord:
         _content(document, "value", origin),
         (*rules.headers, *_document_headers(document.get("headers"), origin)),
         _number(document, "partition", origin) if rules.partition is None else rules.partition,
-        _number(document, "timestamp", origin) if rules.timestamp is None else rules.timestamp,
+        _timestamp(document, origin) if rules.timestamp is None else rules.timestamp,
         origin,
     )
 
@@ -178,6 +180,11 @@ def _document_headers(given: object, origin: str) -> Headers:
             raise UsageError(f"{origin}: the value of header {entry['name']} must be text or null")
         found.append((entry["name"], value))
     return tuple(found)
+
+
+def _timestamp(document: dict[str, object], origin: str) -> int | None:
+    """Returns the timestamp; None also for a record that had none in the log."""
+    return None if document.get("timestamp") == NO_TIMESTAMP else _number(document, "timestamp", origin)
 
 
 def _number(document: dict[str, object], name: str, origin: str) -> int | None:

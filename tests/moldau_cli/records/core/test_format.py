@@ -92,6 +92,13 @@ def test_json_lines_come_back_as_they_were(key, value, headers):
     assert json.loads(writer_of(Shape.JSON)(row(key, value, headers))) == json.loads(line)
 
 
+def test_a_record_without_a_timestamp_comes_back():
+    """``consume`` writes Kafka's -1, which ``produce`` refused; it gives such a record the time of sending."""
+    line = writer_of(Shape.JSONL)(row(b"k", b"v")._replace(timestamp=-1))
+    assert json.loads(line)["timestamp"] == -1
+    assert parse_document(line, LineRules(topic="t"), "line").timestamp is None
+
+
 @pytest.mark.parametrize(
     ("value", "text", "written"),
     [
