@@ -110,6 +110,9 @@ def test_values_are_described_with_source_and_synonyms(controller) -> None:
     )
     (entry,) = controller.handle(request).results[0].configs
     assert [(s.value, s.source) for s in entry.synonyms] == [("3", 1), ("2", 3), ("1", 5)]
+    request.resources[0].configuration_keys = ["cleanup.policy"]
+    (entry,) = controller.handle(request).results[0].configs
+    assert [(s.name, s.value) for s in entry.synonyms] == [("log.cleanup.policy", "delete")]
 
 
 def test_brokers_take_dynamic_values_only(controller) -> None:

@@ -34,7 +34,7 @@ from moldau.runtime.config import (
 )
 from moldau_broker.server.handlers.loggers import LoggersContext, describe_loggers
 from moldau_quorum.controller.context import RefusedError
-from moldau_quorum.controller.entities.config_kinds import OVERRIDE_KINDS, check_resource
+from moldau_quorum.controller.entities.config_kinds import OVERRIDE_KINDS, check_resource, default_layer
 from moldau_quorum.controller.entities.configs import RESOURCES_PER_TURN, merged_resources
 from moldau_quorum.metadata.image import (
     RESOURCE_BROKER,
@@ -186,8 +186,8 @@ def _overridable(context: ConfigsContext, kind: OverrideKind, overrides: Mapping
             layers += found
             values += [synonym.converted(text) for _, _, text in found]
         if key.default is not REQUIRED:
-            layers.append((ConfigSource.DEFAULT, key.name, key.format(key.default)))
-            values.append(layers[-1][2])
+            layers.append((ConfigSource.DEFAULT, *default_layer(key)))
+            values.append(key.format(key.default))
         yield key, values[0], layers, False
 
 

@@ -14,6 +14,7 @@ from moldau.runtime.config import (
     BROKER_CONFIG,
     CLIENT_METRICS_CONFIG,
     GROUP_CONFIG,
+    REQUIRED,
     TOPIC_CONFIG,
     ConfigSchema,
     ConfigSource,
@@ -30,6 +31,8 @@ from moldau_quorum.metadata.image import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from moldau.runtime.config import ConfigKey
 
 NODE_ID_DIGITS_MAX: Final = 10
 
@@ -48,6 +51,15 @@ OVERRIDE_KINDS: Final[Mapping[int, OverrideKind]] = {
     RESOURCE_GROUP: OverrideKind(schema=GROUP_CONFIG, source=ConfigSource.DYNAMIC_GROUP),
     RESOURCE_CLIENT_METRICS: OverrideKind(schema=CLIENT_METRICS_CONFIG, source=ConfigSource.DYNAMIC_CLIENT_METRICS),
 }
+
+
+def default_layer(key: ConfigKey) -> tuple[str, str | None]:
+    """Returns name and value of a key's default: those of the broker key that it falls back to, as in Kafka."""
+    for synonym in key.synonyms:
+        fallback = BROKER_CONFIG.keys[synonym.name]
+        if fallback.default is not None and fallback.default is not REQUIRED:
+            return synonym.name, fallback.format(fallback.default)
+    return key.name, None if key.default is REQUIRED else key.format(key.default)
 
 
 def schema_of(resource_type: int) -> ConfigSchema:

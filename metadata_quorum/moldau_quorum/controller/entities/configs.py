@@ -45,7 +45,13 @@ from moldau_quorum.controller.context import (
     Result,
 )
 from moldau_quorum.controller.entities.config_checks import check_broker_config, check_plain_config, check_topic_config
-from moldau_quorum.controller.entities.config_kinds import OVERRIDE_KINDS, check_known, check_resource, schema_of
+from moldau_quorum.controller.entities.config_kinds import (
+    OVERRIDE_KINDS,
+    check_known,
+    check_resource,
+    default_layer,
+    schema_of,
+)
 from moldau_quorum.controller.partitions import refresh_eligible
 from moldau_quorum.controller.walks import elect_leaderless, with_last
 from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
@@ -122,7 +128,7 @@ def _override_value(
         for synonym in key.synonyms
         if static.is_set(synonym.name)
     ]
-    chain.append((key.name, _default_text(key), ConfigSource.DEFAULT))
+    chain.append((default_layer(key)[0], _default_text(key), ConfigSource.DEFAULT))
     first = chain[0]
     return EffectiveValue(name=key.name, value=first[1], source=first[2], synonyms=tuple(chain))
 

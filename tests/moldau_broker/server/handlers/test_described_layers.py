@@ -80,6 +80,21 @@ def test_a_topic_has_its_values_in_the_unit_of_its_key(key: str, static: dict[st
     assert (entry.synonyms[0].name, entry.synonyms[0].value) == (first.replace("_", "."), static[first])
 
 
+@pytest.mark.parametrize(
+    ("key", "default"),
+    [
+        ("cleanup.policy", ("log.cleanup.policy", "delete")),
+        ("retention.ms", ("log.retention.hours", "168")),
+        ("min.insync.replicas", ("min.insync.replicas", "1")),
+    ],
+)
+def test_a_default_has_the_name_of_the_broker_key(key: str, default: tuple[str, str]) -> None:
+    """As in Kafka: tools show which key of the brokers is in force."""
+    (entry,) = described([key])
+    assert entry.config_source == ConfigSource.DEFAULT
+    assert [(each.name, each.value) for each in entry.synonyms] == [default]
+
+
 def test_an_empty_list_of_keys_means_all() -> None:
     """As in Kafka, and as a controller answers."""
     assert {entry.name for entry in described([])} == {entry.name for entry in described(None)}
