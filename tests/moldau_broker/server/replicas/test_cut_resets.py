@@ -1,6 +1,7 @@
-"""Goal: a follower that must start over does so even if its connection breaks while it asks for offsets.
+"""Goal: a follower that must start over does so even if it does not get the offset at once.
 
-Method: two brokers in virtual time; the connection is closed between the fetch that demands the reset and ListOffsets.
+Method: two brokers in virtual time; the connection is closed between the fetch that demands the reset and ListOffsets,
+or the answer lacks one of two partitions.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import pytest
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from moldau_broker.log.values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from moldau_broker.replication.follower import FollowerFetcher
 from moldau_broker.server.replicas.replica_fetcher import _Source
 from support.cluster.broker_cluster import batch, run_cluster
 
@@ -53,6 +55,49 @@ def test_a_follower_is_reset_though_the_connection_breaks(question: int, monkeyp
         log = cluster.replica(follower, "t").log
         assert (log.log_start_offset, log.log_end_offset) == (4, 6)
         assert asked[question] == 3
+        client.close()
+        writing.close()
+
+    run_cluster(scenario, brokers=2)
+
+
+def test_a_partition_without_offsets_holds_up_no_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader's answer lacks the offset of the first partition once. The second one is reset all the same."""
+    asked: list[int] = []
+    list_offsets, next_request = _Source._list_offsets, FollowerFetcher.next_request
+
+    async def first_is_missing(self, connection, steps, timestamp):
+        offsets = await list_offsets(self, connection, steps, timestamp)
+        if not asked:
+            del offsets[steps[0].followed.key]
+        asked.append(len(steps))
+        return offsets
+
+    def of_both(self, now_ms):
+        return next_request(self, now_ms) if len(self) == 2 else None
+
+    monkeypatch.setattr(_Source, "_list_offsets", first_is_missing)
+
+    async def scenario(cluster) -> None:
+        client = cluster.client(1)
+        await client.create_topic("t", partitions=2, replicas=2, min_insync_replicas="1")
+        leader = await cluster.leader("t")
+        follower = 3 - leader
+        await cluster.stop(follower)
+        await cluster.until(lambda: all(cluster.partition_image("t", each).isr == (leader,) for each in range(2)))
+        writing = cluster.client(leader)
+        for number in range(6):
+            for partition in range(2):
+                answer = await writing.produce("t", batch(b"%d" % number), partition=partition)
+                assert answer.error_code == ErrorCode.NONE
+        partitions = [DeleteRecordsPartition(partition_index=each, offset=4) for each in range(2)]
+        request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=partitions)], timeout_ms=5_000)
+        deleted = (await writing.request(request)).topics[0].partitions
+        assert [each.error_code for each in deleted] == [ErrorCode.NONE] * 2
+        monkeypatch.setattr(FollowerFetcher, "next_request", of_both)
+        cluster.start_broker(follower)
+        await cluster.until(lambda: all(len(cluster.partition_image("t", each).isr) == 2 for each in range(2)))
+        assert asked == [2, 2, 1, 1]
         client.close()
         writing.close()
 
