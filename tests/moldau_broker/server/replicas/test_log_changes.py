@@ -16,6 +16,7 @@ import pytest
 
 from moldau.values import BrokerId
 from moldau_broker.log.config import LogConfig
+from moldau_broker.log.directories.log_store import LogStore
 from moldau_broker.log.errors import DescriptorsShortError, LogStorageError
 from moldau_broker.log.values import TopicPartition
 from moldau_broker.server.replicas.collaborators import TopicSettings
@@ -192,3 +193,22 @@ def test_a_log_that_lacked_descriptors_is_made_later(error: type[LogStorageError
         changes.step()
     assert adopted == [KEY] * later
     assert not changes.retry_postponed()
+
+
+@pytest.mark.parametrize("place", [THERE, None])
+def test_no_log_is_made_later_for_a_replica_that_is_gone(
+    place: BrokerId | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its creation waited for descriptors, while the partition was moved away or its topic was deleted."""
+    has_room = [False]
+    monkeypatch.setattr(LogStore, "has_room", property(lambda _: has_room[0]))
+    broker = Broker()
+    broker.change(HERE)
+    broker.follow(FOLLOW)
+    assert not broker.logs.logs
+    broker.change(place)
+    broker.follow(FOLLOW)
+    has_room[0] = True
+    assert not broker.replicas.log_changes.retry_postponed()
+    assert not broker.logs.logs
+    assert not broker.replicas.partitions
