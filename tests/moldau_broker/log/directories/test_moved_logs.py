@@ -111,9 +111,9 @@ def test_a_moved_log_knows_its_producers_after_a_power_loss(seed: int) -> None:
     assert append_of_producer(moved).duplicate
 
 
-def taken(log: PartitionLog, producer_id: int, sequence: int) -> tuple[int, bool] | ErrorCode:
+def taken(log: PartitionLog, producer_id: int, sequence: int, *, epoch: int = 0) -> tuple[int, bool] | ErrorCode:
     """Returns the offset of a producer's batch, and whether it is a duplicate; or why the log refuses it."""
-    batch = make_batch([(START_MS, b"k", b"v")], producer=(producer_id, 0, sequence))
+    batch = make_batch([(START_MS, b"k", b"v")], producer=(producer_id, epoch, sequence))
     try:
         info = log.append_as_leader(memoryview(batch), leader_epoch=1, now_ms=START_MS)
     except LogError as error:
@@ -149,6 +149,25 @@ def test_a_move_changes_no_answer_to_a_producer(deleted: bool, forgotten: bool) 
                 log = manager.replace_current_with_future(A, START_MS)
             answers.append(taken(log, producer_id, sequence))
         assert answers[0] == answers[1], f"producer {producer_id}, sequence {sequence}"
+
+
+@pytest.mark.parametrize("moves", [False, True])
+@pytest.mark.parametrize("sequence", [0, 3])
+def test_a_moved_log_knows_that_an_epoch_begins_with_0(sequence: int, moves: bool) -> None:
+    """A marker begins the producer's next epoch. If the first batch of that is lost, the second one is not taken."""
+    manager = open_manager(VirtualMachine(1))
+    log = create(manager)
+    assert taken(log, 7, 0) == (0, False)
+    log.append_end_transaction_marker(
+        producer_id=7, producer_epoch=1, coordinator_epoch=0, commit=True, leader_epoch=1, now_ms=START_MS
+    )
+    if moves:
+        manager.alter_replica_log_dir(A, "/d2", START_MS)
+        while not manager.copy_to_future(A, START_MS):
+            pass
+        log = manager.replace_current_with_future(A, START_MS)
+    answer = (2, False) if sequence == 0 else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert taken(log, 7, sequence, epoch=1) == answer
 
 
 def test_a_moved_log_serves_readers_and_keeps_its_start_offset() -> None:
