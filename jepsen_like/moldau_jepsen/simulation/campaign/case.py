@@ -51,6 +51,7 @@ DRAWS = (
     "racks",
     "short_sequences",
     "timed_syncs",
+    "few_acks",
 )
 """Fields of ``RunOptions`` that a case may set."""
 FORMER_DRAWS = {"struck": "fault_scope"}

@@ -29,6 +29,7 @@ from moldau_jepsen.cluster.secured import (
 from moldau_jepsen.history import Kind
 from moldau_jepsen.simulation.campaign.options import (
     drawn_administration,
+    drawn_few_acks,
     drawn_share_administration,
     drawn_sharing,
     drawn_streams,
@@ -39,6 +40,7 @@ from moldau_jepsen.workloads.access.quotas import TOPIC as METERED_TOPIC
 from moldau_jepsen.workloads.access.quotas import QuotasWorkload
 from moldau_jepsen.workloads.access.rights import TOPICS as GUARDED
 from moldau_jepsen.workloads.access.rights import RightsWorkload
+from moldau_jepsen.workloads.acknowledgements.few_acks import FewAcksWorkload
 from moldau_jepsen.workloads.administered import PARTITIONS as ADMINISTERED
 from moldau_jepsen.workloads.administered import AdministeredWorkload
 from moldau_jepsen.workloads.bank import BankWorkload
@@ -173,6 +175,7 @@ class Clients:
         self.streams = self._streams_group()
         self._compacted = self._compacted_topic(compaction)
         self._compaction = compaction
+        self.few_acks = self._few_acks_producers()
         self.administered = self._administered_group()
         self.share_administration = self._administered_shares()
         self._bank = BankWorkload(self.environment, cluster.bootstrap, options.bank_options, recorder)
@@ -234,6 +237,12 @@ class Clients:
     def _compacted_topic(self, options: CompactedOptions | None) -> CompactedWorkload | None:
         return None if options is None else CompactedWorkload(self.environment, self._cluster.bootstrap, options)
 
+    def _few_acks_producers(self) -> FewAcksWorkload | None:
+        if not drawn_few_acks(self._world.seed, self._options):
+            return None
+        options, draw = self._options.few_acks_options, self._world.random("few acks clients")
+        return FewAcksWorkload(self.environment, self._cluster.bootstrap, options, draw)
+
     def _administered_group(self) -> AdministeredWorkload | None:
         options = drawn_administration(self._world.seed, self._options)
         if options is None:
@@ -266,6 +275,8 @@ class Clients:
             topics |= {partition.topic: 1 for partition in ADMINISTERED}
         if self.share_administration is not None:
             topics |= SHARE_ADMINISTERED
+        if self.few_acks is not None:
+            topics[self._options.few_acks_options.topic] = self._options.few_acks_options.partitions
         for name, partitions in topics.items():
             await self._cluster.create_topic(self.environment, name, partitions, options.topic_settings)
         if self._compaction is not None:
@@ -301,6 +312,9 @@ class Clients:
             if self._compacted is not None:
                 compacted = partial(client.run_program, self._compacted.run)
                 nursery.start_soon(self._until_it_ends, "compacted", compacted)
+            if self.few_acks is not None:
+                few_acks = partial(client.run_program, self.few_acks.run)
+                nursery.start_soon(self._until_it_ends, "few-acks", few_acks)
             if self._sharers:
                 nursery.start_soon(self._until_it_ends, "share", self._run_share)
             if self._streamers:
@@ -402,6 +416,8 @@ class Clients:
         self._regex_member.stop()
         if self._compacted is not None:
             self._compacted.stop()
+        if self.few_acks is not None:
+            self.few_acks.stop()
         self._share.stop()
         self.streams.stop()
         if self.administered is not None:
@@ -451,6 +467,8 @@ class Clients:
             await self._topics.final_read(seconds)
         if self._compacted is not None:
             await self._compacted.final_read(seconds)
+        if self.few_acks is not None:
+            await self.few_acks.final_read(seconds)
         if self._sharers:
             await self._share.final_read(self.environment, seconds)
         if self._streamers:
@@ -472,6 +490,7 @@ class Clients:
         asked = self._options.may_convict
         unanswered = self.register.stuck or self._topics.stuck or self._regex_member.stuck
         unanswered = unanswered or (None if self._compacted is None else self._compacted.stuck)
+        unanswered = unanswered or (None if self.few_acks is None else self.few_acks.stuck)
         unanswered = unanswered or self._share.stuck or self.streams.stuck
         unanswered = unanswered or (None if self.administered is None else self.administered.stuck)
         unanswered = unanswered or (None if self.share_administration is None else self.share_administration.stuck)
@@ -486,6 +505,9 @@ class Clients:
         wrong = self._compacted.verdict() if self._compacted is not None and asked("compacted-key") else []
         if wrong:
             return [f"at the end: compacted-key: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
+        wrong = self.few_acks.verdict() if self.few_acks is not None and asked("few-acks") else []
+        if wrong:
+            return [f"at the end: few-acks: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
         wrong = [text for kind, text in (*self._share.wrong(), *self.streams.wrong()) if asked(kind)]
         if wrong:
             return [f"at the end: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()

@@ -8,6 +8,7 @@ from moldau_jepsen.cluster.simulated import ClusterShape
 from moldau_jepsen.faults.kinds import FaultKind
 from moldau_jepsen.simulation.campaign.profile import PLAIN, Profile, workload
 from moldau_jepsen.simulation.inject.faults import FaultScope
+from moldau_jepsen.workloads.acknowledgements.few_acks import FewAcksOptions
 from moldau_jepsen.workloads.compacted import CompactedOptions
 from moldau_jepsen.workloads.share import ShareOptions
 from moldau_jepsen.workloads.streams.workload import StreamsOptions
@@ -100,3 +101,36 @@ STREAMING = Profile(
     strikes=(4, 10),
     lengths=(0.3, 3.0),
 )
+
+FEW_ACKS = Profile(
+    name="few-acks",
+    text="producers with acks=0 and acks=1 crash and retry while leaders die, hang and are cut off",
+    options=replace(
+        PLAIN,
+        workload=workload(senders=1, assigned_readers=0, group_readers=0, sends_per_second=5.0, crash_every_s=0.0),
+        transactions=False,
+        config_changes_per_second=0.2,
+        few_acks=True,
+        few_acks_options=FewAcksOptions(producers=4),
+        fault_seconds=20.0,
+    ),
+    kinds=(
+        FaultKind.KILL_LEADER,
+        FaultKind.KILL_LEADER,
+        FaultKind.KILL,
+        FaultKind.RESTART,
+        FaultKind.PAUSE,
+        FaultKind.LINK,
+        FaultKind.ELECT,
+    ),
+    strikes=(4, 10),
+    lengths=(0.3, 3.0),
+)
+
+SEPARATE = (
+    (SHARE_ADMINISTRATION, "share administration profile", 0.03),
+    (STREAMING, "streaming profile", 0.04),
+    (FEW_ACKS, "few acks profile", 0.03),
+)
+"""Profiles with streams of their own, by which a seed draws them, and their probabilities; the first one that is drawn
+counts. A later one shifts only its own seeds."""

@@ -11,6 +11,7 @@ from moldau_jepsen.coverage.coverage import Coverage
 from moldau_jepsen.faults.kinds import SIMULATED_KINDS, FaultKind, PlannedFault
 from moldau_jepsen.simulation.campaign.figures import QUANTILES, RunFigures
 from moldau_jepsen.simulation.inject.faults import NEEDS_DIRECTORIES, FaultScope, plan_of_seed
+from moldau_jepsen.workloads.acknowledgements.few_acks import FewAcksOptions
 from moldau_jepsen.workloads.administered import AdministeredOptions
 from moldau_jepsen.workloads.bank import BankOptions
 from moldau_jepsen.workloads.compacted import CompactedOptions
@@ -40,6 +41,7 @@ COMPACTION_PROBABILITY = 0.25
 SHARING_PROBABILITY = 0.2
 SHARE_ADMINISTRATION_PROBABILITY = 0.1
 STREAMS_PROBABILITY = 0.15
+FEW_ACKS_PROBABILITY = 0.15
 DELETES_SHARE = 0.3
 ADMINISTRATION_PROBABILITY = 0.15
 RACKS_PROBABILITY = 0.2
@@ -117,6 +119,9 @@ class RunOptions:
     share_administration: bool | None = False
     """Whether an administrator changes share groups beside the others; drawn if None, as campaigns have it."""
     share_administration_options: ShareAdministrationOptions = field(default_factory=ShareAdministrationOptions)
+    few_acks: bool | None = False
+    """Whether producers with acks=0 and acks=1 work beside the others; drawn if None, as campaigns have it."""
+    few_acks_options: FewAcksOptions = field(default_factory=FewAcksOptions)
     racks: bool | None = False
     """Whether each broker is a rack, and readers read from a follower and pause partitions; drawn if None, as campaigns
     have it."""
@@ -310,6 +315,13 @@ def drawn_administration(seed: int, options: RunOptions) -> AdministeredOptions 
     works = draw.random() < ADMINISTRATION_PROBABILITY
     works = works if options.administration is None else options.administration
     return AdministeredOptions(protocol=draw.choice(("classic", "consumer"))) if works else None
+
+
+def drawn_few_acks(seed: int, options: RunOptions) -> bool:
+    """Returns whether producers ask for few acknowledgements; of a stream of its own, as above."""
+    if options.few_acks is not None:
+        return options.few_acks
+    return derive_random(seed, "few acks").random() < FEW_ACKS_PROBABILITY
 
 
 def drawn_racks(seed: int, options: RunOptions) -> bool:

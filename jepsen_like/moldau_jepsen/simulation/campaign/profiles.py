@@ -12,7 +12,7 @@ from dataclasses import replace
 from moldau_jepsen.checkers import CheckOptions
 from moldau_jepsen.cluster.simulated import ClusterShape
 from moldau_jepsen.faults.kinds import FaultKind
-from moldau_jepsen.simulation.campaign.later_profiles import COMPACTION, SHARE_ADMINISTRATION, SHARING, STREAMING
+from moldau_jepsen.simulation.campaign.later_profiles import COMPACTION, SEPARATE, SHARING
 from moldau_jepsen.simulation.campaign.options import RunOptions
 from moldau_jepsen.simulation.campaign.profile import PLAIN, Profile, workload
 from moldau_jepsen.simulation.inject.faults import FaultScope
@@ -22,8 +22,6 @@ from moldau_jepsen.world.world import derive_random
 
 PROFILE_PROBABILITY = 0.25
 LATER_PROBABILITY = 0.06
-STREAMING_PROBABILITY = 0.04
-SHARE_ADMINISTRATION_PROBABILITY = 0.03
 
 ELECTIONS = Profile(
     name="elections",
@@ -548,7 +546,7 @@ PROFILES: dict[str, Profile] = {
 DRAWN_FIRST = tuple(PROFILES)
 LATER = {profile.name: profile for profile in (COMPACTION, SHARING)}
 """Profiles that were added later: they draw from a stream of their own, so that they shift few seeds."""
-PROFILES |= LATER | {STREAMING.name: STREAMING, SHARE_ADMINISTRATION.name: SHARE_ADMINISTRATION}
+PROFILES |= LATER | {profile.name: profile for profile, _, _ in SEPARATE}
 
 
 LEFT_OPEN = (
@@ -564,16 +562,16 @@ LEFT_OPEN = (
     "short_sequences",
     "timed_syncs",
     "compaction",
+    "few_acks",
 )
 """Options that campaigns let the seed draw, unless a profile turns them on."""
 
 
 def drawn_profile(seed: int) -> Profile | None:
     """Returns the profile that a campaign draws for a seed; None for the swarm of everything."""
-    if derive_random(seed, "share administration profile").random() < SHARE_ADMINISTRATION_PROBABILITY:
-        return SHARE_ADMINISTRATION
-    if derive_random(seed, "streaming profile").random() < STREAMING_PROBABILITY:
-        return STREAMING
+    for profile, stream, probability in SEPARATE:
+        if derive_random(seed, stream).random() < probability:
+            return profile
     later = derive_random(seed, "which later profile")
     if later.random() < LATER_PROBABILITY:
         return LATER[later.choice(list(LATER))]

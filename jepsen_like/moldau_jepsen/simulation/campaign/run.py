@@ -188,6 +188,7 @@ class Run:
             "administration": self.clients.administered is not None,
             "share_administration": self.clients.share_administration is not None,
             "timed_syncs": drawn_timed_syncs(self.world.seed, self.options),
+            "few_acks": self.clients.few_acks is not None,
         }
 
     @property

@@ -130,5 +130,6 @@ ALONE: dict[str, Trial] = {
     "streams-offset-lost": _trial("some-offsets-not-applied"),
     "streams-not-settled": _trial("task-forgotten-by-assignor"),
     "compacted-key": _trial("tombstones-dropped-at-once"),
+    "few-acks": _trial("one-acknowledgement-before-the-append"),
     "topic-recreated": _trial("recreated-topic-reuses-old-log"),
 }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from moldau_jepsen.simulation.campaign.later_profiles import FEW_ACKS
 from moldau_jepsen.simulation.campaign.profiles import BANK, GROUPS
 from moldau_jepsen.simulation.mutants.mutant import Mutant
 from moldau_jepsen.simulation.mutants.planted import members, readers
+from moldau_jepsen.simulation.mutants.planted.log import few_acks
 from moldau_jepsen.simulation.mutants.pressed import HASTY_READERS, SLOW_READERS, SMALL_BATCHES
 
 OTHERS = (
@@ -67,5 +69,19 @@ OTHERS = (
         text="a commit takes the fetch position, which is ahead of what the application polled",
         patches=members.commits_fetch_position,
         profile=SLOW_READERS,
+    ),
+    Mutant(
+        name="one-acknowledgement-before-the-append",
+        area="broker",
+        text="a leader acknowledges some batches with acks=1 and drops them",
+        patches=few_acks.one_acknowledgement_before_the_append,
+        profile=FEW_ACKS,
+    ),
+    Mutant(
+        name="batch-without-answer-sent-again",
+        area="client",
+        text="a producer with acks=0 takes some batches that were sent for lost",
+        patches=few_acks.batch_without_answer_sent_again,
+        profile=FEW_ACKS,
     ),
 )
