@@ -157,22 +157,47 @@ def _existing_ancestor(path: Path) -> Path:
 
 
 def _whose(environment: Environment, config: Config, path: str) -> Finding:
-    """Compares ``meta.properties`` of a directory with the configuration."""
-    properties = Path(path) / META_PROPERTIES
+    """Compares ``meta.properties`` of a directory with the configuration and the node's other directories."""
     state, detail = OK, "not formatted"
     try:
         if reason := foreign_files(environment.disk, config, path):
             state, detail = PROBLEM, reason
-        elif properties.exists():
-            values = dict(line.partition("=")[::2] for line in properties.read_text("utf-8").splitlines())
+        elif (values := _identity(path)) is not None:
             node_id, cluster_id = values.get("node.id", ""), values.get("cluster.id", "")
-            configured = config.get_str_or_none("cluster.id") or ""
+            own, _ = _own_cluster(config)
             detail = f"node {node_id} of cluster {cluster_id or '(not known yet)'}"
-            if node_id != str(config.get_int("node.id")) or (configured and cluster_id not in ("", configured)):
+            if node_id != str(config.get_int("node.id")) or (own and cluster_id not in ("", own)):
                 state, detail = PROBLEM, f"belongs to {detail}"
     except (OSError, UnicodeDecodeError) as error:
         state, detail = PROBLEM, f"cannot be read: {getattr(error, 'strerror', None) or error}"
     return Finding(check="identity", subject=path, state=state, detail=detail)
+
+
+def _identity(path: str) -> dict[str, str] | None:
+    """Returns the values of ``meta.properties`` of a directory; None if it is not formatted.
+
+    Raises:
+        OSError: The file cannot be read.
+        UnicodeDecodeError: It is no text.
+    """
+    properties = Path(path) / META_PROPERTIES
+    if not properties.exists():
+        return None
+    return dict(line.partition("=")[::2] for line in properties.read_text("utf-8").splitlines())
+
+
+def _own_cluster(config: Config) -> tuple[str, str]:
+    """Returns the id of the node's cluster, and what says so: its file, else the first directory that knows one."""
+    if configured := config.get_str_or_none("cluster.id"):
+        return configured, "cluster.id is"
+    for path, _ in directories(config):
+        try:
+            cluster_id = (_identity(path) or {}).get("cluster.id", "")
+        except (OSError, UnicodeDecodeError):
+            continue  # the check of the directory says so
+        if cluster_id:
+            return cluster_id, f"{path} to cluster"
+    return "", ""
 
 
 async def check_quorum(environment: Environment, config: Config) -> list[Finding]:
@@ -181,7 +206,7 @@ async def check_quorum(environment: Environment, config: Config) -> list[Finding
     node_id = config.get_int("node.id")
     outgoing = controllers_environment(environment, config)
     views = await ask_voters(outgoing, voters, node_id)
-    configured = config.get_str_or_none("cluster.id") or ""
+    own_cluster, source = _own_cluster(process_configs(config)[0])
     found: list[Finding] = []
     for voter in voters:
         if voter.node_id == node_id:
@@ -189,8 +214,8 @@ async def check_quorum(environment: Environment, config: Config) -> list[Finding
         view = views[voter.node_id]
         if isinstance(view, str):
             found.append(Finding(check="voter", subject=str(voter), state=WARNING, detail=f"no answer: {view}"))
-        elif configured and view.cluster_id and view.cluster_id != configured:
-            detail = f"belongs to cluster {view.cluster_id}, but cluster.id is {configured}"
+        elif own_cluster and view.cluster_id and view.cluster_id != own_cluster:
+            detail = f"belongs to cluster {view.cluster_id}, but {source} {own_cluster}"
             found.append(Finding(check="voter", subject=str(voter), state=PROBLEM, detail=detail))
         else:
             leader = f"leader {view.leader_id}" if view.leader_id >= 0 else "no leader"

@@ -221,7 +221,9 @@ class MetadataFollower:
         response = decode_fetch_response(body)
         if response.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID:
             raise InconsistentClusterError(
-                f"controller {self._target} does not belong to this node's cluster {self._cluster_id}"
+                f"this node belongs to cluster {self._cluster_id} (meta.properties in log.dirs, or cluster.id), and "
+                f"controller {self._target} to another one: give the node its own log directories, or point "
+                "controller.quorum.voters at its own cluster"
             )
         if response.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise MetadataWentBackError(

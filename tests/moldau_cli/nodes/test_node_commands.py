@@ -173,6 +173,25 @@ def test_a_clock_offset_is_certain_or_zero(before, took, offset, at):
     assert found == 0 or (found > 0) == (offset > 0)
 
 
+def test_directories_of_two_clusters_are_found(tmp_path):
+    """The file names no cluster; each directory by itself looks right."""
+    file = tmp_path / "n.properties"
+    directories = [option for name in ("d1", "d2") for option in ("--dir", str(tmp_path / name))]
+    (port,) = take_free_ports(1)
+    options = ("--role", "broker", "--node-id", "2", "--host", "127.0.0.1", "--port", str(port), *directories)
+    run_command("node", "init", str(file), *options, "--voters", f"101@127.0.0.1:{port}")
+    for name, cluster_id in (("d1", "one"), ("d2", "two")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "meta.properties").write_text(f"version=1\nnode.id=2\ncluster.id={cluster_id}\n")
+    done = run_command("node", "check", str(file), "--json")
+    rows = [row for row in json.loads(done.stdout)["checks"] if row["check"] == "identity"]
+    assert [(row["state"], row["detail"]) for row in rows] == [
+        ("ok", "node 2 of cluster one"),
+        ("problem", "belongs to node 2 of cluster two"),
+    ]
+    assert done.returncode == 1
+
+
 def test_format_refuses_foreign_directories(tmp_path):
     """Nothing is written when one of the directories belongs to others."""
     port, other = take_free_ports(2)
@@ -386,6 +405,13 @@ def test_a_prepared_node_starts_and_knows_its_cluster(tmp_path):
             other.write_text(other.read_text().replace(CLUSTER, "other"))
             done = run_command("node", "check", str(other), "--json")
             assert "but cluster.id is other" in findings(done)["voter", "problem"]
+            # The directory of another cluster, as a wrong mount brings it, in a node whose file names no cluster.
+            other.write_text(other.read_text().replace("\ncluster.id=", "\n#cluster.id="))
+            (tmp_path / "b").mkdir()
+            (tmp_path / "b" / "meta.properties").write_text("version=1\nnode.id=2\ncluster.id=foreign\n")
+            done = run_command("node", "check", str(other), "--json")
+            said = findings(done)["voter", "problem"]
+            assert said == f"belongs to cluster {CLUSTER}, but {tmp_path / 'b'} to cluster foreign"
             assert run_command("node", "format", str(file), "--cluster-id", CLUSTER).returncode != 0
         finally:
             node.terminate()
