@@ -143,6 +143,21 @@ def test_a_requested_hand_over_fences_no_broker() -> None:
     run_world(main, 59)
 
 
+def test_the_only_voter_hands_nothing_over() -> None:
+    """The answer spoke of a node None."""
+
+    async def main(world) -> None:
+        cluster = TestCluster(world, controllers=1)
+        cluster.start_controllers()
+        await cluster.wait_active()
+        environment = world.node("admin").environment
+        with pytest.raises(KafkaError, match="node 101 is the only voter, so no other node can lead"):
+            await transfer_leadership(environment, cluster.voters)
+        assert await transfer_leadership(environment, cluster.voters, target_id=101) == 101
+
+    run_world(main, 62)
+
+
 def test_leadership_is_handed_to_a_named_voter() -> None:
     async def main(world) -> None:
         cluster = TestCluster(world)

@@ -225,6 +225,8 @@ class VoterChanges:
             target_id = self._best_successor(node, voters)
         if target_id == own_id:
             return
+        if not voters:
+            raise MembershipChangeError(f"node {own_id} is the only voter, so no other node can lead")
         if target_id is None or target_id not in voters:
             raise MembershipChangeError(f"node {target_id} is no voter, so it cannot lead")
         node.transfer(target_id)
