@@ -308,23 +308,15 @@ class RecordIntake:
         timestamp: int | None,
     ) -> Delivery:
         """Appends a record; waits for metadata and memory, together at most ``max.block.ms``."""
-        client, sender = self.opened()
+        client = self.opened()[0]
         deadline_ms = client.now_ms + self._max_block_ms
-        await self.topics.wait_for(client, topic, partition, deadline_ms)
-        self._accumulator.memory_waiters += 1
-        try:
-            with trio.move_on_after(max(deadline_ms - client.now_ms, 0) / 1000):
-                while True:
-                    try:
-                        return self.append(
-                            topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp
-                        )
-                    except BufferExhaustedError:
-                        sender.wake()
-                        await sender.memory_freed.wait()
-        finally:
-            self._accumulator.memory_waiters -= 1
-        self._raise_exhausted(topic)
+        while True:
+            # Also after each wait for memory: the metadata may have lost the topic meanwhile.
+            await self.topics.wait_for(client, topic, partition, deadline_ms)
+            try:
+                return self.append(topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp)
+            except BufferExhaustedError:
+                await self._wait_memory(topic, deadline_ms)
 
     async def append_columns(self, topic: str, columns: RowColumns, partitions: Buffer | None) -> tuple[Delivery, ...]:
         """Appends rows of columns as records; ``Producer.send_columns`` documents the arguments and the errors."""
@@ -366,8 +358,8 @@ class RecordIntake:
         header = checked_batch(data, self._limits.buffer_memory)
         await trio.lowlevel.checkpoint()  # not after the batch: a task that is cancelled there has sent it
         deadline_ms = client.now_ms + self._max_block_ms
-        await self.topics.wait_for(client, topic, partition, deadline_ms)
         while True:
+            await self.topics.wait_for(client, topic, partition, deadline_ms)
             if self.is_closed:
                 raise RuntimeError("the producer is closed")
             if sender.fatal_error is not None:
