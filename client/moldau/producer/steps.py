@@ -221,11 +221,11 @@ def rewind(consumer: Positioned, batches: Iterable[ConsumedBatch[Any, Any]]) -> 
     """Sets positions back before records whose transaction did not commit.
 
     Positions of partitions and clusters that the consumer has left are not set, nor those behind records that an
-    interceptor has hidden, all of a batch.
+    interceptor has hidden, all of a batch, nor those of a consumer that another thread or task has closed.
     """
     for batch in batches:
         if not batch.records:
             continue
         first, epoch = batch.records[0].offset, batch.leader_epoch
-        with contextlib.suppress(LookupError):
+        with contextlib.suppress(LookupError, RuntimeError):  # whatever happens here, the abort must follow
             consumer.seek(batch.topic_partition, first, leader_epoch=epoch, cluster=batch.cluster)

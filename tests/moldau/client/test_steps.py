@@ -107,6 +107,15 @@ async def polled_with_hidden(client, *arguments):
     return [replace(BATCH, partition=1, records=[]), BATCH]
 
 
+def test_a_closed_consumer_keeps_no_step_from_its_abort():
+    """Another thread or task has closed it, as programs do to stop a worker."""
+    client = Client(offsets=RuntimeError("the client is closed"))
+    client.errors["seek 4 3"] = RuntimeError("the client is closed")
+    with pytest.raises(RuntimeError, match="closed"):
+        step(Steps(), client)
+    assert client.calls[-1] == "abort"
+
+
 def test_positions_of_another_cluster_stay():
     """The producer fails for good when the servers lead to another cluster, and the consumer begins again there."""
     client = Client()
