@@ -80,7 +80,7 @@ def test_a_timeout_cancels_a_call():
         asyncio.run(main(fake))
 
 
-def test_a_cancelled_call_has_ended_when_the_cancellation_goes_on():
+def test_a_cancelled_call_ends_before_its_task_goes_on():
     """Else the next call of the task, a poll for example, would meet one that still runs."""
     released, ended = threading.Event(), []
 
