@@ -90,6 +90,7 @@ class _Processor:
                 await asyncio.wait_for(asyncio.shield(committing), FAREWELL_S)
             except asyncio.CancelledError:
                 await asyncio.wait([committing], timeout=FAREWELL_S)
+                committing.cancel()  # one that has not ended would use the consumer after the processor
                 raise
             except TimeoutError:
                 committing.cancel()

@@ -3,12 +3,14 @@
 Method: the processors of threads and of trio, with a consumer whose partitions or cluster change while they wait.
 """
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
 import trio
 import trio.testing
 
+import moldau.aio.processing
 import moldau.blocking.processing
 from moldau import TopicPartition
 from moldau.consumer import ConsumedBatch
@@ -302,3 +304,39 @@ def test_a_commit_names_the_cluster_of_its_records():
     consumer.__class__ = Late
     moldau.blocking.processing.process(consumer, lambda record: None, until=is_over)
     assert named == [({KEPT: 1}, 0, 1)]
+
+
+def test_a_commit_ends_with_the_processor(monkeypatch):
+    """A task of asyncio that was cancelled again during its last commit left that commit running."""
+    group, ended = Group(), []
+
+    async def main():
+        committing, handled = asyncio.Event(), asyncio.Event()
+
+        async def poll(timeout_ms):
+            await asyncio.sleep(0)
+            return group.poll() if group.polls == 0 else []
+
+        async def commit(offsets, **_):
+            committing.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(offsets)
+
+        async def handler(record):
+            handled.set()
+
+        consumer = face(group, poll, commit, seek=lambda *given, **more: None)
+        task = asyncio.create_task(moldau.aio.processing.process(consumer, handler))
+        await handled.wait()
+        task.cancel()
+        await committing.wait()
+        monkeypatch.setattr(moldau.aio.processing, "FAREWELL_S", 0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        await asyncio.sleep(0)  # the turn in which a cancelled task ends
+        assert ended, "no commit runs any more"
+
+    asyncio.run(main())
