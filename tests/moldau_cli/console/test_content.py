@@ -55,6 +55,14 @@ def test_a_cut_inside_a_character_is_still_text(text, cut):
         assert text.startswith(shown(content, bytes_max=cut)["text"])
 
 
+def test_a_long_value_in_another_encoding_is_no_text():
+    """Bytes that are no UTF-8 were left out, and the rest of a value that was cut off was shown as its text."""
+    content = "caf\u00e9 ".encode("latin-1")
+    assert shown(content)["best"] == "hex"
+    view = shown(content * 10, bytes_max=len(content))
+    assert (view["best"], view["text"]) == ("hex", "caf\ufffd ")
+
+
 @given(
     document=st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(),

@@ -6,6 +6,7 @@ ever makes text nodes of it.
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from typing import TYPE_CHECKING, Final
@@ -25,13 +26,20 @@ _INDENTED_LEVELS_MAX = 20
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}:,]|[^\s\[\]{}:,"]+')
 
 
-def is_text(content: bytes) -> bool:
-    """Returns whether bytes are UTF-8 without control characters apart from tabs and line ends."""
+def is_text(content: bytes, *, is_whole: bool = True) -> bool:
+    """Returns whether bytes are UTF-8 without control characters apart from tabs and line ends.
+
+    The last character of bytes that are not whole may be cut off.
+    """
     try:
-        text = content.decode("utf-8")
+        text = _decoded(content, "strict", is_whole=is_whole)
     except UnicodeDecodeError:
         return False
     return all(char.isprintable() or char in _VISIBLE_CONTROLS for char in text)
+
+
+def _decoded(content: bytes, errors: str, *, is_whole: bool) -> str:
+    return codecs.getincrementaldecoder("utf-8")(errors).decode(content, final=is_whole)
 
 
 def hex_dump(content: bytes) -> str:
@@ -91,9 +99,9 @@ def shown(content: bytes | None, *, bytes_max: int = PREVIEW_BYTES) -> Mapping[s
         return None
     head = content[:bytes_max]
     cut = len(content) > bytes_max
-    text = head.decode("utf-8", errors="ignore" if cut else "replace")
+    text = _decoded(head, "replace", is_whole=not cut)
     as_json = None if cut else indented_json(content)
-    readable = is_text(head if not cut else text.encode())
+    readable = is_text(head, is_whole=not cut)
     best = "json" if as_json is not None else "text" if readable else "hex"
     return {"bytes": len(content), "cut": cut, "best": best, "text": text, "json": as_json, "hex": hex_dump(head)}
 
