@@ -132,14 +132,23 @@ class Portal(Generic[C]):
     def start(self) -> C:
         """Starts the thread and opens the client; passes on the exceptions of opening.
 
+        An interrupt closes the client, and waits for that at most twice ``INTERRUPTED_WAIT_S``.
+
         Raises:
             RuntimeError: the client has been opened before, or the calling thread runs trio.
         """
         self._check_caller()
         if self._pid:
             raise RuntimeError("a client can be opened only once; make a new one")
-        self._begin()
-        self._started.wait()
+        try:
+            self._begin()
+            self._started.wait()
+        except BaseException:
+            # No caller gets the client, so none would close it. Opening waits for no broker.
+            if self._thread.is_alive() and self._started.wait(INTERRUPTED_WAIT_S):
+                self._ask_stop(gives_up=True)
+                self._ended.wait(INTERRUPTED_WAIT_S)
+            raise
         return self._opened_client()
 
     def _begin(self) -> None:

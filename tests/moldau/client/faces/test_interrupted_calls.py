@@ -262,6 +262,27 @@ def test_the_wait_for_a_call_that_does_not_end_is_bounded(monkeypatch):
         opened.call_sync(released.set)
 
 
+@pytest.mark.usefixtures("_interrupts")
+def test_an_interrupted_opening_leaves_no_client_open():
+    """The block was never entered, so nothing closed the client before the interpreter ended."""
+    closed = threading.Event()
+
+    @asynccontextmanager
+    async def client():
+        interrupt_main()
+        try:
+            yield object()
+        finally:
+            closed.set()
+
+    opened = Portal("moldau-test", client())
+    with pytest.raises(Interrupt):
+        opened.start()
+    assert closed.wait(0)
+    with pytest.raises(RuntimeError, match="the client is closed"):
+        opened.call_sync(object)
+
+
 @contextlib.contextmanager
 def closing_portal(close):
     """Opens a portal whose client waits in ``close`` for its pending work."""
