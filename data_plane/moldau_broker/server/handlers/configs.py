@@ -59,7 +59,10 @@ _DEFAULT_BROKER = ""
 Layer = tuple[ConfigSource, str, str | None]
 """Source, key and value of one layer of configuration."""
 _Described = tuple[ConfigKey, str | None, list[Layer], bool]
-"""A key, its value, its layers with the one in force first, and whether the key is read-only."""
+"""A key, its value, its layers, and whether the key is read-only.
+
+The layer in force comes first; there is none for a default without a broker key.
+"""
 
 
 class ConfigsContext(LoggersContext, Protocol):
@@ -186,7 +189,8 @@ def _overridable(context: ConfigsContext, kind: OverrideKind, overrides: Mapping
             layers += found
             values += [synonym.converted(text) for _, _, text in found]
         if key.default is not REQUIRED:
-            layers.append((ConfigSource.DEFAULT, *default_layer(key)))
+            default = default_layer(key)
+            layers += [] if default is None else [(ConfigSource.DEFAULT, *default)]
             values.append(key.format(key.default))
         yield key, values[0], layers, False
 
@@ -232,7 +236,7 @@ def _result(
         name=key.name,
         value=None if key.is_sensitive else value,
         read_only=read_only,
-        config_source=layers[0][0],
+        config_source=layers[0][0] if layers else ConfigSource.DEFAULT,
         is_sensitive=key.is_sensitive,
         synonyms=[
             DescribeConfigsSynonym(

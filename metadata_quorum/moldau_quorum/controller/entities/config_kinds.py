@@ -53,13 +53,18 @@ OVERRIDE_KINDS: Final[Mapping[int, OverrideKind]] = {
 }
 
 
-def default_layer(key: ConfigKey) -> tuple[str, str | None]:
-    """Returns name and value of a key's default: those of the broker key that it falls back to, as in Kafka."""
-    for synonym in key.synonyms:
-        fallback = BROKER_CONFIG.keys[synonym.name]
-        if fallback.default is not None and fallback.default is not REQUIRED:
-            return synonym.name, fallback.format(fallback.default)
-    return key.name, None if key.default is REQUIRED else key.format(key.default)
+def default_layer(key: ConfigKey) -> tuple[str, str | None] | None:
+    """Returns name and value of the broker key whose default is that of a key.
+
+    None if the key falls back to none, or first to one without a default, such as ``log.retention.ms``: Kafka shows no
+    synonym then.
+    """
+    if not key.synonyms:
+        return None
+    fallback = BROKER_CONFIG.key(key.synonyms[0].name)
+    if fallback.default is None or fallback.default is REQUIRED:
+        return None
+    return fallback.name, fallback.format(fallback.default)
 
 
 def schema_of(resource_type: int) -> ConfigSchema:

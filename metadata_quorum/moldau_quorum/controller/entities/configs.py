@@ -128,8 +128,10 @@ def _override_value(
         for synonym in key.synonyms
         if static.is_set(synonym.name)
     ]
-    chain.append((default_layer(key)[0], _default_text(key), ConfigSource.DEFAULT))
-    first = chain[0]
+    default = default_layer(key)
+    if default is not None:
+        chain.append((*default, ConfigSource.DEFAULT))
+    first = chain[0] if chain else (key.name, _default_text(key), ConfigSource.DEFAULT)
     return EffectiveValue(name=key.name, value=first[1], source=first[2], synonyms=tuple(chain))
 
 
