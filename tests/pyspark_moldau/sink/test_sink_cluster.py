@@ -13,8 +13,8 @@ from pyspark_moldau.sink import cluster as sink
 from pyspark_moldau.sink.core.protocol import Kind, ProtocolRefusedError, TryAgainError
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
 from support.interop.clients import create_topic
+from support.interop.committed import committed_values
 from support.spark.shared import shared_brokers
-from support.spark.sink_campaign import committed_values
 
 pytestmark = pytest.mark.processes
 
@@ -54,9 +54,8 @@ class Job:
         return [each.transactional_id for each in listed if each.transactional_id.startswith(self.names.prefix)]
 
     def found(self):
-        servers = self.options.producer["bootstrap.servers"]
-        seen = committed_values(servers, 8, 10**9)
-        return {number: count for number, count in seen.items() if self.first <= number < self.first + 1000}
+        seen = committed_values(self.options.producer["bootstrap.servers"], "out", 3)
+        return {int(value): count for value, count in seen.items() if self.first <= int(value) < self.first + 1000}
 
 
 def test_a_replay_before_the_decision_may_have_other_partitions(brokers):

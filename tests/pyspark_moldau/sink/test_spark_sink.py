@@ -14,6 +14,7 @@ import pytest
 from moldau.blocking import Admin
 from pyspark_moldau.session.java import find_java
 from support.interop.clients import ConfluentClient, create_topic
+from support.interop.committed import committed_values
 from support.spark import sink_campaign
 from support.spark.shared import patiently, shared_brokers, shared_session
 
@@ -41,34 +42,6 @@ def spark():
 def sink_of(frame, brokers, **more):
     options = {"kafka.bootstrap.servers": brokers.bootstrap} | more
     return frame.write.format("moldau").options(**options).mode("append")
-
-
-def committed(brokers, topic, partitions, wanted):
-    """Returns what a reader of committed data finds."""
-    from confluent_kafka import Consumer, TopicPartition
-
-    consumer = Consumer(
-        {
-            "bootstrap.servers": brokers.bootstrap,
-            "group.id": "reader",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-        }
-    )
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
-    found = Counter()
-    quiet = 0
-    while quiet < 6:
-        message = consumer.poll(0.5)
-        if message is not None and message.error() is None:
-            found[message.value()] += 1
-            quiet = 0
-        elif sum(found.values()) >= wanted:
-            quiet += 1
-        else:
-            quiet += 0.1
-    consumer.close()
-    return found
 
 
 def test_a_batch_query_writes_every_column(spark, brokers):
@@ -101,12 +74,12 @@ def test_a_batch_job_is_written_once_for_a_version(spark, brokers):
     exactly = {"topic": "versions", "deliveryGuarantee": "exactly-once", "txnAppId": "job"}
     sink_of(frame, brokers, txnVersion="1", **exactly).save()
     sink_of(frame.coalesce(1), brokers, txnVersion="1", **exactly).save()
-    assert committed(brokers, "versions", 3, 500) == Counter({b"%d" % n: 1 for n in range(500)})
+    assert committed_values(brokers.bootstrap, "versions", 3) == Counter({b"%d" % n: 1 for n in range(500)})
     failing = frame.selectExpr("case when value = '7' then raise_error('planned') else value end value")
     with pytest.raises(Exception, match="planned"):
         sink_of(failing, brokers, txnVersion="2", **exactly).save()
     sink_of(frame, brokers, txnVersion="2", **exactly).save()
-    assert committed(brokers, "versions", 3, 1000) == Counter({b"%d" % n: 2 for n in range(500)})
+    assert committed_values(brokers.bootstrap, "versions", 3) == Counter({b"%d" % n: 2 for n in range(500)})
     with pytest.raises(Exception, match="batch 1: batch 2 of this query is decided already"):
         sink_of(frame, brokers, txnVersion="1", **exactly).save()
     with Admin({"bootstrap.servers": brokers.bootstrap}) as admin:
@@ -136,7 +109,7 @@ def test_the_example_of_the_documentation_runs(spark, brokers, tmp_path):
             "flights", [(b"k", b"late %d" % n, []) for n in range(first, first + 100)]
         )
         patiently(run_example, code, spark)
-    assert committed(brokers, "late-flights", 2, 200) == Counter({b"late %d" % n: 1 for n in range(200)})
+    assert committed_values(brokers.bootstrap, "late-flights", 2) == Counter({b"late %d" % n: 1 for n in range(200)})
 
 
 def test_errors_name_option_or_column(spark, brokers):
