@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 WAIT_S = 120.0
 """For what comes at once on a machine with nothing else to do."""
+HEARTBEAT_MS = 500
+"""How often members ask whether their group rebalances; every 3 seconds by default."""
 COMMIT_COMES_LATER = ("_NO_OFFSET", "REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID")
 """Answers to a commit that met a rebalance, or had nothing to commit yet."""
 
@@ -157,6 +159,7 @@ class ConfluentClient:
                 "group.id": group,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
+                "heartbeat.interval.ms": HEARTBEAT_MS,
             }
         )
         consumer.subscribe([topic])
@@ -239,6 +242,7 @@ class KafkaPythonClient:
             group_id=group,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
+            heartbeat_interval_ms=HEARTBEAT_MS,
         )
         wait_until(lambda: consumer.partitions_for_topic(topic), f"kafka-python knows {topic}")
         return consumer
@@ -326,6 +330,7 @@ class AiokafkaClient:
                 group_id=group,
                 auto_offset_reset="earliest",
                 enable_auto_commit=False,
+                heartbeat_interval_ms=HEARTBEAT_MS,
             )
             await consumer.start()
             return consumer

@@ -20,6 +20,8 @@ USERS = {
     "OAUTHBEARER": ("carol", ""),
 }
 MECHANISMS = tuple(USERS)
+SESSION_S = 4
+"""How long a session of the listener with TLS lives."""
 
 
 class SecuredNode:
@@ -60,7 +62,7 @@ class SecuredNode:
             "sasl.oauthbearer.expected.audience": tokens.AUDIENCE,
             "ssl.keystore.location": directory / "node.pem",
             "ssl.truststore.location": self.trust,
-            "listener.name.secured.connections.max.reauth.ms": 4000,
+            "listener.name.secured.connections.max.reauth.ms": 1000 * SESSION_S,
             "num.partitions": 1,
             "offsets.topic.num.partitions": 1,
             "offsets.topic.replication.factor": 1,

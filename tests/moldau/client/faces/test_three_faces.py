@@ -28,7 +28,9 @@ def bootstrap():
     if given is not None:
         yield given
         return
-    with cluster(brokers=1, controllers=1, links=False) as local:
+    # A member that got no partition in its first heartbeat gets it in the next one, 5 seconds later by default.
+    prompt = {f"group.share.{key}heartbeat.interval.ms": "500" for key in ("min.", "")}
+    with cluster(brokers=1, controllers=1, links=False, settings=prompt) as local:
         yield local.bootstrap
 
 
