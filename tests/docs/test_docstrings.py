@@ -15,9 +15,11 @@ FOLDERS = ("client", "metadata_quorum", "data_plane", "spark", "jepsen_like", "c
 NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
+@cache
 def modules(folder):
-    for path in sorted((ROOT / folder).rglob("*.py")):
-        yield path.relative_to(ROOT), ast.parse(path.read_text(encoding="utf-8"))
+    """Returns the parsed modules below a folder with their paths; two tests read those of the client."""
+    paths = sorted((ROOT / folder).rglob("*.py"))
+    return [(path.relative_to(ROOT), ast.parse(path.read_text(encoding="utf-8"))) for path in paths]
 
 
 def definitions(node):
