@@ -129,8 +129,8 @@ class ProducerTopics:
         except trio.TooSlowError as error:
             info = client.cluster_metadata.topics.get(topic)
             if info is not None and info.partitions:
-                reason = f"it has partitions 0 to {len(info.partitions) - 1}, and not {partition}"
-                reason += f" within max.block.ms = {self._max_block_ms}"
+                reason = f"it has partitions 0 to {len(info.partitions) - 1}, not {partition}"
+                reason += f", after max.block.ms = {self._max_block_ms}"
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic}: {reason}") from None
             if info is not None and info.error is not ErrorCode.NONE:
                 raise KafkaError(info.error, f"topic {topic}: {info.error.message}") from None

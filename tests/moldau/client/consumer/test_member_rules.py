@@ -33,7 +33,11 @@ from moldau.protocol.messages.consumer_group_heartbeat import (
 )
 from moldau.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from moldau.protocol.messages.join_group import JoinGroupResponse
-from moldau.protocol.messages.offset_commit import OffsetCommitResponse
+from moldau.protocol.messages.offset_commit import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
 from moldau.protocol.messages.sync_group import SyncGroupResponse
 from moldau.records import ColumnBuilder, decode_records, encode_batch, parse_batch_header
 from moldau.runtime.telemetry.log import EventLogger
@@ -158,6 +162,21 @@ def test_a_topic_that_is_taken_away_is_held_until_a_poll():
     assert group._held_ids() == [(TOPIC, 0)]
 
 
+def committed(message):
+    """Returns the answer to a commit of which all was done."""
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetCommitResponsePartition(partition_index=each.partition_index) for each in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+    )
+
+
 @pytest.mark.parametrize("possessions", list(product([[0], [1], [0, 1], []], repeat=2)))
 def test_a_commit_concerns_the_possession_of_its_call(possessions):
     """A partition that was released and came back has been read on by others: a late repetition would set it back."""
@@ -166,7 +185,7 @@ def test_a_commit_concerns_the_possession_of_its_call(possessions):
         async def _request(self, response_class, message, deadline_ms, **_):
             await trio.lowlevel.checkpoint()
             sent.append(message.topics[0].partitions[0].committed_offset)
-            return OffsetCommitResponse(topics=[])
+            return committed(message)
 
     def hold(epoch, numbers):
         heartbeat(membership, epoch, numbers)
@@ -206,7 +225,7 @@ def test_a_commit_of_a_released_partition_is_not_sent(epoch, held):
         async def _request(self, response_class, message, deadline_ms, **_):
             await trio.lowlevel.checkpoint()
             sent.append(message.generation_id_or_member_epoch)
-            return OffsetCommitResponse(topics=[])
+            return committed(message)
 
     sent = []
     membership = EpochMembership(IDENTITY, "M", None)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from moldau.cluster.metadata import TopicPartition
     from moldau.consumer.group import AskedCommit
+    from moldau.protocol.errors import KafkaError
     from moldau.protocol.messages.offset_commit import OffsetCommitRequest
     from moldau.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
     from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
@@ -32,7 +33,7 @@ def error_hidden_by_next_partition() -> list[Patch]:
 
     async def commit_once(
         self: GroupClient, asked: AskedCommit, deadline_ms: float
-    ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
+    ) -> tuple[ErrorCode, dict[TopicPartition, KafkaError]]:
         code, refused = await original(self, asked, deadline_ms)
         if refused and list(asked.offsets)[-1] not in refused:
             return ErrorCode.NONE, {}
