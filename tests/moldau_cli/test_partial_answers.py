@@ -34,7 +34,7 @@ from moldau_cli.commands.watching.offsets import _merged
 from moldau_cli.console.data.groups import group as group_page
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.inspection import inspect_cluster
-from moldau_cli.operations.partial import summary
+from moldau_cli.operations.partial import ask_log_dirs, summary
 from moldau_cli.plans.offsets import parse_topic
 
 LED = TopicPartition("t", 0)
@@ -285,6 +285,25 @@ def test_a_deleted_topic_does_not_end_the_verdict():
     """`cluster status -b` failed with exit code 2 where topics come and go, or configurations are not shown."""
     seen = trio.run(inspect_cluster, OneDeleted())
     assert [(one.kind, one.subject) for one in seen.problems] == [("no-quorum-leader", "quorum"), ("offline", "t-1")]
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_broker_without_directories_says_where_to_look(alone):
+    """It has ended, so that the text was the same as for a broker that is being restarted."""
+    gone = KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "there is no live broker 2")
+
+    class Bounded:
+        def within(self, _):
+            return self
+
+        async def describe_log_dirs(self, brokers, *, partitions):
+            await trio.lowlevel.checkpoint()
+            raise gone if alone else AdminError({"broker 2": gone, "broker 3": LATE}, {1: []})
+
+    found, failures = trio.run(ask_log_dirs, Bounded(), [2] if alone else [1, 2, 3])
+    assert found == ({} if alone else {1: []})
+    assert "the last of its log directories has failed, and its own log" in failures["broker 2"].message
+    assert failures.get("broker 3", LATE) is LATE
 
 
 class DeletesOne(OneWithoutLeader):

@@ -64,11 +64,19 @@ async def ask_log_dirs(
     try:
         return await bounded.describe_log_dirs(brokers, partitions=partitions), {}
     except AdminError as error:
-        return results_of(error, dict), error.failures
+        return results_of(error, dict), {name: _of_directories(each) for name, each in error.failures.items()}
     except KafkaError as error:
         if len(brokers) != 1:
             raise
-        return {}, {f"broker {brokers[0]}": error}
+        return {}, {f"broker {brokers[0]}": _of_directories(error)}
+
+
+def _of_directories(error: KafkaError) -> KafkaError:
+    """Adds to the error of a broker that is not there what its directories may have to do with it."""
+    if error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
+        return error
+    text = "a broker ends when the last of its log directories has failed, and its own log then names the cause"
+    return KafkaError(error.code, f"{error.message}; {text}")
 
 
 async def ask_api_versions(
