@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.create_partitions import (
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from uuid import UUID
 
+T = TypeVar("T")
 TOPICS_PER_REQUEST_MAX: Final = 10_000
 """Number of topics that one request may create, enlarge or delete; the controller decides nothing else meanwhile."""
 TOPIC_NAME_MAX: Final = 249
@@ -149,10 +150,10 @@ def _create_each(
     yield records
 
 
-def _repeated(names: Iterable[str]) -> set[str]:
-    """Returns the names that appear more than once."""
-    seen: set[str] = set()
-    repeated: set[str] = set()
+def _repeated(names: Iterable[T]) -> set[T]:
+    """Returns the names, or other keys, that appear more than once."""
+    seen: set[T] = set()
+    repeated: set[T] = set()
     for name in names:
         (repeated if name in seen else seen).add(name)
     return repeated
@@ -357,16 +358,20 @@ def _delete_each(
 ) -> Iterator[list[MetadataRecord]]:
     image = view.image  # as of the beginning, so that a topic that appears twice is refused and not unknown
     records: list[MetadataRecord] = []
-    wanted = [*request.topics, *[DeleteTopicState(name=name) for name in request.topic_names]]
-    done: dict[UUID, None] = {}
-    for number, state in enumerate(wanted, start=1):
+    states = [*request.topics, *[DeleteTopicState(name=name) for name in request.topic_names]]
+    repeated = _repeated((state.name, state.topic_id) for state in states)
+    wanted = {(state.name, state.topic_id): state for state in states}
+    found = [topic for state in wanted.values() if (topic := _lookup(state, image)) is not None]
+    by_name_and_id = _repeated(topic.topic_id for topic in found)  # found is one of each name and of each id
+    for number, (key, state) in enumerate(wanted.items(), start=1):
         if number % SLICE_RECORDS == 0:
             yield records
             records = []
         try:
-            topic = _find(state, image)
-            if topic.topic_id in done:
-                raise RefusedError(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} appears twice in the request")
+            topic = _find(state, image) if key not in repeated else None
+            if topic is None or topic.topic_id in by_name_and_id:
+                named = state.topic_id if state.name is None else repr(state.name)
+                raise RefusedError(ErrorCode.INVALID_REQUEST, f"topic {named} appears twice in the request")
             view.context.charge_mutations(len(topic.partitions))
         except RefusedError as refusal:
             responses.append(
@@ -378,10 +383,15 @@ def _delete_each(
                 )
             )
             continue
-        done[topic.topic_id] = None
         records.append(RemoveTopicRecord(topic_id=topic.topic_id))
         responses.append(DeletableTopicResult(name=topic.name, topic_id=topic.topic_id))
     yield records
+
+
+def _lookup(state: DeleteTopicState, image: MetadataImage) -> TopicImage | None:
+    if state.name is None:
+        return image.topics_by_id.get(state.topic_id)
+    return image.topics_by_name.get(state.name) if state.topic_id == ZERO_UUID else None
 
 
 def _find(state: DeleteTopicState, image: MetadataImage) -> TopicImage:

@@ -173,6 +173,33 @@ def test_fenced_brokers_hold_replicas_only_if_others_lack() -> None:
     assert all(replicas[0] != 1 for replicas in placed)
 
 
+def test_a_topic_that_is_named_twice_is_not_deleted() -> None:
+    """As in Kafka: the answer has each name and each id once, and only the other topics are deleted."""
+    controller = controller_of(1, 2, 3)
+    for name in ("a", "b", "c"):
+        controller.create(name)
+    b = controller.image.topics_by_name["b"].topic_id
+    states = [
+        DeleteTopicState(name="a"),
+        DeleteTopicState(name="c"),
+        DeleteTopicState(name="a"),
+        DeleteTopicState(topic_id=b),
+        DeleteTopicState(name="b"),
+        DeleteTopicState(name="missing"),
+        DeleteTopicState(name="missing"),
+    ]
+    answers = controller.handle(DeleteTopicsRequest(topics=states)).responses
+    refused = ErrorCode.INVALID_REQUEST
+    assert [(entry.name, entry.error_code) for entry in answers] == [
+        ("a", refused),
+        ("c", 0),
+        (None, refused),
+        ("b", refused),
+        ("missing", refused),
+    ]
+    assert sorted(controller.image.topics_by_name) == ["a", "b"]
+
+
 def test_topics_are_deleted_by_name_or_id_with_their_configs() -> None:
     """DeleteTopics accepts names and ids, and deletes the configuration too."""
     controller = controller_of(1, 2, 3)
@@ -182,7 +209,6 @@ def test_topics_are_deleted_by_name_or_id_with_their_configs() -> None:
     states = [
         DeleteTopicState(name="a"),
         DeleteTopicState(topic_id=b),
-        DeleteTopicState(name="b"),
         DeleteTopicState(name="missing"),
         DeleteTopicState(topic_id=UUID(int=77)),
         DeleteTopicState(name="a", topic_id=b),
@@ -192,7 +218,6 @@ def test_topics_are_deleted_by_name_or_id_with_their_configs() -> None:
     assert codes == [
         0,
         0,
-        ErrorCode.INVALID_REQUEST,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.INVALID_REQUEST,
