@@ -145,6 +145,16 @@ def test_appended_values_are_bounded_in_sum(controller) -> None:
     assert controller.image is before
 
 
+@pytest.mark.parametrize("side", ["leader", "follower"])
+def test_throttled_replicas_are_checked(controller, side: str) -> None:
+    """As in Kafka: a mistyped list would throttle nothing, and the copy would run at full speed."""
+    key = f"{side}.replication.throttled.replicas"
+    for value in ("0:x", "0", "0:1;1:2", "all"):
+        assert alter(controller, TOPIC, "t", (key, SET, value)) == ErrorCode.INVALID_CONFIG
+    for value in ("*", "0:1,1:2", ""):
+        assert alter(controller, TOPIC, "t", (key, SET, value)) == 0
+
+
 def test_only_registered_nodes_have_values_of_their_own(controller) -> None:
     """As in Kafka, so that a client cannot fill the metadata with configurations of nodes that do not exist."""
     assert alter(controller, BROKER, "3", ("log.retention.ms", SET, "7")) == 0

@@ -10,6 +10,7 @@ reads no file and no environment variable.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -101,6 +102,14 @@ class Synonym:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ElementForm:
+    """The form of a list's elements: a regular expression for all of an element, and the same in words."""
+
+    pattern: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
     """One key. ``minimum`` and ``maximum`` are inclusive; ``choices`` bounds a string, or each element of a list."""
 
@@ -112,6 +121,7 @@ class ConfigKey:
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
+    element: ElementForm | None = None  # of a list without choices
     ignores_case: bool = False  # of choices; the value keeps the spelling of the choice
     dynamic: DynamicScope = DynamicScope.READ_ONLY
     synonyms: tuple[Synonym, ...] = ()  # of a topic key, the first that is set wins
@@ -133,7 +143,8 @@ class ConfigKey:
         if self.type is ConfigType.BOOLEAN:
             return "true or false"
         if self.type not in _NUMBERS:
-            return {ConfigType.LIST: "a comma-separated list"}.get(self.type, "a string")
+            of = "" if self.element is None else f" of {self.element.words}"
+            return f"a comma-separated list{of}" if self.type is ConfigType.LIST else "a string"
         lows, highs = self._bounds()
         low = max(lows, default=None)
         high = min(highs, default=None)
@@ -166,6 +177,8 @@ class ConfigKey:
             return None
         if self.type is ConfigType.LIST:
             assert isinstance(value, tuple)
+            if self.element and not all(re.fullmatch(self.element.pattern, element) for element in value):
+                raise ValueError(f"must be {self.allowed()}")
             return tuple(self._choose(element) for element in value)
         if isinstance(value, str):
             return self._choose(value)

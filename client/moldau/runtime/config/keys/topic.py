@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moldau.runtime.config.declaration import LONG_MAX, Synonym
+from moldau.runtime.config.declaration import LONG_MAX, ElementForm, Synonym
 from moldau.runtime.config.declare import (
     DAY_MS,
     GIB,
@@ -16,6 +16,8 @@ from moldau.runtime.config.declare import (
     names,
     string,
 )
+
+_REPLICAS = ElementForm(pattern=r"\*|[0-9]+:[0-9]+", words="partition:broker, or *")
 
 TOPIC_KEYS = (
     names(
@@ -254,12 +256,14 @@ TOPIC_KEYS = (
         name="leader.replication.throttled.replicas",
         default=(),
         group="Topic",
-        doc="Replicas whose leader side is throttled, each partition:broker, or *.",
+        element=_REPLICAS,
+        doc="Replicas whose leader side is throttled while a copy is made.",
     ),
     names(
         name="follower.replication.throttled.replicas",
         default=(),
         group="Topic",
-        doc="Replicas whose follower side is throttled, each partition:broker, or *.",
+        element=_REPLICAS,
+        doc="Replicas whose follower side is throttled while a copy is made.",
     ),
 )
