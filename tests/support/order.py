@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 SECONDS: dict[str, float] = {
     "tests/pyspark_moldau": 350,
     "tests/processes/test_upgrade.py": 300,
+    "tests/interop/test_frameworks.py": 240,
     "tests/interop/test_mirrormaker.py": 180,
     "tests/interop/test_kafka_brokers.py": 150,
     "tests/interop/test_kafka_streams.py": 120,
+    "tests/interop/test_kafkajs.py": 75,
     "tests/interop/test_java_security.py": 60,
     "tests/processes/test_chaos.py": 60,
     "tests/simulation/test_kit_convicts.py": 58,
