@@ -20,7 +20,7 @@ from moldau.admin import Acl, ConfigResource, ResourceType
 from moldau.blocking import Admin, Producer
 from moldau_jepsen.launcher.ports import take_free_ports
 from moldau_jepsen.testing import cluster
-from support.interop.clients import create_topic, wait_until
+from support.interop.clients import create_topic, wait_known, wait_until
 from support.interop.connect import NEWEST, VERSION, Worker, connect_jars, sink, source
 from support.interop.plain_node import PlainNode
 from support.interop.secured_node import MODULE, SecuredNode
@@ -51,6 +51,12 @@ WRAPPED = {
     "transforms.mark.type": "org.apache.kafka.connect.transforms.InsertField$Value",
     "transforms.mark.static.field": "origin",
     "transforms.mark.static.value": "file",
+}
+CREATED = {
+    "topic.creation.default.partitions": PARTITIONS,
+    "topic.creation.default.replication.factor": 3,
+    "topic.creation.default.cleanup.policy": "delete",
+    "topic.creation.default.remote.storage.enable": "false",
 }
 DEAD = {
     "errors.tolerance": "all",
@@ -240,14 +246,17 @@ def test_connectors_are_administered_by_rest(version, tmp_path):
 
 
 def test_transforms_and_dead_letters(tmp_path):
-    """Six connectors on two workers: sources that wrap lines in JSON, and sinks, one of which gets what is no JSON."""
+    """Six connectors on two workers: sources that wrap lines in JSON, and sinks, one of which gets what is no JSON.
+
+    The sources create their topic, with a setting of tiered storage that is Kafka's default.
+    """
     with connect(NEWEST, tmp_path) as (brokers, one, two):
-        for topic in ("wrapped", "mixed"):
-            create_topic(brokers.bootstrap, topic, PARTITIONS, 3)
+        create_topic(brokers.bootstrap, "mixed", PARTITIONS, 3)
         for number in range(3):
             (tmp_path / f"in{number}.txt").write_text("".join(f"{number}-{line}\n" for line in range(100)))
-            wrapping = source(tmp_path / f"in{number}.txt", "wrapped", **JSON, **WRAPPED)
+            wrapping = source(tmp_path / f"in{number}.txt", "wrapped", **JSON, **WRAPPED, **CREATED)
             one.ask("PUT", f"/connectors/from{number}/config", wrapping)
+        wait_known(brokers.bootstrap, "wrapped", PARTITIONS)
         with Producer({"bootstrap.servers": brokers.bootstrap}) as producer:
             for number in range(100):
                 producer.send("mixed", b"broken {" if number % 10 == 0 else b'{"line": %d}' % number)
@@ -312,10 +321,8 @@ def test_a_secured_worker_needs_no_more_rights_than_with_kafka(tmp_path):
             worker.await_states("from", "RUNNING", "RUNNING")
             worker.ask("PUT", "/connectors/to/config", sink(tmp_path / "out.txt", "lines"))
             await_copies(tmp_path / "out.txt", Counter(f"line {number}" for number in range(200)))
-            worker.ask("PUT", "/connectors/from/config", source(tmp_path / "in.txt", "refused", **once))
-            with (tmp_path / "in.txt").open("a") as file:
-                file.write("a line for a topic without rights\n")
-            worker.await_states("from", "RUNNING", "FAILED")
+            worker.ask("PUT", "/connectors/denied/config", sink(tmp_path / "denied.txt", "refused"))
+            worker.await_states("denied", "RUNNING", "FAILED")
     finally:
         node.stop()
 

@@ -103,11 +103,22 @@ def _login_problems(config: Config) -> list[str]:
     return problems
 
 
+_UNSERVED_OF_TOPICS = {
+    "remote.storage.enable": "tiered storage is not served",
+    "errors.deadletterqueue.group.enable": "share groups write to no dead letter queue",
+}
+
+
 def _check_topic(config: Config) -> list[str]:
+    problems = [
+        f"{key} = true: must be false, because {why}"
+        for key, why in _UNSERVED_OF_TOPICS.items()
+        if config.get_bool(key)
+    ]
     least, greatest = config.get_int("min.compaction.lag.ms"), config.get_int("max.compaction.lag.ms")
     if least > greatest:
-        return [f"min.compaction.lag.ms = {least}: must not be above max.compaction.lag.ms = {greatest}"]
-    return []
+        problems.append(f"min.compaction.lag.ms = {least}: must not be above max.compaction.lag.ms = {greatest}")
+    return problems
 
 
 def _check_topic_defaults(config: Config) -> list[str]:

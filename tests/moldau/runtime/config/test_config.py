@@ -46,6 +46,47 @@ controller.quorum.voters=1@127.0.0.1:9093
 listeners=PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093
 """
 
+KAFKA_TOPIC_DEFAULTS = {
+    "cleanup.policy": "delete",
+    "compression.gzip.level": "-1",
+    "compression.lz4.level": "9",
+    "compression.type": "producer",
+    "compression.zstd.level": "3",
+    "delete.retention.ms": "86400000",
+    "errors.deadletterqueue.group.enable": "false",
+    "file.delete.delay.ms": "60000",
+    "flush.messages": "9223372036854775807",
+    "flush.ms": "9223372036854775807",
+    "follower.replication.throttled.replicas": "",
+    "index.interval.bytes": "4096",
+    "leader.replication.throttled.replicas": "",
+    "local.retention.bytes": "-2",
+    "local.retention.ms": "-2",
+    "max.compaction.lag.ms": "9223372036854775807",
+    "max.decompressed.message.bytes": "2147483639",
+    "max.message.bytes": "1048588",
+    "message.timestamp.after.max.ms": "3600000",
+    "message.timestamp.before.max.ms": "9223372036854775807",
+    "message.timestamp.type": "CreateTime",
+    "min.cleanable.dirty.ratio": "0.5",
+    "min.compaction.lag.ms": "0",
+    "min.insync.replicas": "1",
+    "preallocate": "false",
+    "remote.copy.lag.bytes": "-1",
+    "remote.copy.lag.ms": "0",
+    "remote.log.copy.disable": "false",
+    "remote.log.delete.on.disable": "false",
+    "remote.storage.enable": "false",
+    "retention.bytes": "-1",
+    "retention.ms": "604800000",
+    "segment.bytes": "1073741824",
+    "segment.index.bytes": "10485760",
+    "segment.jitter.ms": "0",
+    "segment.ms": "604800000",
+    "unclean.leader.election.enable": "false",
+}
+"""The keys that a topic of Kafka 4.4 has, with their defaults, as its log library states them."""
+
 
 def server(extra="", **environ):
     return parse_server_config(SERVER + extra, "server.properties", environ)
@@ -356,6 +397,23 @@ def test_topic_values_fall_back_to_the_broker():
         "max.compaction.lag.ms"
         in problems(topic_config, server(), {"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "4"})[0]
     )
+
+
+def test_a_topic_has_every_key_of_kafka_with_its_default():
+    """Tools that copy a whole configuration name all keys; one unknown key would make a cluster refuse the topic."""
+    given, defaults = topic_config(server(), KAFKA_TOPIC_DEFAULTS), topic_config(server(), {})
+    assert given.explicit().keys() == KAFKA_TOPIC_DEFAULTS.keys()
+    assert {name: defaults.get(name) for name in KAFKA_TOPIC_DEFAULTS} == given.explicit()
+
+
+def test_a_topic_that_needs_what_is_not_served_is_refused():
+    for key in ("remote.storage.enable", "errors.deadletterqueue.group.enable"):
+        (problem,) = problems(topic_config, server(), {key: "true"})
+        assert problem.startswith(f"{key} = true: must be false")
+    for key, value in (("local.retention.ms", "-3"), ("max.decompressed.message.bytes", "1000")):
+        (problem,) = problems(topic_config, server(), {key: value})
+        assert problem.startswith(f"{key} = '{value}': must be an integer")
+    assert topic_config(server(), {"local.retention.ms": "5"}).get_int("retention.ms") == 7 * 24 * 3600 * 1000
 
 
 # --- clients

@@ -1,4 +1,8 @@
-"""Keys of a topic. Each falls back to the broker's key of its synonyms, then to its default."""
+"""Keys of a topic. Each falls back to the broker's key of its synonyms, then to its default.
+
+The keys of what Moldau does not serve (tiered storage, KIP-405; a dead letter queue of share groups, KIP-1191) are
+accepted, because tools name them with their defaults. A value that would need the feature is refused.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,9 @@ from moldau.runtime.config.declare import (
 )
 
 _REPLICAS = ElementForm(pattern=r"\*|[0-9]+:[0-9]+", words="partition:broker, or *")
+
+RECORD_BYTES_MAX = 2147483639
+"""Kafka's default of max.decompressed.message.bytes, which limits nothing."""
 
 TOPIC_KEYS = (
     names(
@@ -265,5 +272,74 @@ TOPIC_KEYS = (
         group="Topic",
         element=_REPLICAS,
         doc="Replicas whose follower side is throttled while a copy is made.",
+    ),
+    boolean(
+        name="remote.storage.enable",
+        default=False,
+        group="Topic",
+        has_effect=False,
+        doc="Accepted, without effect: tiered storage is not served, so true is refused.",
+    ),
+    boolean(
+        name="remote.log.copy.disable",
+        default=False,
+        group="Topic",
+        has_effect=False,
+        doc="Accepted, without effect: tiered storage is not served.",
+    ),
+    boolean(
+        name="remote.log.delete.on.disable",
+        default=False,
+        group="Topic",
+        has_effect=False,
+        doc="Accepted, without effect: tiered storage is not served.",
+    ),
+    long(
+        name="remote.copy.lag.ms",
+        default=0,
+        group="Topic",
+        minimum=-1,
+        has_effect=False,
+        doc="Accepted, without effect: tiered storage is not served.",
+    ),
+    long(
+        name="remote.copy.lag.bytes",
+        default=-1,
+        group="Topic",
+        minimum=-1,
+        has_effect=False,
+        doc="Accepted, without effect: tiered storage is not served.",
+    ),
+    long(
+        name="local.retention.ms",
+        default=-2,
+        group="Topic",
+        minimum=-2,
+        has_effect=False,
+        doc="Accepted, without effect: retention.ms holds, as in Kafka for a topic without tiered storage.",
+    ),
+    long(
+        name="local.retention.bytes",
+        default=-2,
+        group="Topic",
+        minimum=-2,
+        has_effect=False,
+        doc="Accepted, without effect: retention.bytes holds, as in Kafka for a topic without tiered storage.",
+    ),
+    boolean(
+        name="errors.deadletterqueue.group.enable",
+        default=False,
+        group="Topic",
+        has_effect=False,
+        doc="Accepted, without effect: share groups write to no dead letter queue, so true is refused.",
+    ),
+    integer(
+        name="max.decompressed.message.bytes",
+        default=RECORD_BYTES_MAX,
+        group="Topic",
+        minimum=RECORD_BYTES_MAX,
+        maximum=RECORD_BYTES_MAX,
+        has_effect=False,
+        doc="Accepted, without effect: max.message.uncompressed.bytes bounds all records of a batch together.",
     ),
 )
