@@ -42,7 +42,6 @@ AUTHORIZED = {
     "super.users": "User:node",
 }
 SINGLE = {f"{kind}.storage.replication.factor": 1 for kind in ("config", "offset", "status")}
-COMMITTED = {"consumer.override.isolation.level": "read_committed"}
 JSON = {"value.converter": "org.apache.kafka.connect.json.JsonConverter", "value.converter.schemas.enable": "false"}
 WRAPPED = {
     "transforms": "wrap,mark",
@@ -182,16 +181,20 @@ def test_lines_are_copied_once_while_processes_fail(tmp_path):
         assert reader.lines == writer.lines, Counter(reader.lines) - Counter(writer.lines)
 
 
-@pytest.mark.parametrize("version", [VERSION, NEWEST])
-def test_connectors_are_administered_by_rest(version, tmp_path):
-    """Pauses, stops, offsets and restarts of connectors, transforms, a dead letter queue, and the internal topics."""
+@pytest.mark.parametrize(("version", "protocol"), [(VERSION, "classic"), (NEWEST, "consumer")])
+def test_connectors_are_administered_by_rest(version, protocol, tmp_path):
+    """Pauses, stops, offsets and restarts of connectors, and the internal topics.
+
+    The sink's group uses either protocol.
+    """
     (tmp_path / "in.txt").write_text("".join(f"line {number}\n" for number in range(500)))
     wanted = Counter(f"line {number}" for number in range(500))
     copied = tmp_path / "out.txt"
+    overridden = {"consumer.override.isolation.level": "read_committed", "consumer.override.group.protocol": protocol}
     with connect(version, tmp_path) as (brokers, one, two):
         create_topic(brokers.bootstrap, "lines", PARTITIONS, 3)
         one.ask("PUT", "/connectors/from/config", source(tmp_path / "in.txt", "lines"))
-        two.ask("PUT", "/connectors/to/config", sink(copied, "lines", **COMMITTED))
+        two.ask("PUT", "/connectors/to/config", sink(copied, "lines", **overridden))
         one.await_states("from", "RUNNING", "RUNNING")
         await_copies(copied, wanted)
 
