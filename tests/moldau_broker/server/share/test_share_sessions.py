@@ -110,7 +110,7 @@ def test_aborted_ranges():
     assert aborted_ranges(batches, [(8, 12), (7, 0)]) == [(0, 8), (12, 14)]
 
 
-def test_a_committed_transaction_before_an_aborted_one_is_none_of_its_ranges():
+def test_an_aborted_transaction_begins_with_its_first_offset():
     """An aborted transaction begins with its first offset, not with the first batch of its producer."""
     batches = [
         (0, 3, 7, True, False),
