@@ -121,3 +121,27 @@ def test_a_lost_transaction_index_drops_no_segment() -> None:
     machine.boot(power_lost=True)
     log = create(open_manager(machine, ["/d1"]))
     assert list(log.segments[1].aborted_entries()) == aborted
+
+
+def test_a_recovered_segment_knows_what_producer_0_aborted() -> None:
+    """Ids of producers begin at 0; batches without a producer have -1."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine, ["/d1"])
+    log = create(manager)
+    for number in range(3):
+        put(log, b"%d" % number, producer=(0, number, 0), transactional=True)
+        log.append_end_transaction_marker(
+            producer_id=0,
+            producer_epoch=number,
+            coordinator_epoch=0,
+            commit=number == 1,
+            leader_epoch=LeaderEpoch(1),
+            now_ms=START_MS,
+        )
+    put(log, b"without a producer")
+    aborted = list(log.segments[0].aborted_entries())
+    assert [each.first_offset for each in aborted] == [0, 4]
+    killed(manager, machine)
+    log = create(open_manager(machine, ["/d1"]))
+    assert list(log.segments[0].aborted_entries()) == aborted
+    assert [each.producer_id for each in log.producer_state.describe()] == [0]
