@@ -1,0 +1,51 @@
+"""Goal: retention deletes the oldest segments by age and by size, and only where ``cleanup.policy`` has ``delete``.
+
+Method: a log of several segments on a virtual machine, and the count of those that have expired.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from moldau_broker.log.partition.retention import expired_count
+from support.log.lab import create, open_manager, put
+from support.log.model import START_MS, VirtualMachine
+
+RECORDS = 60
+
+
+def expired(now: int = START_MS, *, high_watermark: int = RECORDS, **config: Any) -> tuple[int, int]:
+    """Returns how many segments have expired, and how many there are."""
+    log = create(open_manager(VirtualMachine(1), ["/d1"], **config))
+    for number in range(RECORDS):
+        put(log, b"%03d" % number * 20)
+    log.flush()
+    segments = log.storage.segments
+    assert segments.count > 4
+    return expired_count(log.storage, high_watermark, now, has_staged=False), segments.count
+
+
+@pytest.mark.parametrize(("policy", "expires"), [((False, True), True), ((True, True), True), ((True, False), False)])
+@pytest.mark.parametrize("limit", ["retention_bytes", "retention_ms"])
+def test_a_topic_that_is_only_compacted_expires_never(policy: tuple[bool, bool], expires: bool, limit: str) -> None:
+    compact, delete = policy
+    limits = {"retention_bytes": -1, "retention_ms": -1, limit: 0}
+    count, segments = expired(START_MS + 1, compact=compact, delete=delete, **limits)
+    assert count == (segments if expires else 0)
+
+
+def test_nothing_expires_without_limits() -> None:
+    assert expired(START_MS + 10**12, delete=True, retention_bytes=-1, retention_ms=-1)[0] == 0
+
+
+def test_segments_up_to_the_high_watermark_expire() -> None:
+    count, segments = expired(START_MS + 1, high_watermark=RECORDS // 2, delete=True, retention_ms=0)
+    assert 0 < count < segments - 1
+
+
+@pytest.mark.parametrize(("passed_ms", "expires"), [(1_000, False), (1_001, True)])
+def test_a_segment_expires_once_it_is_older_than_the_limit(passed_ms: int, expires: bool) -> None:
+    count, segments = expired(START_MS + passed_ms, delete=True, retention_ms=1_000, retention_bytes=-1)
+    assert count == (segments if expires else 0)
