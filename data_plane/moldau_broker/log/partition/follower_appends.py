@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from moldau_broker.log.partition.segmented_log import SegmentedLog
     from moldau_broker.log.partition.staged_writes import StagedWrites
     from moldau_broker.log.partition.watermarks import Watermarks
+    from moldau_broker.log.producers.producer_state import EndMarker
 
 _OFFSET_RANGE_MAX = (1 << 31) - 1
 
@@ -53,9 +54,9 @@ class FollowerAppends:
         rolled = False
         max_timestamp_ms = NO_TIMESTAMP
         size_bytes = record_count = 0
-        for position, header in batches:
+        for position, header, marker in batches:
             size = header.size_bytes
-            rolled |= self._append_batch(header, records[position : position + size], now_ms)
+            rolled |= self._append_batch(header, marker, records[position : position + size], now_ms)
             size_bytes += size
             record_count += header.record_count
             max_timestamp_ms = max(max_timestamp_ms, header.max_timestamp)
@@ -78,7 +79,7 @@ class FollowerAppends:
             rolled=rolled,
         )
 
-    def _append_batch(self, header: BatchHeader, data: memoryview, now_ms: int) -> bool:
+    def _append_batch(self, header: BatchHeader, marker: EndMarker | None, data: memoryview, now_ms: int) -> bool:
         """Stages a batch of the leader and applies its producer; returns whether it needed a new segment."""
         storage, staged = self._storage, self._staged
         rolled = staged.must_roll(header.size_bytes, header.max_timestamp, header.last_offset, now_ms)
@@ -90,7 +91,7 @@ class FollowerAppends:
             storage.epochs.assign(header.partition_leader_epoch, header.base_offset)
         staged.add(data, StagedBatch(header.base_offset, header.last_offset, header.size_bytes, header.max_timestamp))
         if header.producer_id >= 0:
-            self._replicate_producer(header, data)
+            self._replicate_producer(header, marker)
         return rolled
 
     def _roll_for(self, header: BatchHeader, now_ms: int) -> None:
@@ -102,8 +103,10 @@ class FollowerAppends:
         near = header.last_offset - end_offset < _OFFSET_RANGE_MAX
         self._storage.roll(end_offset if near else header.base_offset, now_ms)
 
-    def _sound_batches(self, records: memoryview, leader_epoch: int | None) -> list[tuple[int, BatchHeader]]:
-        """Returns the new whole batches, each checked: CRC, rising offsets, epochs that do not fall.
+    def _sound_batches(
+        self, records: memoryview, leader_epoch: int | None
+    ) -> list[tuple[int, BatchHeader, EndMarker | None]]:
+        """Returns the new whole batches with their markers, each checked: CRC, rising offsets, epochs that do not fall.
 
         The first one may begin below the log end offset of an empty log, which then must begin with it.
 
@@ -111,7 +114,7 @@ class FollowerAppends:
         the socket accepts them. If it became a follower meanwhile, its files may hold other bytes by then, written by
         the next leader. Appending these behind the former leader's batches would hide that the logs differ before.
         """
-        found: list[tuple[int, BatchHeader]] = []
+        found: list[tuple[int, BatchHeader, EndMarker | None]] = []
         next_offset, epoch = self._storage.log_end_offset, self._storage.epochs.latest_epoch
         try:
             for position, header in iterate_batches(records):
@@ -138,17 +141,20 @@ class FollowerAppends:
                         ErrorCode.CORRUPT_MESSAGE,
                         f"batch {header.base_offset}: epoch {header.partition_leader_epoch} after {epoch}",
                     )
-                found.append((position, header))
+                marker = None
+                if header.producer_id >= 0 and header.attributes & CONTROL_BIT:
+                    marker = decode_marker(header, records[position : position + header.size_bytes])
+                found.append((position, header, marker))
                 next_offset, epoch = header.next_offset, header.partition_leader_epoch
         except CorruptRecordError as error:
             raise LogError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
         return found
 
-    def _replicate_producer(self, header: BatchHeader, data: memoryview) -> None:
+    def _replicate_producer(self, header: BatchHeader, marker: EndMarker | None) -> None:
         if not header.attributes & CONTROL_BIT:
             self._storage.producer_state.stage(header)
             return
-        self._staged.end_transaction(header, decode_marker(header, data))
+        self._staged.end_transaction(header, marker)
 
     # Truncation ------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 
 from moldau.protocol.errors import ErrorCode
-from moldau.records import encode_batch, iterate_batches
+from moldau.records import encode_batch, encode_end_txn_marker, iterate_batches, renew_crc
 from moldau_broker.log.config import LogConfig
 from moldau_broker.log.directories.manager import LogManager
 from moldau_broker.log.errors import LogError, LogStorageError, OffsetOutOfRangeError
@@ -453,6 +453,23 @@ def test_a_follower_refuses_what_cannot_follow() -> None:
     info = follower.append_as_follower(memoryview(batch(10, 4) + batch(20, 4)[:-3]), now_ms=START_MS)
     assert (info.first_offset, info.last_offset, follower.log_end_offset) == (10, 11, 12)
     assert follower.append_as_follower(memoryview(b""), now_ms=START_MS).first_offset == -1
+
+
+@pytest.mark.parametrize(("position", "content"), [(61, b"\x7f"), (66, b"\xff\xff"), (70, b"\x02"), (71, b"\xff\xff")])
+def test_a_follower_refuses_a_marker_that_cannot_be_read(position: int, content: bytes) -> None:
+    """Its checksum fits, but the record, its key or its value does not. Nothing is staged, and the log goes on."""
+    follower = create(open_manager(VirtualMachine(1)))
+    marker = encode_end_txn_marker(
+        commit=True, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp=START_MS
+    )
+    bad = bytearray(marker)
+    bad[position : position + len(content)] = content
+    renew_crc(bad, 0)
+    with pytest.raises(LogError) as caught:
+        follower.append_as_follower(memoryview(bad), now_ms=START_MS)
+    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+    assert (follower.log_end_offset, follower.has_staged) == (0, False)
+    assert follower.append_as_follower(memoryview(marker), now_ms=START_MS).last_offset == 0
 
 
 def test_staged_batches_fail_together(monkeypatch: pytest.MonkeyPatch) -> None:
