@@ -58,5 +58,5 @@ async def _ask(environment: Environment, host: str, port: int, client_id: str) -
     finally:
         connection.close()
     if response.error_code != ErrorCode.NONE:
-        raise KafkaError(ErrorCode(response.error_code), response.error_message or "")
+        raise KafkaError(ErrorCode.of(response.error_code), response.error_message or "")
     return {node.broker_id: (node.host, node.port) for node in response.brokers}

@@ -11,9 +11,14 @@ import pytest
 import trio
 import trio.testing
 
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.api_versions import ApiVersionsResponse
+from moldau.protocol.messages.describe_cluster import DescribeClusterBroker, DescribeClusterResponse
+from moldau.runtime.net.rpc import RpcConnection
 from moldau_quorum.broker_side import discovery
 
 VOTERS = {101: ("c101", 9093)}
+LATER_CODE = 30_000
 
 
 @pytest.mark.parametrize("first", [{}, None], ids=["knows none", "is down"])
@@ -27,6 +32,51 @@ def test_the_next_server_is_asked(monkeypatch: pytest.MonkeyPatch, first: dict[i
         return first or {} if host == "a" else VOTERS
 
     monkeypatch.setattr(discovery, "_ask", ask)
+    environment: Any = None
+
+    async def main() -> dict[int, tuple[str, int]]:
+        return await discovery.discover_voters(environment, [("a", 9093), ("b", 9093)], client_id="x")
+
+    assert trio.run(main) == VOTERS
+
+
+@pytest.mark.parametrize("refused", ["ApiVersions", "DescribeCluster"])
+def test_a_code_of_later_versions_is_no_answer(monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
+    """The search goes on with the next server, whichever request the first one refuses, and however."""
+
+    class Server:
+        """A connection to a server."""
+
+        peer = "a:9093"
+
+        def __init__(self, host: str) -> None:
+            self.code = LATER_CODE if host == "a" else ErrorCode.NONE
+
+        async def request_as(self, *_: object, **__: object) -> DescribeClusterResponse:
+            await trio.lowlevel.checkpoint()
+            brokers = [DescribeClusterBroker(broker_id=101, host="c101", port=9093)]
+            return DescribeClusterResponse(error_code=self.code, brokers=brokers)
+
+        async def _wait_capacity(self, _: float) -> None:
+            await trio.lowlevel.checkpoint()
+
+        async def _ask_versions(self, *_: object) -> ApiVersionsResponse:
+            await trio.lowlevel.checkpoint()
+            return ApiVersionsResponse(error_code=self.code)
+
+        def learn_versions(self, _: object) -> None:
+            """Takes any."""
+
+        def close(self) -> None:
+            """Has nothing to close."""
+
+    async def connect(_: object, host: str, *__: object, **___: object) -> Server:
+        server: Any = Server(host)
+        if refused == "ApiVersions":
+            await RpcConnection.negotiate(server)
+        return server
+
+    monkeypatch.setattr(RpcConnection, "open", connect)
     environment: Any = None
 
     async def main() -> dict[int, tuple[str, int]]:

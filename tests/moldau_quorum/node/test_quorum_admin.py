@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from moldau.protocol.errors import ErrorCode
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest, Listener
 from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest
 from moldau_quorum.log.port import (
@@ -180,6 +180,7 @@ def test_an_uncommitted_addition_is_not_denied():
 
 
 VOTERS = {1: ("c1", 9093), 2: ("c2", 9093)}
+LATER_CODE = 30_000
 
 
 def moved(monkeypatch, code_at):
@@ -206,6 +207,12 @@ def test_an_election_is_waited_for(monkeypatch):
 def test_controllers_that_are_not_reached_are_given_up(monkeypatch):
     with pytest.raises(ControllersUnreachableError, match="controller 1 at c1:9093: refused; controller 2"):
         moved(monkeypatch, lambda now: None)
+
+
+def test_a_code_of_later_versions_refuses_a_hand_over(monkeypatch):
+    with pytest.raises(KafkaError) as caught:
+        moved(monkeypatch, lambda now: LATER_CODE)
+    assert caught.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def test_a_learner_is_forgotten_with_its_disk_alone():

@@ -181,7 +181,7 @@ class RpcConnection:
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             response = await self._ask_versions(older_version(response, version), timeout_ms)
         if response.error_code != ErrorCode.NONE:
-            raise KafkaError(ErrorCode(response.error_code), f"{self.peer} refused ApiVersions")
+            raise KafkaError(ErrorCode.of(response.error_code), f"{self.peer} refused ApiVersions")
         self.learn_versions(response)
 
     async def _ask_versions(self, version: int, timeout_ms: float) -> ApiVersionsResponse:

@@ -120,7 +120,7 @@ async def transfer_leadership(
                 if response.error_code == ErrorCode.NOT_CONTROLLER:
                     continue
                 if response.error_code != ErrorCode.NONE:
-                    raise KafkaError(ErrorCode(response.error_code), response.message)
+                    raise KafkaError(ErrorCode.of(response.error_code), response.message)
                 return response.leader_id
             if not answered and trio.current_time() - begun > UNREACHABLE_S:
                 raise ControllersUnreachableError("; ".join(failures))
