@@ -63,6 +63,15 @@ def test_a_busy_topic_displaces_a_silent_one():
     assert sum(bool(history.topic(name)) for name, _ in [*silent, ("z", 0)]) == TOPICS_MAX
 
 
+def test_a_topic_that_fell_silent_gives_way():
+    history = RateHistory()
+    before, after = ({(f"a{number:04}", 0): count for number in range(TOPICS_MAX)} for count in (1, 2))
+    for second, ends in enumerate((before, after, after)):
+        history.observe(sample(second, {**ends, ("z", 0): 0}))
+    history.observe(sample(3, {**after, ("z", 0): 9}))
+    assert history.latest("z", 3_000).records == 9
+
+
 def test_the_same_time_twice_is_ignored():
     history = RateHistory()
     history.observe(sample(1, {("t", 0): 1}))

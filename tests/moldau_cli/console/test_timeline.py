@@ -55,6 +55,13 @@ def test_a_node_that_ends_by_itself_says_its_last_line():
     ]
 
 
+def test_a_lane_keeps_the_state_at_the_window_begin():
+    timeline = started()
+    timeline.saw_processes(WINDOW_MS / 2, {2: "stopped"})
+    (lane,) = [lane for lane in timeline.document(WINDOW_MS + 1)["lanes"] if lane["node"] == 2]
+    assert [state for _, state, _ in lane["segments"]] == ["running", "stopped"]
+
+
 def test_the_story_of_a_killed_leader():
     timeline = started()
     timeline.acknowledged(100, 98, 1)

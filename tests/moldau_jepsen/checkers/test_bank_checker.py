@@ -162,10 +162,13 @@ def test_money_that_no_transfer_moved():
     assert two().end(east=(*SOUND, (2, 7))).found() == {K.BANK_UNKNOWN: 1}
 
 
-def test_records_that_an_unfinished_read_lacks_are_not_missing():
-    """A record that an unfinished final read has not seen is not missing."""
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_records_that_an_unfinished_read_lacks_are_not_missing(goes_on):
+    """A record that an unfinished final read has not seen is not missing, though the read of another topic ends."""
     story = two().audit(2, 2, 90, 110)
     story.add(9, Kind.POLL, Poll(((EAST, ((0, 0),)),)), final=True)
     story.add(9, Kind.POLL, status=Status.INFO, final=True, error="not at the end")
+    if goes_on:
+        story.add(9, Kind.POLL, Poll(((ASKED, ()),)), final=True)
     assert story.found() == {}
     assert story.verdict().counts[K.STUCK] == 1

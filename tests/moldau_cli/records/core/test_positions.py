@@ -64,6 +64,7 @@ def test_ends_are_exclusive(words, last):
 
 def test_the_first_end_counts():
     assert stops(Span(to_time_ms=9, to_offset=20), LOGS, {ONE: 30, TWO: 4}) == {ONE: 20, TWO: 4}
+    assert stops(Span(to_time_ms=9), LOGS, {ONE: 30, TWO: 0}) == {ONE: 30, TWO: 0}, "the first record is late enough"
     assert stops(Span(), LOGS, {}) == {}
 
 
