@@ -17,6 +17,7 @@ import httpx
 import pytest
 import trio
 
+from moldau.cluster.metadata import TopicPartition
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.describe_client_quotas import (
@@ -28,7 +29,7 @@ from moldau.protocol.messages.describe_client_quotas import (
 from moldau_cli.console import faults
 from moldau_cli.console.app import Console, application
 from moldau_cli.console.avro import AvroViews
-from moldau_cli.console.data import requests
+from moldau_cli.console.data import groups, requests
 from moldau_cli.console.data.requests import quotas
 from moldau_cli.console.faults import LocalNodes
 from moldau_cli.console.pages import QUESTIONS
@@ -246,3 +247,33 @@ def test_a_node_that_ends_at_once_says_why(nodes, tmp_path, monkeypatch):
 def test_a_directory_without_a_cluster_is_refused(tmp_path):
     with pytest.raises(LauncherUsageError, match="no cluster in"):
         LocalNodes(tmp_path)
+
+
+class OneGroup:
+    """An admin client of a cluster with one group and one topic, whose first partition has no leader."""
+
+    async def describe_groups(self, groups):
+        more = {"coordinator": 1, "epoch": -1, "members": (), "protocol": "", "type": "classic"}
+        return {each: SimpleNamespace(state="Empty", **more) for each in groups}
+
+    async def list_group_offsets(self, group):
+        return {TopicPartition("t", number): SimpleNamespace(offset=40) for number in range(2)}
+
+    async def list_topics(self, *, include_internal):
+        return [SimpleNamespace(name="t")]
+
+    async def describe_topics(self, names):
+        parts = [SimpleNamespace(partition=number, leader=leader) for number, leader in enumerate((-1, 1))]
+        return {name: SimpleNamespace(partitions=parts) for name in names}
+
+    def within(self, timeout_ms):
+        return self
+
+    async def list_offsets(self, wanted, *, isolation_level):
+        return dict.fromkeys(wanted, (50, -1))
+
+
+def test_the_lag_of_a_group_needs_all_ends():
+    page = trio.run(groups.group, OneGroup(), "g")
+    assert [row["lag"] for row in page["rows"]] == [None, 10]
+    assert page["lag"] is None, "the lag that is not known may be the largest"
