@@ -152,7 +152,8 @@ def test_bytes_taken_are_reported_once(run, tmp_path):
             position = 0
             with contextlib.suppress(BlockingIOError):
                 while True:
-                    position += server.send_nowait([content[position : position + 4], content[position + 4 : position + 100_003]])
+                    first = position + 4
+                    position += server.send_nowait([content[position:first], content[first : first + 99_999]])
             assert 0 < position < len(content), "the peer does not read, so the transport is full"
             received = []
 
