@@ -215,7 +215,8 @@ def test_controllers_of_another_cluster_are_not_followed() -> None:
             on_delta=lambda delta: None,
             connect=Controller(MetadataFetchResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)).connect,
         )
-        with pytest.raises(InconsistentClusterError, match="cluster mine .meta.properties in log.dirs, or cluster.id., and controller 101"), trio.fail_after(10):
+        source = r"cluster mine \(meta\.properties in log\.dirs, or cluster\.id\), and controller 101 to another"
+        with pytest.raises(InconsistentClusterError, match=source), trio.fail_after(10):
             await follower.run()
 
     run_world(main, 5)
