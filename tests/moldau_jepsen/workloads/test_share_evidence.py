@@ -23,7 +23,7 @@ from moldau_jepsen.workloads.phases.share_evidence import (
     archived_records,
     group_times_ms,
 )
-from moldau_jepsen.workloads.share import ShareOptions, ShareWorkload
+from moldau_jepsen.workloads.share import ShareOptions, ShareWorkload, settings_of
 from support.cluster.broker_cluster import run_cluster
 from support.share.story import set_group
 
@@ -167,6 +167,7 @@ def test_a_cluster_says_what_it_uses_and_what_it_gave_up():
 def test_records_are_lost_only_where_the_log_can_tell(is_pruned):
     """A coordinator's log without its beginning may lack that a record was given up, so nothing is called lost."""
     found = []
+    options = ShareOptions(partitions=1, lock_ms=1_000, session_ms=1_000)
 
     async def scenario(cluster):
         client, environment = cluster.client(1), cluster.client_environment
@@ -174,7 +175,7 @@ def test_records_are_lost_only_where_the_log_can_tell(is_pruned):
         config = {"bootstrap.servers": "b1:9092"}
         async with Producer(config, environment=environment) as producer:
             await (await producer.send("share", b"0", partition=0))
-        workload = ShareWorkload("b1:9092", ShareOptions(partitions=1, lock_ms=1_000, session_ms=1_000), environment)
+        workload = ShareWorkload("b1:9092", options, environment)
         await workload.set_group(environment)
         await workload.final_read(environment, 60)
         if is_pruned:
@@ -191,5 +192,6 @@ def test_records_are_lost_only_where_the_log_can_tell(is_pruned):
         share_coordinator_state_topic_num_partitions="1",
         share_coordinator_state_topic_replication_factor="1",
         share_coordinator_state_topic_min_isr="1",
+        **{name.replace(".", "_"): value for name, value in settings_of(options).items()},
     )
     assert found == ([] if is_pruned else ["share-lost"])
