@@ -130,15 +130,27 @@ def test_a_group_serves_survives_kill_9_and_stops_in_order(group):
     assert "holds broker.10, broker.11 of several processes, and broker.processes is 1" in done.stderr
 
 
+@pytest.fixture
+def taken(group):
+    """Another program's port that the second process of the group has in its listeners."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", group.port + 1))
+        other.listen()
+        yield group.port + 1
+
+
+def test_a_taken_port_is_found_before_the_start(group, taken):
+    found = run_command("node", "check", str(group.file))
+    assert found.returncode == 1
+    assert f"PLAINTEXT://127.0.0.1:{taken}" in found.stdout
+
+
+@pytest.mark.proof
+@pytest.mark.usefixtures("taken")
 def test_a_taken_port_ends_the_whole_group(group):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", group.port + 1))
-        taken.listen()
-        found = run_command("node", "check", str(group.file))
-        assert found.returncode == 1
-        assert f"PLAINTEXT://127.0.0.1:{group.port + 1}" in found.stdout
-        group.start()
-        assert group.process.wait(WAIT_S) == 1, group.log.read_text()
+    """Five starts of a process; ``make test`` shows the decision in ``test_supervision``, and one death above."""
+    group.start()
+    assert group.process.wait(WAIT_S) == 1, group.log.read_text()
     assert all(is_gone(pid) for node in (10, 11) for pid in group.pids(node))
     assert "in use" in group.log.read_text()
 

@@ -7,7 +7,6 @@ produce load with acks=all. Commands run in this process.
 import itertools
 import json
 import shutil
-import sys
 import threading
 
 import pytest
@@ -17,6 +16,7 @@ from moldau.protocol.errors import KafkaError
 from moldau_jepsen.launcher import ClusterSpec, open_cluster, start_cluster
 from support.commands import run_command
 from support.interop.clients import wait_until
+from support.started import shell_command
 
 pytestmark = pytest.mark.processes
 
@@ -108,9 +108,15 @@ def test_a_roll_under_load_is_not_noticed(local):
     assert sorted(int(value) for value in values) == load.acknowledged
 
 
-def test_a_command_restarts_nodes_of_any_cluster(local):
+@pytest.fixture
+def moldau(tmp_path):
+    """A file that runs the command, as the shell of a restart command starts it."""
+    shell_command(tmp_path)
+    return tmp_path / "moldau"
+
+
+def test_a_command_restarts_nodes_of_any_cluster(local, moldau):
     """The command stands for ssh and systemctl; the order, and the command of each node, are shown before."""
-    moldau = f"{sys.executable} -m moldau_cli"
     command = f"{moldau} cluster restart {{id}} --dir {local.directory}"
     where = ("-b", local.bootstrap, "--restart-command", command, "--nodes", "2,102")
     shown, _ = roll(local, *where, "--dry-run")
@@ -124,9 +130,9 @@ def test_a_command_restarts_nodes_of_any_cluster(local):
     assert {node for node in before if before[node] != after[node]} == {2, 102}
 
 
-def test_a_node_that_does_not_come_back_stops_the_roll(local):
+def test_a_node_that_does_not_come_back_stops_the_roll(local, moldau):
     """The command kills the broker: the others are not touched, and the error says how to go on."""
-    command = f"{sys.executable} -m moldau_cli cluster kill {{id}} --dir {local.directory}"
+    command = f"{moldau} cluster kill {{id}} --dir {local.directory}"
     where = ("-b", local.bootstrap, "--restart-command", command, "--timeout", "6")
     _, stderr = roll(local, *where, "--nodes", "1,3", code=1)
     error = json.loads(stderr.splitlines()[-1])["error"]
