@@ -414,9 +414,10 @@ class SegmentedLog:
         unflushed = self.log_end_offset - self.recovery.offset
         if unflushed <= 0 or self.failed:
             return False
-        if self.recovery.unflushed_since_ms is None:
-            self.recovery.unflushed_since_ms = now_ms
         since_ms = self.recovery.unflushed_since_ms
+        # A wall clock that jumped back must not put the sync off for as long as it jumped.
+        if since_ms is None or now_ms < since_ms:
+            since_ms = self.recovery.unflushed_since_ms = now_ms
         return unflushed >= self.config.flush_messages or now_ms - since_ms >= self.config.flush_ms
 
     # Life cycle ------------------------------------------------------------------------------------------------------

@@ -183,6 +183,17 @@ def test_a_flush_policy_needs_no_further_change() -> None:
     ]
 
 
+def test_a_clock_that_jumped_back_puts_off_no_flush() -> None:
+    """The records that an hour of the clock covered twice were not synced for that hour."""
+    manager, logs, now = resting(4)
+    manager.update_topic_config("t", LogConfig(flush_ms=5_000))
+    tick(manager, now)  # finds the records
+    names = [name for second in range(12) for name in tick(manager, now - 3_600_000 + 1_000 * second)]
+    assert sorted(name for name in names if name.startswith("flush")) == [
+        f"flush {log.topic_partition}" for log in logs
+    ]
+
+
 def test_a_late_flush_reaches_the_checkpoint() -> None:
     """The sync ends long after the last append, and after a checkpoint has found nothing to write."""
     manager, logs, now = resting(4)
