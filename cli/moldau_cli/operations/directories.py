@@ -70,9 +70,15 @@ async def drain_directory(
 
     Raises:
         UsageError: the broker has no such directory, or none that can take the replicas.
-        CommandError: nothing was copied for ``stall_s`` seconds.
+        CommandError: the directory has failed, or nothing was copied for ``stall_s`` seconds.
         KafkaError: a request was refused.
     """
+    failure = (await log_dirs_of(admin, broker, [path]))[path].error
+    if failure:
+        raise CommandError(
+            f"{path} of broker {broker} has failed ({failure.name.lower()}), so nothing can be moved out of it: "
+            "replace its disk and restart the broker, which copies the replicas from their leaders"
+        )
     await set_cordons(admin, broker, add=[path])
     known = await log_dirs_of(admin, broker)
     targets = {
