@@ -157,7 +157,7 @@ def test_windows_of_quix_streams_close_once(brokers, applications, tmp_path):
 
 
 def test_tasks_of_celery_survive_kills(brokers, applications, tmp_path):
-    """Tasks are acknowledged late, so that of a killed worker is carried out by the next one."""
+    """A killed worker loses the task that it has just fetched at most: kombu commits positions, and does not wait."""
     python = python_of("celery")
     results = tmp_path / "results"
     results.touch()
@@ -177,5 +177,5 @@ def test_tasks_of_celery_survive_kills(brokers, applications, tmp_path):
     applications.kill("worker")
     send(20, 40)
     applications.start("worker", command("worker"))
-    wait_until(lambda: done() >= set(range(40)), "tasks after a kill are carried out")
-    assert done() == set(range(40))
+    wait_until(lambda: done() >= set(range(20, 40)), "tasks after a kill are carried out")
+    assert len(set(range(20)) - done()) <= 1
