@@ -88,7 +88,7 @@ lint-macos: install
 lint-quick: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(call MYPY_CACHE)
+	files=$$($(BIN)/python tests/support/guide_modules.py $(VENV)/guides) && MYPYPATH=$(VENV) $(BIN)/mypy $(call MYPY_CACHE) $$files
 	$(BIN)/lint-imports
 
 format: install

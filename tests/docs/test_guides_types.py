@@ -1,7 +1,7 @@
 """Goal: type checkers accept the code of the guides, and the pages name errors that exist.
 
-Method: the Python blocks of each page become one module, which mypy (strict, but for functions without annotations) and
-pyright check. Names in the tables of errors are looked up.
+Method: the Python blocks of each page become one module, which pyright checks here, and mypy in ``make lint``
+(``support.guide_modules``). Names in the tables of errors are looked up.
 """
 
 import json
@@ -18,56 +18,16 @@ import moldau.consumer
 import moldau.producer
 import moldau.serialization
 from moldau.protocol.errors import ErrorCode
+from support.guide_modules import GUIDES, PAGES, written
 
 ROOT = Path(__file__).parents[2]
-GUIDES = ROOT / "docs" / "guides"
-PAGES = (
-    "application",
-    "asyncio",
-    "frameworks",
-    "guarantees",
-    "migrating",
-    "processing",
-    "serializers",
-    "service",
-    "share-groups",
-    "simulate",
-    "tuning",
-)
-UNTYPED = {"frameworks"}
-"""Pages on libraries without types, which strict mypy refuses; pyright checks them."""
-FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PRELUDE = 'BOOTSTRAP = ""\nREGISTRY = ""\n'
 BIN = Path(sys.executable).parent
-
-
-def written(folder, pages):
-    folder.mkdir(exist_ok=True)
-    paths = []
-    for page in pages:
-        parts, cells = [PRELUDE], []
-        for code in FENCE.findall((GUIDES / f"{page}.md").read_text(encoding="utf-8")):
-            awaits = re.search(r"^(?:\w+ = )?await |^print\(.*await ", code, re.MULTILINE)
-            (cells if awaits else parts).append(code)
-        if cells:  # a notebook's cells share their names
-            body = "\n".join(cells)
-            parts.append("async def cells():\n" + re.sub(r"^(?=.)", "    ", body, flags=re.MULTILINE))
-        paths.append(folder / f"guide_{page}.py")
-        paths[-1].write_text("\n".join(parts), encoding="utf-8")
-    return paths
 
 
 def run(*command, **environment):
     return subprocess.run(
         command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=600, check=False
     )
-
-
-def test_mypy_accepts_the_guides(tmp_path):
-    """The settings hold the exceptions for guides, so that mypy takes the other modules from its cache."""
-    paths = written(tmp_path / "guides", [page for page in PAGES if page not in UNTYPED])
-    done = run(str(BIN / "mypy"), *map(str, paths), MYPYPATH=str(tmp_path))
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
 @pytest.mark.proof

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pytest
 
 SECONDS: dict[str, float] = {
-    "tests/pyspark_moldau": 350,
+    "tests/pyspark_moldau": 230,
     "tests/processes/test_upgrade.py": 300,
     "tests/interop/test_frameworks.py": 240,
     "tests/interop/test_mirrormaker.py": 180,
@@ -40,10 +40,10 @@ SECONDS: dict[str, float] = {
     "tests/moldau_broker/log/partition/test_log_model.py": 27,
     "tests/interop": 25,
     "tests/interop/test_closest_replica.py": 25,
-    "tests/interop/test_sasl.py": 25,
+    "tests/interop/test_sasl.py": 20,
     "tests/moldau/mirror/test_mirroring.py": 22,
     "tests/moldau_quorum/node/test_hostile_peers.py": 22,
-    "tests/interop/test_consumer_protocol.py": 20,
+    "tests/interop/test_consumer_protocol.py": 10,
     "tests/interop/test_quotas.py": 20,
     "tests/moldau_cli/test_cluster_commands.py": 20,
     "tests/moldau_jepsen/simulation/inject/test_safekeeping.py": 20,
@@ -66,7 +66,6 @@ SECONDS: dict[str, float] = {
     "tests/moldau_jepsen/simulation/inject/test_fault_shapes.py": 15,
     "tests/processes/test_watchdog.py": 15,
     "tests/docs/test_docstrings.py": 14,
-    "tests/docs/test_guides_types.py": 14,
     "tests/moldau_jepsen/simulation/campaign/test_workers.py": 14,
     "tests/simulation/test_stories.py::test_data_flow_without_a_majority_of_voters": 14,
     "tests/moldau/records/test_without_the_extension.py": 13,
