@@ -76,7 +76,7 @@ def test_an_interrupted_watch_leaves_its_picture(tmp_path, monkeypatch):
     def interrupt(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(watch.time, "sleep", interrupt)
+    monkeypatch.setattr(watch, "time", SimpleNamespace(sleep=interrupt))  # threads of the JVM bridge sleep too
     reports = [SimpleNamespace(json=json.dumps(FIRST))]
     query = SimpleNamespace(name="flights", isActive=True, recentProgress=reports, status={"message": "at work"})
     with pytest.raises(KeyboardInterrupt):

@@ -21,7 +21,7 @@ def judged(story: Story, *only: str, linearizable: bool | None = True):
     verdict = RegisterVerdict(linearizable=linearizable, explored=1, text="as was found")
     clients.register = SimpleNamespace(stuck=None, verdict=lambda: verdict)
     clients._topics = SimpleNamespace(stuck=None, writes=[], reads=[])
-    clients._compacted = clients.administered = clients.share_administration = None
+    clients._compacted = clients.few_acks = clients.administered = clients.share_administration = None
     clients._share = clients.streams = SimpleNamespace(stuck=None, wrong=list)
     clients._regex_member = SimpleNamespace(stuck=None)
     clients.pipe = clients.bank = clients.members = False
