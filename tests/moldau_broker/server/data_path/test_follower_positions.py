@@ -239,6 +239,7 @@ def test_a_partition_rests_only_while_nothing_is_new(change):
 
 def test_only_what_agrees_counts_as_replicated():
     """The leader would else commit a record that the follower holds another one for, at the same offset."""
+    replicas: Any = MagicMock()  # one for all: each takes longer than its case
     for leader, follower in product(logs(), repeat=2):
         if not possible(leader, follower):
             continue
@@ -252,7 +253,7 @@ def test_only_what_agrees_counts_as_replicated():
                 state=SimpleNamespace(leader_epoch=9),
                 log_end_offset=len(leader),
             )
-            replicas: Any = MagicMock(by_raw_name={(b"t", 0): partition})
+            replicas.by_raw_name = {(b"t", 0): partition}
             query: Any = SimpleNamespace(version=12, replica_id=2, replica_epoch=5)
             errors, has_all = FollowerPositions(replicas).note(query, [fetched(follower)], 0.0)
             counts = access is ErrorCode.NONE and len(follower) >= start and leader[: len(follower)] == follower

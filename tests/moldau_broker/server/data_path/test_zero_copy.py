@@ -28,6 +28,7 @@ from moldau_broker.server import run_broker
 from moldau_jepsen.launcher.ports import take_free_ports
 from moldau_quorum.node.server import run_controller
 from support.cluster.broker_cluster import batch, frame
+from support.proof import proof_beyond
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -207,8 +208,10 @@ def without_what_the_broker_writes(records: bytes) -> bytes:
     return bytes(cleared)
 
 
-@pytest.mark.parametrize("reader", ["quick", "slow"])
-@pytest.mark.parametrize("fetch_bytes", [1_048_576, 300_000])
+@pytest.mark.parametrize(
+    ("reader", "fetch_bytes"),
+    proof_beyond(2, [("quick", 1_048_576), ("slow", 300_000), ("slow", 1_048_576), ("quick", 300_000)]),
+)
 def test_a_consumer_that_catches_up_is_served_by_sendfile_alone(monkeypatch, tmp_path, reader, fetch_bytes) -> None:
     async def test(broker: Broker) -> None:
         sent = await fill(broker)
