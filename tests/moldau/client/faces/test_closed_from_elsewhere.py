@@ -65,9 +65,10 @@ def test_a_loop_under_trio_ends(kind, reads):
     trio.run(main)
 
 
+@pytest.mark.parametrize("ends", ["close", "block"])
 @pytest.mark.parametrize(("kind", "reads"), READS)
-def test_a_loop_under_asyncio_ends(kind, reads):
-    """It ended in a RuntimeError, although iteration lasts until the consumer is closed."""
+def test_a_loop_under_asyncio_ends(kind, reads, ends):
+    """It ended in a RuntimeError, although iteration lasts until the consumer is closed, or its block is left."""
 
     async def main():
         loop = asyncio.get_running_loop()
@@ -83,64 +84,19 @@ def test_a_loop_under_asyncio_ends(kind, reads):
 
             reading = asyncio.create_task(read())
             await begun.wait()
-            await consumer.close(0)
-            assert await reading == "ended"
-            assert await read() == "ended"
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize(("kind", "reads"), READS)
-def test_a_loop_in_a_thread_ends(kind, reads):
-    begun, outcomes = threading.Event(), []
-
-    def read(consumer):
-        try:
-            for _ in iteration(consumer, reads):
-                pass
-        except RuntimeError as error:
-            outcomes.append(error)
-        else:
-            outcomes.append("ended")
-
-    with made(moldau.blocking, kind) as consumer:
-        wanted(consumer)
-        noticing(consumer, begun.set)
-        reader = threading.Thread(target=read, args=(consumer,))
-        reader.start()
-        assert begun.wait(WAIT_S)
-        consumer.close(0)
-        reader.join(WAIT_S)
-        read(consumer)
-    assert outcomes == ["ended", "ended"]
-
-
-@pytest.mark.parametrize(("kind", "reads"), READS)
-def test_a_loop_under_asyncio_ends_with_the_block(kind, reads):
-    """That of a share consumer ended in a RuntimeError, although ``close`` ended it in order."""
-
-    async def main():
-        loop = asyncio.get_running_loop()
-        async with made(moldau.aio, kind) as consumer:
-            wanted(consumer)
-            begun = asyncio.Event()
-            noticing(consumer, lambda: loop.call_soon_threadsafe(begun.set))
-
-            async def read():
-                async for _ in iteration(consumer, reads):
-                    pass
-                return "ended"
-
-            reading = asyncio.create_task(read())
-            await begun.wait()
+            if ends == "close":
+                await consumer.close(0)
+                assert await reading == "ended"
+                assert await read() == "ended"
         assert await reading == "ended"
         assert await read() == "ended"
 
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("ends", ["close", "block"])
 @pytest.mark.parametrize(("kind", "reads"), READS)
-def test_a_loop_in_a_thread_ends_with_the_block(kind, reads):
+def test_a_loop_in_a_thread_ends(kind, reads, ends):
     begun, outcomes = threading.Event(), []
 
     def read(consumer):
@@ -158,6 +114,10 @@ def test_a_loop_in_a_thread_ends_with_the_block(kind, reads):
         reader = threading.Thread(target=read, args=(consumer,))
         reader.start()
         assert begun.wait(WAIT_S)
+        if ends == "close":
+            consumer.close(0)
+            reader.join(WAIT_S)
+            assert outcomes == ["ended"]
     reader.join(WAIT_S)
     read(consumer)
     assert outcomes == ["ended", "ended"]
