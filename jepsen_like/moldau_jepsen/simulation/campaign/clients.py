@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -62,7 +62,7 @@ from moldau_jepsen.workloads.transactions import TransactionWorkload
 if TYPE_CHECKING:
     import random
     import uuid
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from moldau.admin import Acl
     from moldau_jepsen.checkers import Anomaly
@@ -485,6 +485,21 @@ class Clients:
         asked = self._options.may_convict
         return [f"{rule}: {text}" for rule, text in wrong if asked(rule)][:VIOLATIONS_SHOWN_MAX]
 
+    def _broken_rules(self, history: Sequence[Operation]) -> Iterator[list[str]]:
+        """Yields what the checkers of single workloads found, one list for each; the first that has texts counts."""
+        asked = self._options.may_convict
+
+        def found_by(rule: str, verdict: Callable[[], Sequence[str]]) -> list[str]:
+            return [f"{rule}: {text}" for text in verdict()] if asked(rule) else []
+
+        yield found_by("topic-recreated", lambda: check_topics(self._topics.writes, self._topics.reads))
+        yield found_by("compacted-key", partial(_verdict_of, self._compacted))
+        yield found_by("few-acks", partial(_verdict_of, self.few_acks))
+        yield [text for kind, text in (*self._share.wrong(), *self.streams.wrong()) if asked(kind)]
+        yield found_by("group-administration", partial(_verdict_of, self.administered))
+        yield found_by("share-administration", partial(_verdict_of, self.share_administration))
+        yield found_by("late-write", lambda: late_writes(history, self._options.write_seconds_max))
+
     def judge(self, history: Sequence[Operation]) -> tuple[list[str], tuple[Anomaly, ...]]:
         """Returns what is wrong with the history, the register and the topics: texts, and the anomalies behind them."""
         asked = self._options.may_convict
@@ -499,28 +514,9 @@ class Clients:
         register = self.register.verdict() if asked("metadata-not-linearizable") else None
         if register is not None and register.linearizable is False:
             return [f"at the end: metadata-not-linearizable: {register.text}"], ()
-        wrong = check_topics(self._topics.writes, self._topics.reads) if asked("topic-recreated") else []
-        if wrong:
-            return [f"at the end: topic-recreated: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
-        wrong = self._compacted.verdict() if self._compacted is not None and asked("compacted-key") else []
-        if wrong:
-            return [f"at the end: compacted-key: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
-        wrong = self.few_acks.verdict() if self.few_acks is not None and asked("few-acks") else []
-        if wrong:
-            return [f"at the end: few-acks: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
-        wrong = [text for kind, text in (*self._share.wrong(), *self.streams.wrong()) if asked(kind)]
-        if wrong:
-            return [f"at the end: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
-        wrong = self.administered.verdict() if self.administered is not None and asked("group-administration") else []
-        if wrong:
-            return [f"at the end: group-administration: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
-        shares = self.share_administration
-        wrong = shares.verdict() if shares is not None and asked("share-administration") else []
-        if wrong:
-            return [f"at the end: share-administration: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
-        wrong = late_writes(history, self._options.write_seconds_max) if asked("late-write") else []
-        if wrong:
-            return [f"at the end: late-write: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
+        for wrong in self._broken_rules(history):
+            if wrong:
+                return [f"at the end: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
         pipe = self._options.pipe_options
         check = replace(
             self._options.check,
@@ -538,6 +534,17 @@ class Clients:
         if register is not None and register.linearizable is None:
             violations.append(f"at the end: kit-failed: the register was not judged: {register.text}")
         return violations, tuple(found)
+
+
+class _Judged(Protocol):
+    """A workload with a checker of its own."""
+
+    def verdict(self) -> Sequence[str]:
+        """Returns what is wrong."""
+
+
+def _verdict_of(workload: _Judged | None) -> Sequence[str]:
+    return () if workload is None else workload.verdict()
 
 
 def late_writes(history: Sequence[Operation], seconds_max: float | None) -> list[str]:

@@ -35,6 +35,8 @@ def names_in(source):
         match node:
             case ast.Call(func=ast.Attribute(attr="violated" | "_violated"), args=[ast.Constant(value=str(name)), *_]):
                 yield name
+            case ast.Call(func=ast.Name(id="found_by"), args=[ast.Constant(value=str(name)), *_]):
+                yield name
             case ast.Constant(value=str(text)):
                 yield from re.findall(r"^at the end: ([a-z-]+):", text)
 
