@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, Producer
 
 from moldau_jepsen.testing import cluster
 from support.interop.clients import create_topic, wait_until
-from support.interop.frameworks import APPLICATIONS, Applications, Lines, python_with
+from support.interop.frameworks import APPLICATIONS, Applications, Lines, live_through_kills, python_with
 from support.shared import SHARED
 
 if TYPE_CHECKING:
@@ -85,26 +85,7 @@ def test_words_survive_kills(name, brokers, applications, tmp_path):
         words = (brokers.bootstrap, name, tmp_path / f"state-{instance}", *framework.words)
         applications.start(instance, [python, APPLICATIONS / framework.application, *words])
 
-    with contextlib.closing(lines):
-        for instance in ("one", "two")[: framework.instances]:
-            start(instance)
-        lines.send(60)
-        lines.read_all()
-        lines.send(40)
-        applications.kill("one")
-        lines.send(40)
-        start("one")
-        lines.read_all()
-        victim = lines.leader()
-        lines.send(20)
-        brokers.kill(victim)
-        try:
-            lines.send(40)
-            lines.read_all()
-        finally:
-            brokers.restart(victim)
-        applications.end()
-        lines.read_rest()
+    live_through_kills(lines, applications, brokers, start, framework.instances)
     assert not lines.expected - lines.found
     if framework.once:
         assert not lines.found - lines.expected

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from moldau_jepsen.testing import cluster
-from support.interop.frameworks import APPLICATIONS, Applications, Lines, node_modules
+from support.interop.frameworks import APPLICATIONS, Applications, Lines, live_through_kills, node_modules
 from support.interop.kafka_node import NEW, kafka
 
 if TYPE_CHECKING:
@@ -51,23 +51,7 @@ def test_lines_are_relayed_once_while_processes_die(environment, applications):
             command = ["node", APPLICATIONS / "relay_kafkajs.js", brokers.bootstrap, "kafkajs"]
             applications.start(instance, command, environment)
 
-        with contextlib.closing(lines):
-            for instance in ("one", "two"):
-                start(instance)
-            lines.send(60)
-            lines.read_all()
-            lines.send(40)
-            applications.kill("one")
-            lines.send(40)
-            start("one")
-            lines.read_all()
-            victim = lines.leader()
-            lines.send(20)
-            brokers.kill(victim)
-            lines.send(40)
-            lines.read_all()
-            applications.end()
-            lines.read_rest()
+        live_through_kills(lines, applications, brokers, start)
         assert lines.found == lines.expected
 
 

@@ -7,6 +7,7 @@ the line on for each of its words.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -23,7 +24,7 @@ from support.interop.maven import CACHE
 from support.interop.word_count import line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from moldau_jepsen.testing.local import TestCluster
 
@@ -233,3 +234,32 @@ class Lines:
 
 
 __all__ = ["APPLICATIONS", "Applications", "Lines", "node_modules", "python_with"]
+
+
+def live_through_kills(
+    lines: Lines, applications: Applications, brokers: TestCluster, start: Callable[[str], None], instances: int = 2
+) -> None:
+    """Sends lines to applications while the first instance is killed, and then the broker that leads a partition.
+
+    ``start`` starts an instance by its name. Reads all that the applications have emitted, and ends them.
+    """
+    with contextlib.closing(lines):
+        for instance in ("one", "two")[:instances]:
+            start(instance)
+        lines.send(60)
+        lines.read_all()
+        lines.send(40)
+        applications.kill("one")
+        lines.send(40)
+        start("one")
+        lines.read_all()
+        victim = lines.leader()
+        lines.send(20)
+        brokers.kill(victim)
+        try:
+            lines.send(40)
+            lines.read_all()
+        finally:
+            brokers.restart(victim)
+        applications.end()
+        lines.read_rest()
