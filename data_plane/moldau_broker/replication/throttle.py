@@ -31,11 +31,6 @@ class ReplicationThrottle:
         self._rate = self._tokens = max(1.0, rate)
         self._updated_ms = now_ms
 
-    @property
-    def limited(self) -> bool:
-        """True if the rate is limited."""
-        return self._rate < UNLIMITED
-
     def set_rate(self, rate: float, now_ms: float) -> None:
         """Applies a changed rate; an overdraft stays."""
         self._fill(now_ms)

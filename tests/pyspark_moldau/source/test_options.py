@@ -21,7 +21,7 @@ def test_defaults_are_those_of_sparks_kafka_source():
     assert parse(streaming=False).starting == Position(everywhere=EARLIEST)
     assert parse(streaming=False).ending == Position(everywhere=LATEST)
     assert options.fail_on_data_loss is True
-    assert options.include_headers is False
+    assert "headers" not in options.columns
 
 
 def test_names_are_case_insensitive():

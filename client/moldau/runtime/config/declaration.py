@@ -253,7 +253,7 @@ class Config:
     """Typed values of every key of a schema. Immutable; ``with_values`` makes changed copies.
 
     The ``get_`` methods raise ``KeyError`` for an undeclared name and ``TypeError`` for the wrong type or a value of
-    None: both are mistakes of the caller, not of the user. Use the ``_or_none`` forms for keys whose default is None.
+    None: both are mistakes of the caller, not of the user. Use ``get_str_or_none`` for a text whose default is None.
     """
 
     __slots__ = ("_set", "_values", "schema")
@@ -307,10 +307,6 @@ class Config:
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{name} is {value!r}, not an integer")
         return value
-
-    def get_int_or_none(self, name: str) -> int | None:
-        """Returns the value of an integer key, None if it has none."""
-        return None if self._values[name] is None else self.get_int(name)
 
     def get_bool(self, name: str) -> bool:
         """Returns the value of a boolean key."""

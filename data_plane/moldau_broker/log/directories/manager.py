@@ -169,10 +169,6 @@ class LogManager:
         """Forgets the settings of deleted topics; logs that are still to be deleted keep theirs."""
         self._store.configs.forget(topics)
 
-    def update_default_config(self, config: LogConfig) -> None:
-        """Changes the broker's defaults for the topics that have no settings of their own."""
-        self._store.configs.update_default(config)
-
     # Start -----------------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: int) -> None:

@@ -56,11 +56,3 @@ class TopicConfigs:
         """Forgets the settings of deleted topics; logs that are still to be deleted keep theirs."""
         for topic in topics:
             self._by_topic.pop(topic, None)
-
-    def update_default(self, config: LogConfig) -> None:
-        """Changes the broker's defaults, also for the loaded logs of topics without settings of their own."""
-        self._default = config
-        for logs in (self._table.current, self._table.future):
-            for topic_partition, log in logs.items():
-                if topic_partition.topic not in self._by_topic:
-                    log.update_config(config)

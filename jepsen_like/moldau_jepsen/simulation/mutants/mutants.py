@@ -36,7 +36,6 @@ __all__ = [
     "run_mutant",
     "run_mutants",
     "run_trial",
-    "verdicts_json",
 ]
 
 SEEDS_MAX = 200
@@ -204,8 +203,3 @@ def run_trial(rule: str, seeds: Iterable[int]) -> MutantVerdict:
     if trial.profile is not None:
         mutant = dataclasses.replace(mutant, profile=trial.profile)
     return run_mutant(mutant, seeds, rule=rule)
-
-
-def verdicts_json(verdicts: Iterable[MutantVerdict]) -> dict[str, object]:
-    """Returns the table of a hunt as JSON values."""
-    return {"mutants": [verdict.to_json() for verdict in sorted(verdicts, key=lambda verdict: verdict.name)]}

@@ -130,11 +130,6 @@ class SourceOptions:
     max_bytes_per_partition: int | None = None
     publish_to_group: str | None = None
 
-    @property
-    def include_headers(self) -> bool:
-        """Whether rows have headers."""
-        return "headers" in self.columns
-
 
 def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
     """Returns the columns of the rows; the schema depends on no other option than these two.

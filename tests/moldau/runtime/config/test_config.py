@@ -33,7 +33,6 @@ from moldau.runtime.config import (
     usable_topic_config,
     with_dynamic,
 )
-from moldau.runtime.config.file import read_server_config
 from moldau.runtime.config.keys.groups.group import BOUNDED_KEYS
 
 SOURCES = ("client", "metadata_quorum", "data_plane", "cli")
@@ -211,7 +210,6 @@ def test_getters_insist_on_their_type():
     config = server()
     assert config.get_int("num.partitions") == 1
     assert config.get_double("log.cleaner.io.buffer.load.factor") == 0.9
-    assert config.get_int_or_none("log.retention.ms") is None
     assert config.get_str_or_none("broker.rack") is None
     assert config.get_list("process.roles") == ("broker", "controller")
     assert config.get("auto.create.topics.enable") is True
@@ -362,18 +360,6 @@ def test_environment_overrides_the_file():
     names = [environment_name(key) for key in (*BROKER_CONFIG.keys, *BROKER_CONFIG.unserved)]
     assert len(set(names)) == len(names), "two keys share a variable"
     assert environment_overrides(TOPIC_CONFIG, {"MOLDAU_RETENTION_MS": "1"}) == {"retention.ms": "1"}
-
-
-def test_files_that_cannot_be_read(tmp_path):
-    assert problems(read_server_config, str(tmp_path / "none"), {}) == [
-        f"{tmp_path / 'none'}: cannot be read: No such file or directory"
-    ]
-    (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    assert "not UTF-8" in problems(read_server_config, str(tmp_path / "binary"), {})[0]
-    (tmp_path / "large").write_bytes(b"#" * 2_000_000)
-    assert "no configuration" in problems(read_server_config, str(tmp_path / "large"), {})[0]
-    (tmp_path / "good.properties").write_text(SERVER)
-    assert read_server_config(str(tmp_path / "good.properties"), {}).get_int("node.id") == 1
 
 
 # --- topics

@@ -77,11 +77,6 @@ class Topology:
             names.update(topic.name for topic in part.changelogs)
         return tuple(sorted(names))
 
-    def named_topics(self) -> tuple[str, ...]:
-        """Returns the names of all topics that the topology mentions, sorted."""
-        sinks = {name for part in self.subtopologies for name in part.repartition_sinks}
-        return tuple(sorted(sinks.union(self.required_topics())))
-
     def reader_of(self, topic: str) -> str | None:
         """Returns the id of the subtopology that reads a topic; None if there is none."""
         for part in self.subtopologies:
