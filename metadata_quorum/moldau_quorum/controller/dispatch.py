@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from moldau.protocol.access import AclOperation, AclResource, ApiRules, Cost, Listeners, Need
 from moldau.protocol.api import ApiKey
-from moldau.protocol.refusals import refusal
 from moldau_quorum.controller import partitions, reassignment, topics
 from moldau_quorum.controller.cluster import brokers, directories, features
 from moldau_quorum.controller.context import Context, Result
@@ -35,6 +34,8 @@ class DecisionInputs:
 
 Decide = Callable[[Any, DecisionInputs], Result[Any]]
 """Takes the request of its API; the dispatcher guarantees the type."""
+Decision = Callable[[Any, "MetadataImage", Context], Result[Any]]
+"""A deciding function that asks for no broker's session, as most do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,69 +49,47 @@ class DecidedApi:
     rules: ApiRules
 
 
-def _change(key: ApiKey, decide: Decide, listeners: Listeners, *needs: Need, cost: Cost = Cost.REQUEST) -> DecidedApi:
-    rules = ApiRules(listeners=listeners, needs=needs, cost=cost)
-    return DecidedApi(key=key, decide=decide, is_read=False, rules=rules)
-
-
-def _read(key: ApiKey, decide: Decide, listeners: Listeners, *needs: Need) -> DecidedApi:
-    rules = ApiRules(listeners=listeners, needs=needs, cost=Cost.REQUEST)
-    return DecidedApi(key=key, decide=decide, is_read=True, rules=rules)
-
-
 _NODES = Listeners.CONTROLLER
 """Sent by nodes, or by administrators who talk to a controller."""
 _ALL = Listeners.ANY
 """Sent by clients as well: brokers forward it."""
 
+
+def _with_sessions(decide: Callable[[Any, MetadataImage, Context, BrokerSessions], Result[Any]]) -> Decide:
+    return lambda request, inputs: decide(request, inputs.image, inputs.context, inputs.sessions)
+
+
+def _without_sessions(decide: Decision) -> Decide:
+    return lambda request, inputs: decide(request, inputs.image, inputs.context)
+
+
+def _from_brokers(key: ApiKey, decide: Decide) -> DecidedApi:
+    """A change that only brokers ask for; no client is charged for it."""
+    rules = ApiRules(listeners=_NODES, needs=(CLUSTER_ACTION.on(CLUSTER),), cost=Cost.NONE)
+    return DecidedApi(key=key, decide=decide, is_read=False, rules=rules)
+
+
+def _change(key: ApiKey, decide: Decision, listeners: Listeners, *needs: Need, cost: Cost = Cost.REQUEST) -> DecidedApi:
+    rules = ApiRules(listeners=listeners, needs=needs, cost=cost)
+    return DecidedApi(key=key, decide=_without_sessions(decide), is_read=False, rules=rules)
+
+
+def _read(key: ApiKey, decide: Decision, listeners: Listeners, *needs: Need) -> DecidedApi:
+    rules = ApiRules(listeners=listeners, needs=needs, cost=Cost.REQUEST)
+    return DecidedApi(key=key, decide=_without_sessions(decide), is_read=True, rules=rules)
+
+
 DECIDED_APIS: Final[tuple[DecidedApi, ...]] = (
-    _change(
-        ApiKey.BROKER_REGISTRATION,
-        lambda q, k: brokers.register_broker(q, k.image, k.context, k.sessions),
-        _NODES,
-        CLUSTER_ACTION.on(CLUSTER),
-        cost=Cost.NONE,
-    ),
-    _change(
-        ApiKey.BROKER_HEARTBEAT,
-        lambda q, k: brokers.heartbeat(q, k.image, k.context, k.sessions),
-        _NODES,
-        CLUSTER_ACTION.on(CLUSTER),
-        cost=Cost.NONE,
-    ),
-    _change(
-        ApiKey.UNREGISTER_BROKER,
-        lambda q, k: brokers.unregister_broker(q, k.image, k.context),
-        _ALL,
-        ALTER.on(CLUSTER),
-    ),
-    _change(
-        ApiKey.ALLOCATE_PRODUCER_IDS,
-        lambda q, k: brokers.allocate_producer_ids(q, k.image, k.context),
-        _NODES,
-        CLUSTER_ACTION.on(CLUSTER),
-        cost=Cost.NONE,
-    ),
-    _change(
-        ApiKey.ALTER_PARTITION,
-        lambda q, k: partitions.alter_partition(q, k.image, k.context),
-        _NODES,
-        CLUSTER_ACTION.on(CLUSTER),
-        cost=Cost.NONE,
-    ),
-    _change(
-        ApiKey.ASSIGN_REPLICAS_TO_DIRS,
-        lambda q, k: directories.assign_replicas(q, k.image, k.context),
-        _NODES,
-        CLUSTER_ACTION.on(CLUSTER),
-        cost=Cost.NONE,
-    ),
-    _change(
-        ApiKey.ELECT_LEADERS, lambda q, k: partitions.elect_leaders(q, k.image, k.context), _ALL, ALTER.on(CLUSTER)
-    ),
+    _from_brokers(ApiKey.BROKER_REGISTRATION, _with_sessions(brokers.register_broker)),
+    _from_brokers(ApiKey.BROKER_HEARTBEAT, _with_sessions(brokers.heartbeat)),
+    _change(ApiKey.UNREGISTER_BROKER, brokers.unregister_broker, _ALL, ALTER.on(CLUSTER)),
+    _from_brokers(ApiKey.ALLOCATE_PRODUCER_IDS, _without_sessions(brokers.allocate_producer_ids)),
+    _from_brokers(ApiKey.ALTER_PARTITION, _without_sessions(partitions.alter_partition)),
+    _from_brokers(ApiKey.ASSIGN_REPLICAS_TO_DIRS, _without_sessions(directories.assign_replicas)),
+    _change(ApiKey.ELECT_LEADERS, partitions.elect_leaders, _ALL, ALTER.on(CLUSTER)),
     _change(
         ApiKey.CREATE_TOPICS,
-        lambda q, k: topics.create_topics(q, k.image, k.context),
+        topics.create_topics,
         _ALL,
         CREATE.on(CLUSTER),
         CREATE.on(TOPIC),
@@ -119,23 +98,17 @@ DECIDED_APIS: Final[tuple[DecidedApi, ...]] = (
     ),
     _change(
         ApiKey.DELETE_TOPICS,
-        lambda q, k: topics.delete_topics(q, k.image, k.context),
+        topics.delete_topics,
         _ALL,
         DELETE.on(CLUSTER),
         DESCRIBE.on(TOPIC),
         DELETE.on(TOPIC),
         cost=Cost.MUTATION,
     ),
-    _change(
-        ApiKey.CREATE_PARTITIONS,
-        lambda q, k: topics.create_partitions(q, k.image, k.context),
-        _ALL,
-        ALTER.on(TOPIC),
-        cost=Cost.MUTATION,
-    ),
+    _change(ApiKey.CREATE_PARTITIONS, topics.create_partitions, _ALL, ALTER.on(TOPIC), cost=Cost.MUTATION),
     _change(
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        lambda q, k: configs.incremental_alter_configs(q, k.image, k.context),
+        configs.incremental_alter_configs,
         _ALL,
         ALTER_CONFIGS.on(CLUSTER),
         ALTER_CONFIGS.on(TOPIC),
@@ -143,70 +116,33 @@ DECIDED_APIS: Final[tuple[DecidedApi, ...]] = (
     ),
     _change(
         ApiKey.ALTER_CONFIGS,
-        lambda q, k: configs.alter_configs(q, k.image, k.context),
+        configs.alter_configs,
         _ALL,
         ALTER_CONFIGS.on(CLUSTER),
         ALTER_CONFIGS.on(TOPIC),
         ALTER_CONFIGS.on(GROUP),
     ),
-    _change(
-        ApiKey.UPDATE_FEATURES, lambda q, k: features.update_features(q, k.image, k.context), _ALL, ALTER.on(CLUSTER)
-    ),
-    _change(
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-        lambda q, k: reassignment.alter_reassignments(q, k.image, k.context),
-        _ALL,
-        ALTER.on(CLUSTER),
-    ),
-    _change(
-        ApiKey.ALTER_CLIENT_QUOTAS,
-        lambda q, k: quotas.alter_client_quotas(q, k.image, k.context),
-        _ALL,
-        ALTER_CONFIGS.on(CLUSTER),
-    ),
-    _change(
-        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
-        lambda q, k: scram.alter_user_scram_credentials(q, k.image, k.context),
-        _ALL,
-        ALTER.on(CLUSTER),
-    ),
-    _change(
-        ApiKey.CREATE_DELEGATION_TOKEN,
-        lambda q, k: tokens.create_token(q, k.image, k.context),
-        _ALL,
-        AclOperation.CREATE_TOKENS.on(AclResource.USER),
-    ),
-    _change(ApiKey.RENEW_DELEGATION_TOKEN, lambda q, k: tokens.renew_token(q, k.image, k.context), _ALL),
-    _change(ApiKey.EXPIRE_DELEGATION_TOKEN, lambda q, k: tokens.expire_token(q, k.image, k.context), _ALL),
-    _change(ApiKey.CREATE_ACLS, lambda q, k: acls.create_acls(q, k.image, k.context), _ALL, ALTER.on(CLUSTER)),
-    _change(ApiKey.DELETE_ACLS, lambda q, k: acls.delete_acls(q, k.image, k.context), _ALL, ALTER.on(CLUSTER)),
+    _change(ApiKey.UPDATE_FEATURES, features.update_features, _ALL, ALTER.on(CLUSTER)),
+    _change(ApiKey.ALTER_PARTITION_REASSIGNMENTS, reassignment.alter_reassignments, _ALL, ALTER.on(CLUSTER)),
+    _change(ApiKey.ALTER_CLIENT_QUOTAS, quotas.alter_client_quotas, _ALL, ALTER_CONFIGS.on(CLUSTER)),
+    _change(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, scram.alter_user_scram_credentials, _ALL, ALTER.on(CLUSTER)),
+    _change(ApiKey.CREATE_DELEGATION_TOKEN, tokens.create_token, _ALL, AclOperation.CREATE_TOKENS.on(AclResource.USER)),
+    _change(ApiKey.RENEW_DELEGATION_TOKEN, tokens.renew_token, _ALL),
+    _change(ApiKey.EXPIRE_DELEGATION_TOKEN, tokens.expire_token, _ALL),
+    _change(ApiKey.CREATE_ACLS, acls.create_acls, _ALL, ALTER.on(CLUSTER)),
+    _change(ApiKey.DELETE_ACLS, acls.delete_acls, _ALL, ALTER.on(CLUSTER)),
     _read(
         ApiKey.DESCRIBE_CONFIGS,
-        lambda q, k: configs.describe_configs(q, k.image, k.context),
+        configs.describe_configs,
         _NODES,
         DESCRIBE_CONFIGS.on(CLUSTER),
         DESCRIBE_CONFIGS.on(TOPIC),
         DESCRIBE_CONFIGS.on(GROUP),
     ),
-    _read(
-        ApiKey.LIST_PARTITION_REASSIGNMENTS,
-        lambda q, k: reassignment.list_reassignments(q, k.image, k.context),
-        _ALL,
-        DESCRIBE.on(CLUSTER),
-    ),
-    _read(
-        ApiKey.DESCRIBE_CLIENT_QUOTAS,
-        lambda q, k: quotas.describe_client_quotas(q, k.image, k.context),
-        _ALL,
-        DESCRIBE_CONFIGS.on(CLUSTER),
-    ),
-    _read(
-        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
-        lambda q, k: scram.describe_user_scram_credentials(q, k.image, k.context),
-        _NODES,
-        DESCRIBE.on(CLUSTER),
-    ),
-    _read(ApiKey.DESCRIBE_ACLS, lambda q, k: acls.describe_acls(q, k.image, k.context), _ALL, DESCRIBE.on(CLUSTER)),
+    _read(ApiKey.LIST_PARTITION_REASSIGNMENTS, reassignment.list_reassignments, _ALL, DESCRIBE.on(CLUSTER)),
+    _read(ApiKey.DESCRIBE_CLIENT_QUOTAS, quotas.describe_client_quotas, _ALL, DESCRIBE_CONFIGS.on(CLUSTER)),
+    _read(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, scram.describe_user_scram_credentials, _NODES, DESCRIBE.on(CLUSTER)),
+    _read(ApiKey.DESCRIBE_ACLS, acls.describe_acls, _ALL, DESCRIBE.on(CLUSTER)),
 )
 """All that the controller decides. Brokers forward what clients may send; see ``moldau_broker.server.handlers.apis``.
 
@@ -218,6 +154,3 @@ CHANGES: Final[dict[int, Decide]] = {api.key: api.decide for api in DECIDED_APIS
 READS: Final[dict[int, Decide]] = {api.key: api.decide for api in DECIDED_APIS if api.is_read}
 """Requests answered from the committed image. Brokers may also call these functions with their own image, and then
 answer from the metadata that they have seen."""
-
-error_response: Final = refusal
-"""Refuses a whole request: the name under which the active controller knows `moldau.protocol.refusals.refusal`."""

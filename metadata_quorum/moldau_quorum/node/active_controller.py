@@ -25,6 +25,7 @@ import trio
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
+from moldau.protocol.refusals import refusal
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_quorum.controller.cluster.brokers import fence
@@ -42,7 +43,7 @@ from moldau_quorum.controller.context import (
     Settings,
     min_insync_command,
 )
-from moldau_quorum.controller.dispatch import CHANGES, DecisionInputs, error_response
+from moldau_quorum.controller.dispatch import CHANGES, DecisionInputs
 from moldau_quorum.controller.entities.tokens import remove_expired
 from moldau_quorum.controller.walks import balance_leaders, elect_leaderless, with_last
 from moldau_quorum.log.port import MetadataLog, NotLeaderError, OutcomeUnknownError
@@ -236,7 +237,7 @@ class ActiveController:
             except (NotLeaderError, OutcomeUnknownError):
                 return pending.lost()
             return pending.response
-        return error_response(
+        return refusal(
             pending.request, ErrorCode.REQUEST_TIMED_OUT, "the metadata quorum did not commit the change in time"
         )
 
@@ -456,11 +457,11 @@ class ActiveController:
 
     async def _decide_and_propose(self, request: Request, context: Context) -> Response:
         """Decides and writes; what cannot be decided or written is refused, and nothing has changed."""
-        knowledge = DecisionInputs(image=self._projection.image, context=context, sessions=self._sessions)
+        inputs = DecisionInputs(image=self._projection.image, context=context, sessions=self._sessions)
         view = DecisionView(self._projection.image, context)
         before = self._projection.last_proposal
         try:
-            result: Result[Response] = CHANGES[request.__api_key__](request, knowledge)
+            result: Result[Response] = CHANGES[request.__api_key__](request, inputs)
             await self._propose_slices(result.slices(view), view)
         except CommandTooLargeError as error:
             code, message = ErrorCode.POLICY_VIOLATION, f"{error}: split the request"
@@ -476,7 +477,7 @@ class ActiveController:
             return result.response
         if self._projection.last_proposal is not before:
             message += "; a part of the request was carried out"
-        return error_response(request, code, message)
+        return refusal(request, code, message)
 
     async def _decide_timed(self) -> None:
         """Fences brokers whose session is over, rebalances leaders, and removes expired tokens when it is time."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.refusals import refusal
 from moldau_quorum.broker_side.controller_client import REPEATABLE_APIS
-from moldau_quorum.controller.dispatch import error_response
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,7 +66,7 @@ class PendingAnswer:
         """
         if not self.wrote or self.request.__api_key__ in REPEATABLE_APIS:
             raise NotActiveError
-        return error_response(
+        return refusal(
             self.request,
             ErrorCode.REQUEST_TIMED_OUT,
             "the controller was deposed before the change was committed: it may still take effect",
@@ -92,7 +92,7 @@ class RequestQueue:
             self._waiting.append(pending)
             return True
         self.refused += 1
-        pending.response = error_response(
+        pending.response = refusal(
             pending.request,
             ErrorCode.REQUEST_TIMED_OUT,
             f"{QUEUE_MAX} requests wait for the controller: try again later",

@@ -41,8 +41,8 @@ LIMIT = 10_000
 
 def lines_of(controller: ModelController, request: Request) -> int:
     """Counts the lines that a decision executes; each iteration of a loop counts, even on one line."""
-    knowledge = DecisionInputs(image=controller.image, context=controller.context(), sessions=controller.sessions)
-    view = DecisionView(controller.image, knowledge.context)
+    inputs = DecisionInputs(image=controller.image, context=controller.context(), sessions=controller.sessions)
+    view = DecisionView(controller.image, inputs.context)
     count = 0
 
     def on_event(frame: object, event: str, argument: object) -> Callable:
@@ -53,7 +53,7 @@ def lines_of(controller: ModelController, request: Request) -> int:
     before = sys.gettrace()
     sys.settrace(on_event)
     try:
-        for _ in CHANGES[request.__api_key__](request, knowledge).slices(view):
+        for _ in CHANGES[request.__api_key__](request, inputs).slices(view):
             pass  # without records (they only validate) or decided against the first image: nothing is to be replayed
     finally:
         sys.settrace(before)
@@ -116,9 +116,9 @@ def test_a_topic_is_cheap_beside_its_neighbours(controller: ModelController) -> 
 
 def slices_of(controller: ModelController, request: Request) -> int:
     """Counts the slices of a decision that changes nothing; other work of the controller runs between two of them."""
-    knowledge = DecisionInputs(image=controller.image, context=controller.context(), sessions=controller.sessions)
-    result = CHANGES[request.__api_key__](request, knowledge)
-    return sum(1 for _ in result.slices(DecisionView(controller.image, knowledge.context)))
+    inputs = DecisionInputs(image=controller.image, context=controller.context(), sessions=controller.sessions)
+    result = CHANGES[request.__api_key__](request, inputs)
+    return sum(1 for _ in result.slices(DecisionView(controller.image, inputs.context)))
 
 
 def test_refusals_count_as_work_of_a_slice(controller: ModelController) -> None:
@@ -189,9 +189,9 @@ def test_configurations_are_described_in_slices(controller: ModelController) -> 
     request = DescribeConfigsRequest(resources=resources)
     for n in range(100):
         controller.create(f"t{n}")
-    knowledge = DecisionInputs(image=controller.image, context=controller.context(), sessions=controller.sessions)
-    result = READS[request.__api_key__](request, knowledge)
-    slices = sum(1 for _ in result.slices(DecisionView(controller.image, knowledge.context)))
+    inputs = DecisionInputs(image=controller.image, context=controller.context(), sessions=controller.sessions)
+    result = READS[request.__api_key__](request, inputs)
+    slices = sum(1 for _ in result.slices(DecisionView(controller.image, inputs.context)))
     assert slices == 100 // configs.RESOURCES_PER_TURN
     assert [each.resource_name for each in result.response.results] == [f"t{n}" for n in range(100)]
 

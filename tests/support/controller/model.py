@@ -97,12 +97,12 @@ class ModelController:
 
     def handle(self, request: Request) -> Any:
         """Returns the response, whose class belongs to the request's API."""
-        knowledge = DecisionInputs(image=self.image, context=self.context(), sessions=self.sessions)
+        inputs = DecisionInputs(image=self.image, context=self.context(), sessions=self.sessions)
         if request.__api_key__ in READS:
-            read = READS[request.__api_key__](request, knowledge)
-            assert not any(read.slices(DecisionView(self.image, knowledge.context))), "a read changes nothing"
+            read = READS[request.__api_key__](request, inputs)
+            assert not any(read.slices(DecisionView(self.image, inputs.context))), "a read changes nothing"
             return read.response
-        result = CHANGES[request.__api_key__](request, knowledge)
+        result = CHANGES[request.__api_key__](request, inputs)
         self.carry_out(result.slices)
         return result.response
 
