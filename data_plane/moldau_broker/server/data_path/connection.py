@@ -67,7 +67,7 @@ _PRODUCE_FIRST, _PRODUCE_LAST = 3, 13
 _FETCH_FIRST, _FETCH_LAST = 4, 18
 _PRODUCE_FLEXIBLE, _FETCH_FLEXIBLE = 9, 12
 _TOPIC_IDS = 13
-HELD_MAX = 16
+VERIFYING_MAX = 16
 """Transactional produces of one connection that may wait for their coordinator; clients have five in flight."""
 ENTRIES_FREE = 1_000
 """Topics and partitions that a Produce or Fetch may name beyond twice the existing ones.
@@ -182,13 +182,13 @@ class BrokerConnection:
         "_account",
         "_client_host",
         "_client_port",
-        "_held",
         "_inline",
         "_peer",
         "_permissions",
         "_services",
         "_software",
         "_touched",
+        "_verifying",
         "_waiting",
         "throttle",
     )
@@ -202,7 +202,7 @@ class BrokerConnection:
         self._account = ClientAccount(services.quotas, self.throttle)
         self._client_host, self._client_port = connection.peer_address[:2]
         self._software = ("", "")  # name and version of the client's library, once its ApiVersions request had them
-        self._held = 0  # transactional produces that wait for their coordinator
+        self._verifying = 0  # transactional produces that wait for their coordinator
         self._inline = InlineBudget()
         self._touched: dict[Partition, int] = {}  # staged into since the last flush, and their failure counts before
         self._waiting: dict[Operation, None] = {}  # operations of this connection that may still be in a purgatory
@@ -256,11 +256,8 @@ class BrokerConnection:
         touched = self._touched
         if not touched:
             return
-        self._services.context.replicas.flush()
         self._touched = {}
-        for partition, failures in touched.items():
-            if partition.staged_failures != failures:
-                raise CloseConnection(f"the log of {partition.key} could not be written")
+        self._services.produce.flush(touched)
 
     def closed(self) -> None:
         """Drops the waiting operations of a closed connection, and ends its share sessions."""
@@ -314,8 +311,8 @@ class BrokerConnection:
             version,
             correlation_id,
             self._touched,
-            entries_max=ENTRIES_FREE if len(frame) < _MANY_ENTRIES_BYTES else self._entries_max(frame),
-            held=self._held > 0,
+            entries_max=ENTRIES_FREE if len(frame) < _MANY_ENTRIES_BYTES else self._entries_max(),
+            is_verifying=self._verifying > 0,
             checks=checks,
             budget=self._inline,
             permissions=None if services.context.authorizer is None else self._rights(),
@@ -326,10 +323,10 @@ class BrokerConnection:
         if isinstance(answer, RequestChecks):
             return CheckedProduce(self, frame, version, answer, toll)
         if isinstance(answer, VerifiedProduce):
-            if self._held >= HELD_MAX:
-                raise CloseConnection(f"{HELD_MAX} transactional requests wait for their coordinator already")
-            self._held += 1
-            answer.on_done = self._released
+            if self._verifying >= VERIFYING_MAX:
+                raise CloseConnection(f"{VERIFYING_MAX} transactional requests wait for their coordinator already")
+            self._verifying += 1
+            answer.on_done = self._verified
         if operation is not None:
             self._remember(operation)
         return answer
@@ -338,14 +335,14 @@ class BrokerConnection:
         """Runs the long checks of a Produce request."""
         await self._services.produce.run_checks(checks)
 
-    def _released(self) -> None:
-        self._held -= 1
+    def _verified(self) -> None:
+        self._verifying -= 1
 
     def _fetch(self, frame: memoryview, version: int, toll: Toll | None) -> Answer:
         services, context = self._services, self._services.context
         correlation_id, position = _hot_header(frame, version >= _FETCH_FLEXIBLE)
         try:
-            entries_max = ENTRIES_FREE if len(frame) < _MANY_ENTRIES_BYTES else self._entries_max(frame)
+            entries_max = ENTRIES_FREE if len(frame) < _MANY_ENTRIES_BYTES else self._entries_max()
             request = read_fetch_request(frame, position, version, entries_max)
         except TooManyEntriesError:
             if version < _ERRORS_FIRST:
@@ -435,10 +432,8 @@ class BrokerConnection:
             and (error := rights.topic_error(AclOperation.READ, wanted.topic, by_id=by_id)) is not ErrorCode.NONE
         }
 
-    def _entries_max(self, frame: memoryview) -> int:
-        """Returns how many topics and partitions a request may name."""
-        if len(frame) < _MANY_ENTRIES_BYTES:
-            return ENTRIES_FREE  # the frame is too short for more
+    def _entries_max(self) -> int:
+        """Returns how many topics and partitions a request of ``_MANY_ENTRIES_BYTES`` or more may name."""
         return ENTRIES_FREE + 2 * self._services.context.metadata.partition_count()
 
     def _follower_error(self, replica_id: int, replica_epoch: int, rights: Permissions | None) -> ErrorCode:

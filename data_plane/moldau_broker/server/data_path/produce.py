@@ -133,14 +133,16 @@ class ProduceService:
         entries_max: int,
         budget: InlineBudget,
         checks: RequestChecks | None = None,
-        held: bool = False,
+        is_verifying: bool = False,
         permissions: Permissions | None = None,
         throttle_time_ms: int = 0,
     ) -> tuple[Answer | RequestChecks, ProduceOperation | None]:
         """Stages the batches of one request, or holds it until its transaction is verified (``VerifiedProduce``).
 
         If ``budget`` is too small to check the records, returns the checks instead: the caller runs them and calls
-        again with them. ``held``: an earlier transactional request of the connection waits, so this one must too.
+        again with them. ``is_verifying``: an earlier transactional request of the connection waits for its coordinator,
+        so this one must wait too.
+
         ``touched`` receives each partition that was staged into, with its failure count before: the connection compares
         the count after the flush. ``throttle_time_ms`` is the pause that the answer names.
 
@@ -154,11 +156,9 @@ class ProduceService:
             request, denied = permitted(request, version, permissions)
         if checks is not None and checks.topics != [topic for topic, _ in request.topics]:
             raise CloseConnection("the rights of the client changed while the records of its request were checked")
-        if request.transactional_id is not None and (held or self.transactions.unverified(request, version)):
-            held_frame = bytes(frame)
-            return VerifiedProduce(
-                self, held_frame, position, version, correlation_id, permissions, throttle_time_ms
-            ), None
+        if request.transactional_id is not None and (is_verifying or self.transactions.unverified(request, version)):
+            copied = bytes(frame)
+            return VerifiedProduce(self, copied, position, version, correlation_id, permissions, throttle_time_ms), None
         if checks is None:
             checks = self.checks_of(request, version)
             if checks is not None and not checks.run_now(budget):
@@ -417,7 +417,7 @@ class ProduceService:
 class VerifiedProduce:
     """A transactional produce that the coordinator verifies before it is appended.
 
-    It runs when the answers before it have left. Meanwhile later transactional requests of the connection are held too,
+    It runs when the answers before it have left. Meanwhile later transactional requests of the connection wait too,
     so that the batches of a producer keep their order.
     """
 

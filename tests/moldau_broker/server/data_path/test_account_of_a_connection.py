@@ -13,7 +13,7 @@ import pytest
 
 from moldau.protocol.messages.metadata import MetadataResponse
 from moldau.runtime.net.serving.answers import CloseConnection
-from moldau_broker.server.data_path.connection import HELD_MAX, BrokerConnection
+from moldau_broker.server.data_path.connection import VERIFYING_MAX, BrokerConnection
 from moldau_broker.server.data_path.handler_answers import Exchange
 from moldau_broker.server.data_path.produce import VerifiedProduce
 from moldau_broker.server.replicas.delayed import Operation
@@ -45,10 +45,10 @@ def test_what_waits_is_remembered_and_what_has_ended_is_not(period: int) -> None
 
 def test_requests_that_are_verified_make_room_for_others() -> None:
     """Only those that wait at the same time are bounded; behind one that waits, the next ones must wait too."""
-    held: list[bool] = []
+    waits: list[bool] = []
 
     def handle(*_: object, **options: Any) -> Any:
-        held.append(options["held"])
+        waits.append(options["is_verifying"])
         return VerifiedProduce(UNUSED, b"", 0, VERSION, 1, None, 0), None
 
     handler = handler_of(SimpleNamespace(handle=handle))
@@ -57,12 +57,12 @@ def test_requests_that_are_verified_make_room_for_others() -> None:
     def produce() -> Any:
         return handler.produce(frame, VERSION, None, None)
 
-    for _ in range(3 * HELD_MAX):
+    for _ in range(3 * VERIFYING_MAX):
         produce().on_done()
-    assert not any(held)
-    held.clear()
-    first, *_ = [produce() for _ in range(HELD_MAX)]
-    assert held == [False] + [True] * (HELD_MAX - 1)
+    assert not any(waits)
+    waits.clear()
+    first, *_ = [produce() for _ in range(VERIFYING_MAX)]
+    assert waits == [False] + [True] * (VERIFYING_MAX - 1)
     with pytest.raises(CloseConnection):
         produce()
     first.on_done()
