@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from moldau_broker.log.files.segment import LogSegment
     from moldau_broker.log.partition.segmented_log import SegmentedLog
     from moldau_broker.log.partition.timestamps import Step
-    from moldau_broker.log.partition.validator import BatchValidation
     from moldau_broker.log.values import AbortedTransaction, EpochEndOffset, ReadResult
 
 
@@ -45,8 +44,8 @@ class PartitionLog:
         self.producer_state = storage.producer_state
         self.watermarks = Watermarks(storage, high_watermark)
         self._staged = StagedWrites(storage, self.watermarks)
-        self.leader = LeaderAppends(storage, self._staged)
-        self._follower = FollowerAppends(storage, self._staged, self.watermarks)
+        self.leader_appends = LeaderAppends(storage, self._staged)
+        self._follower_appends = FollowerAppends(storage, self._staged, self.watermarks)
 
     # Queries ---------------------------------------------------------------------------------------------------------
 
@@ -236,20 +235,19 @@ class PartitionLog:
         leader_epoch: LeaderEpoch,
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
-        validation: BatchValidation | None = None,
     ) -> AppendInfo:
         """Stages one batch for the end of the log, and assigns its offset and epoch in place.
 
         A read-only buffer is copied. ``records`` must not change until ``flush_staged`` has returned; before that,
         nothing is visible or counted. A duplicate of one of the producer's last five batches is not staged: the answer
-        holds the offsets of the original, which may itself still be staged. ``validation`` is the validation of
-        ``records`` if its steps were run before; else the batch is checked here, however long that takes.
+        holds the offsets of the original, which may itself still be staged. The batch is checked here, however long
+        that takes; a caller that has run the steps of its validation before calls ``leader_appends.stage``.
 
         Raises:
             LogError: The batch is refused (see ``validator``, ``ProducerStateManager.check``). Nothing has changed.
             LogStorageError: The directory failed.
         """
-        return self.leader.stage(records, leader_epoch, now_ms, origin, validation)
+        return self.leader_appends.stage(records, leader_epoch, now_ms, origin, None)
 
     def flush_staged(self) -> None:
         """Writes the staged batches with one gathered write.
@@ -321,7 +319,7 @@ class PartitionLog:
                 appended.
             LogStorageError: The directory failed.
         """
-        return self._follower.append(
+        return self._follower_appends.append(
             records, now_ms=now_ms, leader_epoch=leader_epoch, leader_log_start_offset=leader_log_start_offset
         )
 
@@ -334,7 +332,7 @@ class PartitionLog:
             OffsetOutOfRangeError: The offset is below the log start offset.
             LogStorageError: The directory failed.
         """
-        return self._follower.truncate_to(offset)
+        return self._follower_appends.truncate_to(offset)
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
         """Removes all batches and starts again at ``offset``, below which the leader has no records.
@@ -342,7 +340,7 @@ class PartitionLog:
         Raises:
             LogStorageError: The directory failed.
         """
-        self._follower.truncate_fully_and_start_at(offset, now_ms)
+        self._follower_appends.truncate_fully_and_start_at(offset, now_ms)
 
     # Maintenance ------------------------------------------------------------------------------------------------------
 

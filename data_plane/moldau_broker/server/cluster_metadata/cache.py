@@ -80,7 +80,7 @@ class MetadataCache:
 
 
 class ListenerHints:
-    """The metadata for clients of one listener; see ``fetch.Hints``."""
+    """The metadata for clients of one listener; see ``data_path.hints.Hints``."""
 
     __slots__ = ("_broker_id", "_cache", "_listener_name")
 

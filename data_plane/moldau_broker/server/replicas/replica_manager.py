@@ -32,7 +32,7 @@ from moldau_broker.server.metrics.traffic import BrokerTraffic
 from moldau_broker.server.replicas.log_changes import LogChanges
 from moldau_broker.server.replicas.partition import Partition, offline_replicas, partition_state
 from moldau_broker.server.replicas.replica_waits import ReplicaWaits
-from moldau_quorum.metadata.image import MetadataImage
+from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
 
 if TYPE_CHECKING:
     import uuid
@@ -146,7 +146,7 @@ class ReplicaManager:
         if error is not _NO_ERROR:
             raise KafkaError(error)
         try:
-            info = partition.log.leader.stage(
+            info = partition.log.leader_appends.stage(
                 records, replica.state.leader_epoch, self._clock.wall_ms(), origin, validation
             )
         except LogStorageError as error_:
@@ -369,9 +369,9 @@ class ReplicaManager:
 
     def _configured_topics(self, delta: MetadataDelta) -> list[str]:
         """Returns topics whose configuration may have changed; a broker's configuration is the default of all here."""
-        if any(resource_type == _RESOURCE_BROKER for resource_type, _ in delta.changed_configs):
+        if any(resource_type == RESOURCE_BROKER for resource_type, _ in delta.changed_configs):
             return sorted({key[0] for key in self.partitions})
-        return [name for resource_type, name in delta.changed_configs if resource_type == _RESOURCE_TOPIC]
+        return [name for resource_type, name in delta.changed_configs if resource_type == RESOURCE_TOPIC]
 
     def _partitions_of(self, topic: str) -> list[Partition]:
         return [partition for key, partition in self.partitions.items() if key[0] == topic]
@@ -588,7 +588,3 @@ class ReplicaManager:
         if partition.error is not ErrorCode.NONE:
             raise KafkaError(partition.error)
         return info
-
-
-_RESOURCE_TOPIC = 2
-_RESOURCE_BROKER = 4

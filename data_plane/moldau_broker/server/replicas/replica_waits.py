@@ -2,7 +2,7 @@
 
 They wait for the high watermark (produces with acks=all, coordinators), for a sync (produces with acks=1), for records
 (fetches) or for the low watermark (DeleteRecords). ``ReplicaManager`` owns a ``ReplicaWaits`` and calls
-``complete_produces``, ``wake_fetches`` and ``end`` when logs grow, are settled or committed, and when leadership
+``complete_produces``, ``moved`` and ``end`` when logs grow, are settled or committed, and when leadership
 changes.
 """
 

@@ -306,7 +306,7 @@ class ConnectionLoop:
             if isinstance(left.error, CloseConnection):
                 await self._bid_farewell(left.answers, left.error)
             raise left.error
-        await self._settle()
+        await self._pay_for_waits()
         if left.has_more:
             await self._handle_buffered()
         await self._make_room()
@@ -333,7 +333,7 @@ class ConnectionLoop:
                 await self._bid_farewell(answers, close)
                 raise
             await self._answers.dispatch(answers)
-            await self._settle()
+            await self._pay_for_waits()
             if more:
                 await trio.lowlevel.checkpoint()
 
@@ -344,7 +344,7 @@ class ConnectionLoop:
         await self._answers.dispatch([close.answer] if close.answer else [])
         await self._answers.changed.wait_until(lambda: not self._answers.pending)
 
-    async def _settle(self) -> None:
+    async def _pay_for_waits(self) -> None:
         """Pays for the memory of requests that wait, before more is read."""
         if self._held.unpaid > 0:
             self._received.frame_deadline_ms = NEVER_MS

@@ -76,9 +76,9 @@ class HeldBytes:
     def _left(self, count: int) -> None:
         self.held -= count
         if self.charged or self._paying is not None:
-            self._settle()
+            self._give_back()
 
-    def _settle(self) -> None:
+    def _give_back(self) -> None:
         surplus = self.charged - max(0, self.held - self._allowance)
         if surplus > 0:
             self.charged -= surplus
@@ -104,7 +104,7 @@ class HeldBytes:
             if scope.cancelled_caught:
                 return  # the answers have left, so their memory is free
         self.charged += missing
-        self._settle()
+        self._give_back()
 
     def close(self) -> None:
         """Gives everything back: the connection has ended."""
