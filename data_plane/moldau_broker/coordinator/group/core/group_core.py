@@ -17,7 +17,7 @@ may still be committed, and is then replayed in its place. The client has to rea
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from moldau.protocol.codec import DecodeError
 from moldau.protocol.errors import ErrorCode
@@ -113,6 +113,7 @@ if TYPE_CHECKING:
     from moldau.values import Buffer
     from moldau_broker.coordinator.group.consumer.core.catalogue import Catalogue, Compile
     from moldau_broker.coordinator.group.core.config import GroupConfig
+    from moldau_broker.coordinator.group.core.served_groups import GroupsOfType
     from moldau_broker.coordinator.runtime.effects import Effect, Marker, Moment, RequestContext
     from moldau_broker.coordinator.runtime.pending import PendingWrite
 
@@ -168,6 +169,8 @@ class GroupCore:
         self.streams = StreamsGroups(
             config, self._effects, StreamsDecisions(config, topics), self._memory, self._classic
         )
+        self._all: tuple[GroupsOfType[Any, Any], ...] = (self.consumers, self.shares, self.streams)
+        """The groups whose members are in the log, type by type, in the order in which they hear of events."""
         self._types = GroupTypes(
             self.shares,
             self.consumers,
@@ -221,9 +224,8 @@ class GroupCore:
         """Begins to serve the loaded groups; the sessions of their members begin now."""
         for group_id in self._written_groups:
             self._classic.begin(group_id, moment)
-        self.consumers.start(moment)
-        self.shares.start(moment)
-        self.streams.start(moment)
+        for groups in self._all:
+            groups.start(moment)
         self._deadlines.set(_EXPIRY, moment.now_ms + self._config.offsets_retention_check_interval_ms)
         self._gone.look(())
         self._remove_gone(moment)
@@ -263,18 +265,16 @@ class GroupCore:
                 self.replay_marker(pending.marker.producer.producer_id, pending.marker.commit)
             del self._effects.pending[pending.append_id]
             self._settle(pending, ErrorCode.NONE, moment)
-            self.consumers.written(pending.append_id, moment)
-            self.shares.written(pending.append_id, moment)
-            self.streams.written(pending.append_id, moment)
+            for groups in self._all:
+                groups.written(pending.append_id, moment)
         return self._effects.take()
 
     def failed(self, append_id: int, code: ErrorCode, moment: Moment) -> list[Effect]:
         """Delivers the failure of a write that will never be committed; ``code`` is that of the log."""
         pending = self._effects.pending.pop(append_id)
         self._settle(pending, client_error(code), moment)
-        self.consumers.written(append_id, moment, failed=True)
-        self.shares.written(append_id, moment, failed=True)
-        self.streams.written(append_id, moment, failed=True)
+        for groups in self._all:
+            groups.written(append_id, moment, failed=True)
         return self._effects.take()
 
     def resign(self, code: ErrorCode, moment: Moment) -> list[Effect]:
@@ -284,9 +284,8 @@ class GroupCore:
             if not isinstance(pending.then, AssignmentWritten):
                 self._settle(pending, code, moment)
         self._effects.pending.clear()
-        self.consumers.resign(code)
-        self.shares.resign(code)
-        self.streams.resign(code)
+        for groups in self._all:
+            groups.resign(code)
         self._classic.resign()
         return self._effects.take()
 
@@ -295,9 +294,8 @@ class GroupCore:
         then = pending.then
         pending.then = None
         self._effects.cancel_deadline(pending)
-        self.consumers.settle(pending.append_id, code)
-        self.shares.settle(pending.append_id, code)
-        self.streams.settle(pending.append_id, code)
+        for groups in self._all:
+            groups.settle(pending.append_id, code)
         if isinstance(then, Reply):
             self._effects.answer(then.request_id, then.respond(code))
         elif isinstance(then, AssignmentWritten):
@@ -312,13 +310,7 @@ class GroupCore:
 
     def next_deadline_ms(self) -> int | None:
         """Returns when `on_timer` has to be called next."""
-        sources = (
-            self._deadlines,
-            self.rebalancer.deadlines,
-            self.consumers.deadlines,
-            self.shares.deadlines,
-            self.streams.deadlines,
-        )
+        sources = (self._deadlines, self.rebalancer.deadlines, *(groups.deadlines for groups in self._all))
         return min([time for each in sources if (time := each.next_ms()) is not None], default=None)
 
     def on_timer(self, moment: Moment) -> list[Effect]:
@@ -332,9 +324,8 @@ class GroupCore:
             else:
                 self._settle(self._effects.pending[int(key[1])], client_error(ErrorCode.REQUEST_TIMED_OUT), moment)
         self.rebalancer.on_timer(moment)
-        self.consumers.on_timer(moment)
-        self.shares.on_timer(moment)
-        self.streams.on_timer(moment)
+        for groups in self._all:
+            groups.on_timer(moment)
         return self._effects.take()
 
     # Requests

@@ -12,6 +12,7 @@ sessions of members are soft state; they start over with each coordinator.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -364,3 +365,57 @@ class ServedGroups(Generic[ServedT, GroupT]):
     def renew(self, group_id: str, member_id: str, timeout_ms: int, moment: Moment) -> int:
         """Begins a session again, and returns when it would have ended."""
         return self.deadlines.renew((SESSION, group_id, member_id), moment.now_ms + timeout_ms, moment.now_ms)
+
+
+class GroupsOfType(ABC, Generic[ServedT, GroupT]):
+    """The groups of one type in one partition, as the core calls those of each type in turn."""
+
+    def __init__(self, served: ServedGroups[ServedT, GroupT]) -> None:
+        """Serves these groups."""
+        self._served = served
+        self.deadlines = served.deadlines
+
+    # Queries
+
+    @property
+    def committed(self) -> Mapping[str, GroupT]:
+        """The groups that the committed log contains, by id."""
+        return self._served.committed
+
+    def get(self, group_id: str) -> GroupT | None:
+        """Returns a group as the committed log has it; None if there is none."""
+        return self._served.get(group_id)
+
+    def latest(self, group_id: str) -> GroupT | None:
+        """Returns a group with the changes of its write in flight: commits of offsets follow that write in the log."""
+        return self._served.latest(group_id)
+
+    def is_deletable(self, group_id: str) -> ErrorCode | None:
+        """Returns whether a group can be deleted now; None if it is none of these groups."""
+        return self._served.is_deletable(group_id)
+
+    # Events
+
+    @abstractmethod
+    def start(self, moment: Moment) -> None:
+        """Begins to serve the loaded groups; the sessions of their members begin now."""
+
+    @abstractmethod
+    def settle(self, append_id: int, code: ErrorCode) -> None:
+        """Answers the requests of a write, if it is one of these groups; see ``ServedGroups.settle``."""
+
+    @abstractmethod
+    def written(self, append_id: int, moment: Moment, *, failed: bool = False) -> None:
+        """Goes on after the outcome of a write is known: its changes have been replayed, or are lost."""
+
+    @abstractmethod
+    def on_timer(self, moment: Moment) -> None:
+        """Performs what is due."""
+
+    def deleting(self, group_id: str, append_id: int) -> None:
+        """Names the write that contains the records of the deletion of a group."""
+        self._served.in_flight(self._served.all[group_id], append_id)
+
+    def resign(self, code: ErrorCode) -> None:
+        """Answers what is parked after leadership is lost; `settle` serves what waits for a write."""
+        self._served.resign(code)

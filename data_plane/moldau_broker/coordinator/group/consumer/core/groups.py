@@ -41,12 +41,10 @@ from moldau_broker.coordinator.group.consumer.core.state import (
     MemberState,
     Subscription,
 )
-from moldau_broker.coordinator.group.core.served_groups import SESSION, Fence, ServedGroups, WriteRecords
+from moldau_broker.coordinator.group.core.served_groups import SESSION, Fence, GroupsOfType, ServedGroups, WriteRecords
 from moldau_broker.coordinator.runtime.pending import ConsumerGroupWritten
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from moldau.protocol.schema import Response
     from moldau_broker.coordinator.group.consumer.core.catalogue import Catalogue
     from moldau_broker.coordinator.group.consumer.core.classic_members import ClassicRequest
@@ -62,7 +60,7 @@ _KINDS = (SESSION, _REBALANCE, _JOIN, _SYNC)
 """Deadlines of members. The last two are those of classic members, by which they must join again, or send SyncGroup."""
 
 
-class ConsumerGroups:
+class ConsumerGroups(GroupsOfType[ServedConsumerGroup, ConsumerGroup]):
     """All consumer groups of one partition. Effects go to the queue of the core."""
 
     def __init__(
@@ -84,10 +82,7 @@ class ConsumerGroups:
             memory: the memory of all groups of the broker.
             classic: the classic groups, with which the consumer groups share their ids.
         """
-        self._served: ServedGroups[ServedConsumerGroup, ConsumerGroup] = ServedGroups(
-            _new_group, MemberAsked, effects, memory, config
-        )
-        self.deadlines = self._served.deadlines
+        super().__init__(ServedGroups(_new_group, MemberAsked, effects, memory, config))
         self._config = config
         self._effects = effects
         self._decisions = decisions
@@ -115,19 +110,6 @@ class ConsumerGroups:
 
     # Queries
 
-    @property
-    def committed(self) -> Mapping[str, ConsumerGroup]:
-        """The groups that the committed log contains, by id."""
-        return self._served.committed
-
-    def get(self, group_id: str) -> ConsumerGroup | None:
-        """Returns a group as the committed log has it."""
-        return self._served.get(group_id)
-
-    def latest(self, group_id: str) -> ConsumerGroup | None:
-        """Returns a group with the changes of its write in flight: commits of offsets follow that write in the log."""
-        return self._served.latest(group_id)
-
     def is_converting(self, group_id: str) -> bool:
         """Returns whether a write in flight ends a group and begins a classic one."""
         served = self._served.all.get(group_id)
@@ -143,10 +125,6 @@ class ConsumerGroups:
     def assignor_of(self, group: ConsumerGroup) -> str:
         """Returns the assignor of a group."""
         return self._decisions.assignor_of(group)
-
-    def is_deletable(self, group_id: str) -> ErrorCode | None:
-        """Returns whether a group can be deleted now; None if it is no consumer group."""
-        return self._served.is_deletable(group_id)
 
     # Requests
 
@@ -410,14 +388,6 @@ class ConsumerGroups:
         served.draft = Draft(served.group)
         end_group(served.draft)
         return tuple(change_record(change) for change in served.draft.changes)
-
-    def deleting(self, group_id: str, append_id: int) -> None:
-        """Names the write that contains the records of `end_records`."""
-        self._served.in_flight(self._served.all[group_id], append_id)
-
-    def resign(self, code: ErrorCode) -> None:
-        """Answers what is parked after leadership is lost; `settle` serves what waits for a write."""
-        self._served.resign(code)
 
 
 def _new_group(group_id: str) -> ServedConsumerGroup:

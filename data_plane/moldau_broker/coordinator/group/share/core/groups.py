@@ -25,7 +25,13 @@ from moldau.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRe
 from moldau.protocol.refusals import refusal
 from moldau_broker.coordinator.group.consumer.core.served import TOPIC_BYTES, for_members
 from moldau_broker.coordinator.group.core.member_memory import MEMBER_BYTES
-from moldau_broker.coordinator.group.core.served_groups import SESSION, ServedGroup, ServedGroups, WriteRecords
+from moldau_broker.coordinator.group.core.served_groups import (
+    SESSION,
+    GroupsOfType,
+    ServedGroup,
+    ServedGroups,
+    WriteRecords,
+)
 from moldau_broker.coordinator.group.share.core import administration
 from moldau_broker.coordinator.group.share.core.questions import Question, begin_request, codes_of, delete_request
 from moldau_broker.coordinator.group.share.core.records import change_record
@@ -49,7 +55,7 @@ from moldau_broker.coordinator.runtime.effects import AskShareState
 from moldau_broker.coordinator.runtime.pending import ShareGroupWritten
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from uuid import UUID
 
     from moldau.protocol.schema import Response
@@ -131,7 +137,7 @@ class ServedShareGroup(ServedGroup[ShareGroup, ShareDraft, ShareRequest, Operati
         return self.latest.exists or self.group.exists or bool(self.parked)
 
 
-class ShareGroups:
+class ShareGroups(GroupsOfType[ServedShareGroup, ShareGroup]):
     """All share groups of one partition. Effects go to the queue of the core."""
 
     def __init__(
@@ -151,11 +157,7 @@ class ShareGroups:
             catalogue: the topics.
             memory: the memory of all groups of the broker.
         """
-        self._served: ServedGroups[ServedShareGroup, ShareGroup] = ServedGroups(
-            _new_group, ShareRequest, effects, memory, config
-        )
-        self.deadlines = self._served.deadlines
-        self._config = config
+        super().__init__(ServedGroups(_new_group, ShareRequest, effects, memory, config))
         self._effects = effects
         self._decisions = decisions
         self._catalogue = catalogue
@@ -192,15 +194,6 @@ class ShareGroups:
         return [each for each in sorted(topic_ids_of(group.states)) if self._catalogue.topic_name(each) is None]
 
     # Queries
-
-    @property
-    def committed(self) -> Mapping[str, ShareGroup]:
-        """The groups that the committed log contains, by id."""
-        return self._served.committed
-
-    def get(self, group_id: str) -> ShareGroup | None:
-        """Returns a group as the committed log has it."""
-        return self._served.get(group_id)
 
     def has(self, group_id: str) -> bool:
         """Returns whether an id belongs to a share group, also to one that is being written."""

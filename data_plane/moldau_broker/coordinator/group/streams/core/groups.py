@@ -20,7 +20,14 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.refusals import refusal
 from moldau_broker.coordinator.group.consumer.core.served import TOPIC_BYTES, for_members
 from moldau_broker.coordinator.group.core.member_memory import MEMBER_BYTES
-from moldau_broker.coordinator.group.core.served_groups import SESSION, Fence, ServedGroup, ServedGroups, WriteRecords
+from moldau_broker.coordinator.group.core.served_groups import (
+    SESSION,
+    Fence,
+    GroupsOfType,
+    ServedGroup,
+    ServedGroups,
+    WriteRecords,
+)
 from moldau_broker.coordinator.group.streams.core.heartbeat import Surroundings
 from moldau_broker.coordinator.group.streams.core.records import change_record
 from moldau_broker.coordinator.group.streams.core.state import (
@@ -112,7 +119,7 @@ class ServedStreamsGroup(ServedGroup[StreamsGroup, StreamsDraft, StreamsRequest,
     create_again_ms: int = 0
 
 
-class StreamsGroups:
+class StreamsGroups(GroupsOfType[ServedStreamsGroup, StreamsGroup]):
     """All streams groups of one partition. Effects go to the queue of the core."""
 
     def __init__(
@@ -132,11 +139,7 @@ class StreamsGroups:
             memory: the memory of all groups of the broker.
             classic: the classic groups, with which the streams groups share their ids.
         """
-        self._served: ServedGroups[ServedStreamsGroup, StreamsGroup] = ServedGroups(
-            _new_group, StreamsRequest, effects, memory, config
-        )
-        self.deadlines = self._served.deadlines
-        self._config = config
+        super().__init__(ServedGroups(_new_group, StreamsRequest, effects, memory, config))
         self._effects = effects
         self._decisions = decisions
         self._classic = classic
@@ -164,19 +167,6 @@ class StreamsGroups:
                 self._watch(served.group.group_id, member, moment)
 
     # Queries
-
-    @property
-    def committed(self) -> Mapping[str, StreamsGroup]:
-        """The groups that the committed log contains, by id."""
-        return self._served.committed
-
-    def get(self, group_id: str) -> StreamsGroup | None:
-        """Returns a group as the committed log has it."""
-        return self._served.get(group_id)
-
-    def latest(self, group_id: str) -> StreamsGroup | None:
-        """Returns a group with the changes of its write in flight: commits of offsets follow that write in the log."""
-        return self._served.latest(group_id)
 
     def has(self, group_id: str) -> bool:
         """Returns whether an id belongs to a streams group, or may belong to one when what is parked is decided."""
@@ -422,10 +412,6 @@ class StreamsGroups:
 
     # The end of groups
 
-    def is_deletable(self, group_id: str) -> ErrorCode | None:
-        """Returns whether a group can be deleted now; None if it is no streams group."""
-        return self._served.is_deletable(group_id)
-
     def give_way(self, group_id: str, moment: Moment) -> ErrorCode:
         """Writes the end of a group without members, so that its id is free; NONE if there is no such group any more.
 
@@ -449,14 +435,6 @@ class StreamsGroups:
         served.draft = StreamsDraft(served.group)
         served.draft.add_all(end_of(served.group))
         return tuple(change_record(change) for change in served.draft.changes)
-
-    def deleting(self, group_id: str, append_id: int) -> None:
-        """Names the write that contains the records of `end_records`."""
-        self._served.in_flight(self._served.all[group_id], append_id)
-
-    def resign(self, code: ErrorCode) -> None:
-        """Answers what is parked after leadership is lost; `settle` serves what waits for a write."""
-        self._served.resign(code)
 
 
 def _new_group(group_id: str) -> ServedStreamsGroup:
