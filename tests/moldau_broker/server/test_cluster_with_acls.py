@@ -311,7 +311,7 @@ def test_share_groups():
                 return codes(response) & DENIED
 
             for broker in cluster.running.values():
-                broker.context.share_groups.persister = MemoryPersister()
+                broker.context.share_partitions.persister = MemoryPersister()
             assert await fetched(0) == {ErrorCode.GROUP_AUTHORIZATION_FAILED}
             refused = await bob.request(ShareAcknowledgeRequest(group_id="g", member_id="m", share_session_epoch=1))
             assert refused.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED

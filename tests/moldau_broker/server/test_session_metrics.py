@@ -141,7 +141,7 @@ def test_fetch_sessions_are_counted():
 
 def test_share_sessions_are_counted():
     async def scenario(cluster):
-        cluster.running[1].context.share_groups.persister = MemoryPersister()
+        cluster.running[1].context.share_partitions.persister = MemoryPersister()
         a, b = Member(cluster, 1, "a"), Member(cluster, 1, "b")
 
         def counts():

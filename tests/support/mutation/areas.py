@@ -208,7 +208,7 @@ AREAS = (
         name="share requests of a broker",
         modules=tuple(
             f"{BROKER}/server/share/{name}.py"  # without the core, which is an area of its own
-            for name in ("fetching", "led_partition", "share_groups", "persister", "settings")
+            for name in ("fetching", "led_partition", "share_partition_manager", "persister", "settings")
         ),
         tests=(
             *tests_in(

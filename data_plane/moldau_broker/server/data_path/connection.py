@@ -262,7 +262,7 @@ class BrokerConnection:
     def closed(self) -> None:
         """Drops the waiting operations of a closed connection, and ends its share sessions."""
         self._services.quotas.forget(self.throttle)
-        self._services.context.share_groups.connection_closed(
+        self._services.context.share_partitions.connection_closed(
             session_owner(self._services.listener_name, self._client_host, self._client_port)
         )
         waits = self._services.context.replicas.waits

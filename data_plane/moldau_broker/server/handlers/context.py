@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from moldau_broker.server.replicas.partition import Partition
     from moldau_broker.server.replicas.replica_directories import ReplicaDirectories
     from moldau_broker.server.replicas.replica_manager import ReplicaManager
-    from moldau_broker.server.share.share_groups import ShareGroups
+    from moldau_broker.server.share.share_partition_manager import SharePartitionManager
     from moldau_quorum.authorization.authorizer import Authorizer
     from moldau_quorum.authorization.checks import Verdict
     from moldau_quorum.broker_side.session import ControllerClient, MetadataFollower
@@ -108,7 +108,7 @@ class BrokerContext:
     verifier: TransactionVerifier
     marker_checks: MarkerChecks
     quotas: BrokerQuotas
-    share_groups: ShareGroups
+    share_partitions: SharePartitionManager
     client_metrics: ClientMetrics | None = None  # None without the extra ``telemetry``
     authorizer: Authorizer | None = None  # None: everyone may do everything
     log_levels: LogLevels = PROCESS_LOG_LEVELS

@@ -63,7 +63,7 @@ from moldau_broker.server.replicas.replica_fetcher import ReplicaFetchers
 from moldau_broker.server.replicas.replica_manager import ReplicaManager, ReplicaSettings
 from moldau_broker.server.replicas.replica_moves import move_replicas
 from moldau_broker.server.share.persister import CoordinatorPersister
-from moldau_broker.server.share.share_groups import share_groups
+from moldau_broker.server.share.share_partition_manager import share_partition_manager
 from moldau_quorum.authorization.configured import configured_authorizer
 from moldau_quorum.broker_side.reachability import named
 from moldau_quorum.broker_side.session import (
@@ -370,7 +370,7 @@ class Broker:
             marker_checks=coordinators.marker_checks,
             verifier=coordinators.verifier,
             quotas=BrokerQuotas(clock, quota_windows(config)),
-            share_groups=share_groups(
+            share_partitions=share_partition_manager(
                 environment,
                 self.broker_id,
                 self.metadata,
@@ -388,7 +388,7 @@ class Broker:
             ),
         )
         coordinators.share_states.connect(partial(ensure_share_state_topic, context))
-        replicas.leadership_listeners += (coordinators.leadership_changed, context.share_groups.leadership_changed)
+        replicas.leadership_listeners += (coordinators.leadership_changed, context.share_partitions.leadership_changed)
         applied = AppliedPosition(environment.disk, logs, lambda: self.metadata.image, self._log_tasks.run_in)
         replicas.log_changes.before_deletions = applied.write
         return Built(
@@ -408,7 +408,7 @@ class Broker:
         await nursery.start(built.fetchers.run)
         await nursery.start(context.groups.run)
         await nursery.start(context.transactions.run)
-        await nursery.start(context.share_groups.run)
+        await nursery.start(context.share_partitions.run)
         await nursery.start(context.shares.run)
         nursery.start_soon(replicas.waits.run)
         nursery.start_soon(built.isr.run, replicas)

@@ -44,7 +44,7 @@ def register_shares(registry: Registry, broker: Broker) -> None:
     ).labels()
 
     def update() -> None:
-        shares = broker.context.share_groups
+        shares = broker.context.share_partitions
         open_sessions, held, flying = shares.statistics()
         sessions.set(open_sessions)
         partitions.set(shares.sessions.partition_count)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from moldau_broker.server.share.core.sessions import PartitionKey
     from moldau_broker.server.share.core.values import AcquireMode
     from moldau_broker.server.share.settings import ShareGroupSettings
-    from moldau_broker.server.share.share_groups import ShareGroups
+    from moldau_broker.server.share.share_partition_manager import SharePartitionManager
 
 WAIT_MS_MAX = 300_000.0
 """Bound of a fetch's wait, even if it asks for more."""
@@ -80,11 +80,11 @@ class ShareFetchWait(WaitingFetch):
 class ShareFetcher:
     """Fetches for members of share groups."""
 
-    __slots__ = ("_clock", "_groups", "_waits")
+    __slots__ = ("_clock", "_partitions", "_waits")
 
-    def __init__(self, clock: Clock, groups: ShareGroups, waits: ReplicaWaits) -> None:
+    def __init__(self, clock: Clock, partitions: SharePartitionManager, waits: ReplicaWaits) -> None:
         self._clock = clock
-        self._groups = groups
+        self._partitions = partitions
         self._waits = waits
 
     async def fetch(
@@ -104,7 +104,7 @@ class ShareFetcher:
         keys = tuple(keys)
         most = min(query.max_bytes, bytes_max, ANSWER_BYTES_MAX)
         query = replace(query, max_bytes=most, min_bytes=min(query.min_bytes, most))  # more would wait in vain
-        settings = self._groups.settings(query.group_id)
+        settings = self._partitions.settings(query.group_id)
         until_ms = self._clock.monotonic_ms() + min(query.max_wait_ms, WAIT_MS_MAX)
         while True:
             is_last = self._clock.monotonic_ms() >= until_ms
@@ -135,7 +135,7 @@ class ShareFetcher:
             if isinstance(partition, ErrorCode):
                 found.errors[key] = partition
             else:
-                opened.append((key, self._groups.open(query.group_id, partition)))
+                opened.append((key, self._partitions.open(query.group_id, partition)))
         found.waiting = [led for _, led in opened]
         if not found.errors and not is_last and not self._has_enough(query, settings, found.waiting):
             return found
@@ -150,7 +150,7 @@ class ShareFetcher:
                     if not is_open():
                         return Fetched()
                 wanted = _wanted(query, records, size, first=not found.acquired)
-                acquisition = self._groups.acquire(led, wanted)
+                acquisition = self._partitions.acquire(led, wanted)
                 if isinstance(acquisition, Acquisition):
                     turn_bytes += acquisition.read_bytes
                     if not acquisition.ranges:

@@ -44,7 +44,7 @@ class Pending:
         self._event.set()
 
     async def wait(self) -> ErrorCode:
-        """Waits for the outcome; the writes of ``ShareGroups`` end in bounded time."""
+        """Waits for the outcome; the writes of ``SharePartitionManager`` end in bounded time."""
         await self._event.wait()
         return self.error
 

@@ -29,7 +29,7 @@ from moldau.protocol.messages.incremental_alter_configs import (
 from moldau.serialization.core.values import RegistryError, SchemaNeeded
 from moldau.share.group import ShareGroupClient
 from moldau.share.node import Outcome
-from moldau_broker.server.share.share_groups import ShareGroups
+from moldau_broker.server.share.share_partition_manager import SharePartitionManager
 from moldau_jepsen.world.world import run_world
 from support.cluster.broker_cluster import batch, run_cluster
 from support.share.fixed_group import FixedGroup
@@ -56,7 +56,7 @@ def run(monkeypatch):
             assert answer.responses[0].error_code == ErrorCode.NONE
             await cluster.until(lambda: all(b.metadata.image.config(32, "g") for b in cluster.running.values()))
             for broker in cluster.running.values():
-                broker.context.share_groups.persister = cluster.memory
+                broker.context.share_partitions.persister = cluster.memory
             await cluster.leader("t")
             await scenario(cluster)
 
@@ -700,7 +700,7 @@ def test_a_partition_that_fails_is_not_asked_without_a_pause(run, monkeypatch, c
     """A broker answers at once while a partition has an error; a damaged log has it for good, and is reported."""
 
     async def scenario(cluster):
-        monkeypatch.setattr(ShareGroups, "acquire", lambda *_: code)
+        monkeypatch.setattr(SharePartitionManager, "acquire", lambda *_: code)
         await produce(cluster, b"0")
         raised = []
         async with consumer(cluster) as member:
@@ -720,12 +720,12 @@ def test_a_partition_that_fails_is_not_asked_without_a_pause(run, monkeypatch, c
 
 def test_no_poll_raises_an_error_of_a_former_subscription(run, monkeypatch):
     """It arrives between two polls, and the application has turned to another topic by then."""
-    acquire = ShareGroups.acquire
+    acquire = SharePartitionManager.acquire
     failing = [True]
 
     async def scenario(cluster):
         monkeypatch.setattr(
-            ShareGroups, "acquire", lambda *args: ErrorCode.CORRUPT_MESSAGE if failing else acquire(*args)
+            SharePartitionManager, "acquire", lambda *args: ErrorCode.CORRUPT_MESSAGE if failing else acquire(*args)
         )
         await produce(cluster, b"0")
         await cluster.client(1).create_topic("u", partitions=1)

@@ -98,7 +98,7 @@ def test_acknowledgements_survive_two_leaders():
         c = Member(cluster, third, "c")
         assert await fetched(cluster, c, third) == {0: [(5, 7, 1)]}
         assert codes(await c.acknowledge({0: [(5, 7, (1,))]})) == {0: OK}
-        led = cluster.running[third].context.share_groups.find("g", (c.topic_id, 0))
+        led = cluster.running[third].context.share_partitions.find("g", (c.topic_id, 0))
         assert (led.core.start_offset, led.core.end_offset) == (8, 8)
 
     run(scenario)
@@ -112,8 +112,8 @@ def test_deposed_leader_is_fenced():
         await cluster.client(leader).produce("t", batch(b"0"), batch(b"1"))
         a = Member(cluster, leader, "a")
         await fetched(cluster, a, leader)
-        led = cluster.running[leader].context.share_groups.find("g", (a.topic_id, 0))
-        persister = cluster.running[leader].context.share_groups.persister
+        led = cluster.running[leader].context.share_partitions.find("g", (a.topic_id, 0))
+        persister = cluster.running[leader].context.share_partitions.persister
         await persister.read(led.key, led.leader_epoch + 1)  # as a new leader does
         assert codes(await a.acknowledge({0: [(0, 0, (1,))]})) == {0: ErrorCode.NOT_LEADER_OR_FOLLOWER}
         assert led.core.closed

@@ -38,7 +38,7 @@ async def limit(cluster) -> None:
 
 def test_a_share_group_is_read_at_the_rate_of_a_quota() -> None:
     async def scenario(cluster) -> None:
-        cluster.running[1].context.share_groups.persister = MemoryPersister()
+        cluster.running[1].context.share_partitions.persister = MemoryPersister()
         producer = cluster.client(1)
         await producer.create_topic("t", retention_ms="-1")
         await limit(cluster)

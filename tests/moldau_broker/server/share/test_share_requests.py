@@ -55,7 +55,7 @@ def run(scenario, *, brokers=1, partitions=1, replicas=1, **group_settings):
         assert answer.responses[0].error_code == OK, answer
         await cluster.until(lambda: all(b.metadata.image.config(32, "g") for b in cluster.running.values()))
         for broker in cluster.running.values():
-            broker.context.share_groups.persister = memory
+            broker.context.share_partitions.persister = memory
         await cluster.leader("t")
         await scenario(cluster)
 
@@ -185,7 +185,7 @@ def test_sessions():
         c = Member(cluster, 1, "c")
         assert acquired(await c.fetch(0, max_wait_ms=2000)) == {0: [(1, 1, 2)]}, "the record may have ended its member"
         assert (await c.acknowledge({0: [(1, 1, REJECT)]}, share_session_epoch=-1)).error_code == OK
-        assert len(cluster.running[1].context.share_groups.sessions) == 0
+        assert len(cluster.running[1].context.share_partitions.sessions) == 0
 
     run(scenario)
 
@@ -316,7 +316,7 @@ def test_a_group_without_members_is_read_again(end):
         a = Member(cluster, 1, "a")
         await cluster.client(1).produce("t", *(batch(b"%d" % n) for n in range(4)))
         assert acquired(await a.fetch(0, max_wait_ms=1000)) == {0: [(0, 3, 1)]}
-        shares = cluster.running[1].context.share_groups
+        shares = cluster.running[1].context.share_partitions
         cluster.memory.delay_ms = 20.0
         if end == "fetch":
             answer = await a.fetch(acks={0: [(0, 3, ACCEPT)]}, share_session_epoch=-1)
@@ -352,7 +352,7 @@ def test_where_a_group_begins(reset, first):
             await producer.produce("t", batch(b"old", timestamp=now_ms - age_ms))
         await a.fetch(0, max_wait_ms=100)
         await producer.produce("t", batch(b"new", timestamp=now_ms))
-        led = cluster.running[1].context.share_groups.find("g", (a.topic_id, 0))
+        led = cluster.running[1].context.share_partitions.find("g", (a.topic_id, 0))
         assert led.core.start_offset == first
 
     run(scenario, share_auto_offset_reset=reset)
@@ -370,7 +370,7 @@ def test_a_group_begins_when_the_leader_knows_what_is_committed(reset):
         (partition,) = (each for each in broker.context.replicas.by_raw_id.values() if each.key.topic == "t")
         partition.replica.epoch_start_offset = 3  # as if the leader before it had committed a record more
         assert acquired(await a.fetch(0, max_wait_ms=100)) == {}
-        led = broker.context.share_groups.find("g", (a.topic_id, 0))
+        led = broker.context.share_partitions.find("g", (a.topic_id, 0))
         assert led.core is None
         await producer.produce("t", batch(b"2", timestamp=old))
         await cluster.until(lambda: led.core is not None)
@@ -390,7 +390,7 @@ def test_a_leader_that_does_not_learn_what_is_committed_says_so():
         partition.replica.epoch_start_offset = 3
         answer = await a.fetch(0, max_wait_ms=20_000)
         assert codes(answer) == {0: ErrorCode.NOT_LEADER_OR_FOLLOWER}
-        assert broker.context.share_groups.find("g", (a.topic_id, 0)) is None
+        assert broker.context.share_partitions.find("g", (a.topic_id, 0)) is None
 
     run(scenario, share_auto_offset_reset="latest")
 
@@ -415,8 +415,8 @@ def test_the_place_where_a_group_begins_is_stored():
         assert memory.start_offsets[key] == 1
         await producer.produce("t", batch(b"1"))
         assert acquired(await a.fetch(max_wait_ms=1000)) == {0: [(1, 1, 1)]}
-        led = cluster.running[1].context.share_groups.find("g", (a.topic_id, 0))
-        cluster.running[1].context.share_groups.leadership_changed(led.partition, False)
+        led = cluster.running[1].context.share_partitions.find("g", (a.topic_id, 0))
+        cluster.running[1].context.share_partitions.leadership_changed(led.partition, False)
         await producer.produce("t", batch(b"2"))
         assert acquired(await a.fetch(max_wait_ms=1000)) == {0: [(1, 2, 1)]}
 
@@ -427,7 +427,7 @@ def test_a_session_without_room_is_refused_in_time():
     """The client asks again when it is answered: an answer at once would be the first of a storm of requests."""
 
     async def scenario(cluster):
-        cluster.running[1].context.share_groups.sessions.sessions_max = 1
+        cluster.running[1].context.share_partitions.sessions.sessions_max = 1
         a, b = Member(cluster, 1, "a"), Member(cluster, 1, "b")
         assert (await a.fetch(0, max_wait_ms=0)).error_code == OK
         began = trio.current_time()
@@ -507,7 +507,7 @@ def test_limits_of_a_fetch():
             found = acquired(await a.fetch(max_records=1, max_wait_ms=1000))
             seen += [index for index, ranges in found.items() if ranges == [(0, 1, 1)]]
         assert sorted(seen) == [0, 1, 2]
-        led = cluster.running[1].context.share_groups.find("g", (a.topic_id, 0))
+        led = cluster.running[1].context.share_partitions.find("g", (a.topic_id, 0))
         assert [run[2] for run in led.core.snapshot()] == [RecordState.ACQUIRED]
 
     run(scenario, partitions=3)

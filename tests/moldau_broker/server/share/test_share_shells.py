@@ -27,7 +27,7 @@ from moldau_broker.server.share.core.values import AcquireMode, ShareLimits
 from moldau_broker.server.share.led_partition import LedPartition, Pending
 from moldau_broker.server.share.persister import ShareKey
 from moldau_broker.server.share.settings import ShareGroupSettings
-from moldau_broker.server.share.share_groups import IDLE_MS, SWEEP_MS, ShareGroups
+from moldau_broker.server.share.share_partition_manager import IDLE_MS, SWEEP_MS, SharePartitionManager
 from moldau_jepsen.world.world import run_world
 from support.share.memory_persister import MemoryPersister
 
@@ -58,8 +58,8 @@ def partition_of(topic: UUID = TOPIC) -> Any:
 
 def groups_of(
     world: World, replicas: Any, memory: MemoryPersister, settings: ShareGroupSettings = SETTINGS
-) -> ShareGroups:
-    return ShareGroups(
+) -> SharePartitionManager:
+    return SharePartitionManager(
         world.node("n").environment,
         replicas,
         memory,
@@ -70,7 +70,7 @@ def groups_of(
     )
 
 
-def acquire_next(groups: ShareGroups, led: LedPartition, member: str, now_ms: float) -> list[tuple[int, int]]:
+def acquire_next(groups: SharePartitionManager, led: LedPartition, member: str, now_ms: float) -> list[tuple[int, int]]:
     """Gives the next record to a member, as a fetch does."""
     assert led.core is not None
     offset = led.core.next_fetch_offset
@@ -88,7 +88,7 @@ def acquire_next(groups: ShareGroups, led: LedPartition, member: str, now_ms: fl
     return [(each.first, each.last) for each in found]
 
 
-def groups_that_read(world: World) -> ShareGroups:
+def groups_that_read(world: World) -> SharePartitionManager:
     """Groups whose states are read for 100 ms."""
     memory = MemoryPersister()
     memory.delay_ms = 100.0
@@ -215,7 +215,7 @@ def test_an_unknown_topic_hides_no_other_acknowledgement() -> None:
         acknowledge=acknowledge,
     )
     context: Any = SimpleNamespace(
-        share_groups=shares,
+        share_partitions=shares,
         metadata=SimpleNamespace(image=image),
         replicas=SimpleNamespace(by_raw_id={(known.bytes, 0): partition_of()}),
         authorizer=None,

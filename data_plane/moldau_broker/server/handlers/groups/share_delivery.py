@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from moldau_broker.server.replicas.partition import Partition
     from moldau_broker.server.replicas.replica_manager import ReplicaManager
     from moldau_broker.server.share.core.sessions import PartitionKey, SessionKey
-    from moldau_broker.server.share.share_groups import ShareGroups
+    from moldau_broker.server.share.share_partition_manager import SharePartitionManager
     from moldau_quorum.authorization.authorizer import Authorizer
 
 Outcome = tuple[ErrorCode, str | None]
@@ -42,7 +42,7 @@ Request = fetching.ShareFetchRequest | acknowledging.ShareAcknowledgeRequest
 Named = fetching.FetchPartition | acknowledging.AcknowledgePartition
 
 
-class SharesContext(Protocol):
+class ShareDeliveryContext(Protocol):
     """The parts of a broker needed for the delivery to share groups."""
 
     @property
@@ -58,7 +58,7 @@ class SharesContext(Protocol):
     @property
     def replicas(self) -> ReplicaManager: ...
     @property
-    def share_groups(self) -> ShareGroups: ...
+    def share_partitions(self) -> SharePartitionManager: ...
 
 
 def session_owner(listener_name: str, client_host: str, client_port: int) -> Hashable:
@@ -67,7 +67,7 @@ def session_owner(listener_name: str, client_host: str, client_port: int) -> Has
 
 
 async def handle_share_fetch(
-    context: SharesContext, request: fetching.ShareFetchRequest, call: Call
+    context: ShareDeliveryContext, request: fetching.ShareFetchRequest, call: Call
 ) -> fetching.ShareFetchResponse:
     """Takes acknowledgements, acquires records for the member, and waits while there are none."""
     problem = _problem(context, request)
@@ -75,7 +75,7 @@ async def handle_share_fetch(
         problem = _renewal_problem(request)
     if problem is not None:
         return refusal_of(fetching.ShareFetchResponse, request, *problem, version=call.version)
-    shares = context.share_groups
+    shares = context.share_partitions
     work = _Work(context, call, request)
     named = {(topic.topic_id, part.partition_index): part for topic in request.topics for part in topic.partitions}
     try:
@@ -117,7 +117,7 @@ async def handle_share_fetch(
 
 
 async def handle_share_acknowledge(
-    context: SharesContext, request: acknowledging.ShareAcknowledgeRequest, call: Call
+    context: ShareDeliveryContext, request: acknowledging.ShareAcknowledgeRequest, call: Call
 ) -> acknowledging.ShareAcknowledgeResponse:
     """Takes acknowledgements, and answers when they are stored."""
     problem = _problem(context, request)
@@ -125,7 +125,7 @@ async def handle_share_acknowledge(
         return refusal_of(acknowledging.ShareAcknowledgeResponse, request, *problem, version=call.version)
     work = _Work(context, call, request)
     named = {(topic.topic_id, part.partition_index): part for topic in request.topics for part in topic.partitions}
-    sessions = context.share_groups.sessions
+    sessions = context.share_partitions.sessions
     is_final = request.share_session_epoch == FINAL_EPOCH
     try:
         if not is_final:
@@ -142,8 +142,8 @@ async def handle_share_acknowledge(
     return work.acknowledge_response()
 
 
-def _problem(context: SharesContext, request: Request) -> Outcome | None:
-    if not context.share_groups.is_enabled():
+def _problem(context: ShareDeliveryContext, request: Request) -> Outcome | None:
+    if not context.share_partitions.is_enabled():
         return ErrorCode.UNSUPPORTED_VERSION, "The cluster's features do not allow share groups (share.version)."
     if not request.group_id:
         return ErrorCode.INVALID_REQUEST, "The request has no group id."
@@ -177,7 +177,7 @@ def _query(work: _Work, request: fetching.ShareFetchRequest) -> ShareQuery:
 class _Work:
     """One request while it is served: its acknowledgements and their outcomes."""
 
-    context: SharesContext
+    context: ShareDeliveryContext
     call: Call
     request: Request
     key: SessionKey = field(init=False)
@@ -228,7 +228,7 @@ class _Work:
 
     def acknowledge(self, named: Mapping[PartitionKey, Named]) -> None:
         """Takes the acknowledgements of the request; ``settle`` waits for their writes."""
-        shares = self.context.share_groups
+        shares = self.context.share_partitions
         renews = self.request.is_renew_ack and shares.settings(self.key[0]).renew_allowed
         for key, part in named.items():
             if not part.acknowledgement_batches:
@@ -256,7 +256,7 @@ class _Work:
 
     async def end_session(self) -> None:
         """Ends the member's session, and waits until its acknowledgements and releases are stored."""
-        shares = self.context.share_groups
+        shares = self.context.share_partitions
         shares.sessions.remove(self.key)
         released = shares.release(self.key)
         await self.settle()
@@ -336,7 +336,7 @@ class _Work:
         return outcome
 
     def _lock_duration_ms(self) -> int:
-        return self.context.share_groups.settings(self.key[0]).limits.lock_duration_ms
+        return self.context.share_partitions.settings(self.key[0]).limits.lock_duration_ms
 
     def _hints(self) -> ListenerHints:
         return ListenerHints(self.context.metadata, self.context.broker_id, self.call.listener_name)

@@ -11,7 +11,7 @@ from moldau_broker.coordinator.group.share.core.state_partitions import to_delet
 from moldau_broker.coordinator.share.core import decisions
 from moldau_broker.coordinator.share.core.batches import combine
 from moldau_broker.coordinator.share.core.state import Snapshot
-from moldau_broker.server.share.share_groups import ShareGroups
+from moldau_broker.server.share.share_partition_manager import SharePartitionManager
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -71,7 +71,7 @@ def share_offsets_altered_with_members() -> list[Patch]:
 def share_partition_kept_without_members() -> list[Patch]:
     """A leader keeps its state of a share-partition when no member of the group is left."""
 
-    def leave(self: ShareGroups, led: LedPartition) -> None:
+    def leave(self: SharePartitionManager, led: LedPartition) -> None:
         """Does nothing."""
 
-    return [(ShareGroups, "_leave", leave)]
+    return [(SharePartitionManager, "_leave", leave)]

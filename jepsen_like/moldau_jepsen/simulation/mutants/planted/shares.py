@@ -9,7 +9,7 @@ from moldau.share import ShareConsumer
 from moldau_broker.server.share.core.runs import Run
 from moldau_broker.server.share.core.share_partition import SharePartition
 from moldau_broker.server.share.core.values import NO_EFFECTS, AcquiredRange, Effects, RecordState
-from moldau_broker.server.share.share_groups import ShareGroups
+from moldau_broker.server.share.share_partition_manager import SharePartitionManager
 
 if TYPE_CHECKING:
     from moldau.share import ShareRecord
@@ -42,10 +42,10 @@ def share_any_member_acknowledges() -> list[Patch]:
 def share_state_not_written() -> list[Patch]:
     """Acknowledgements are answered without being stored."""
 
-    async def write(self: ShareGroups, led: LedPartition, core: SharePartition, write: Persist) -> None:
+    async def write(self: SharePartitionManager, led: LedPartition, core: SharePartition, write: Persist) -> None:
         self._perform(led, core.persisted(ErrorCode.NONE))
 
-    return [(ShareGroups, "_write", write)]
+    return [(SharePartitionManager, "_write", write)]
 
 
 def share_delivery_count_kept() -> list[Patch]:
@@ -76,13 +76,13 @@ def share_lock_never_expires() -> list[Patch]:
     def on_timer(self: SharePartition, now_ms: float) -> Effects:
         return NO_EFFECTS
 
-    def release(self: ShareGroups, key: tuple[str, str], *, is_lost: bool = False) -> list[object]:
+    def release(self: SharePartitionManager, key: tuple[str, str], *, is_lost: bool = False) -> list[object]:
         return []
 
     return [
         (SharePartition, "on_timer", on_timer),
         (SharePartition, "next_deadline_ms", lambda self: None),
-        (ShareGroups, "release", release),
+        (SharePartitionManager, "release", release),
     ]
 
 

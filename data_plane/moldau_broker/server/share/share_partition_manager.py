@@ -59,8 +59,8 @@ SWEEP_MS = 60_000.0
 """How often idle share-partitions are looked for."""
 
 
-class ShareGroups:
-    """The share groups that read partitions of this broker."""
+class SharePartitionManager:
+    """The share-partitions of this broker: those partitions that it leads, for each share group that reads them."""
 
     def __init__(
         self,
@@ -378,7 +378,7 @@ def _for_clients(error: ErrorCode) -> ErrorCode:
     return error if error in _KNOWN_TO_CLIENTS else ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def share_groups(
+def share_partition_manager(
     environment: Environment,
     broker_id: BrokerId,
     metadata: MetadataCache,
@@ -387,13 +387,13 @@ def share_groups(
     config: Callable[[], Config],
     *,
     sessions_max: int,
-) -> ShareGroups:
-    """Builds the share groups of a broker, served at ``share.version`` 1; ``config`` returns its configuration."""
+) -> SharePartitionManager:
+    """Builds the manager of a broker's share-partitions; ``config`` returns the broker's configuration."""
 
     def is_enabled() -> bool:
         return metadata.image.features.get(SHARE_VERSION, 0) >= 1
 
-    return ShareGroups(
+    return SharePartitionManager(
         environment,
         replicas,
         persister,
