@@ -26,7 +26,7 @@ async def leader_crash(world):
     cluster = SimulatedCluster(world, ClusterShape())
     judge = ClusterInvariants(trio.current_time)
     observer = ClusterObserver(cluster, judge)
-    world.agenda.watchers.append(observer.step_ended)
+    world.agenda.watchers.append(observer.turn_ended)
     environment = world.node("client").environment
     cluster.start_all()
     await cluster.wait_healthy(30)
@@ -63,7 +63,7 @@ async def leader_crash(world):
                     for record in batch.records:
                         assert int(record.value) not in read, "delivered twice"
                         read[int(record.value)] = (batch.partition, record.offset)
-    world.agenda.watchers.remove(observer.step_ended)
+    world.agenda.watchers.remove(observer.turn_ended)
     assert judge.violations == []
     assert world.failures == []
     return acknowledged, read, healthy_after, world.trace.digest

@@ -58,7 +58,7 @@ class _Watched:
     def watching(self, scope: trio.CancelScope) -> Iterator[None]:
         """Judges every step of the block; cancels ``scope`` if tasks never rest."""
         watchers = self._world.agenda.watchers
-        mine = (self._observer.step_ended, self._guard.turn_ended)
+        mine = (self._observer.turn_ended, self._guard.turn_ended)
         self._guard.on_found = scope.cancel
         watchers.extend(mine)
         try:

@@ -151,7 +151,7 @@ def run_story(
         cluster = SimulatedCluster(world, shape)
         judge = ClusterInvariants(trio.current_time)
         observer = ClusterObserver(cluster, judge)
-        world.agenda.watchers.append(observer.step_ended)
+        world.agenda.watchers.append(observer.turn_ended)
         history: list[Operation] = []
         environment = world.node("client").environment
         recorder = Recorder(environment.clock, history.append)
@@ -171,7 +171,7 @@ def run_story(
             await scene.acknowledged_more()
             clients.stop()
         await clients.final_read(final_read_s)
-        world.agenda.watchers.remove(observer.step_ended)
+        world.agenda.watchers.remove(observer.turn_ended)
         verdict = check_history(history, CheckOptions())
         anomalies: dict[str, int] = {}
         for anomaly in verdict.anomalies:

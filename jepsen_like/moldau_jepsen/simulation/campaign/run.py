@@ -262,8 +262,8 @@ class Run:
         the client library, or a workload, that is wrong.
         """
         watchers = self.world.agenda.watchers
-        own = [self.observer.step_ended, self.guard.turn_ended]
-        own += [watch.step_ended for watch in (self.rights, self.quotas) if watch is not None]
+        own = [self.observer.turn_ended, self.guard.turn_ended]
+        own += [watch.turn_ended for watch in (self.rights, self.quotas) if watch is not None]
         watchers += own
         try:
             async with trio.open_nursery() as nursery:

@@ -87,7 +87,7 @@ class _BrokerView:
 
 
 class ClusterObserver:
-    """Watches a cluster: ``step_ended`` is for the watchers of the world's agenda."""
+    """Watches a cluster: ``turn_ended`` is for the watchers of the world's agenda."""
 
     def __init__(self, cluster: SimulatedCluster, judge: ClusterInvariants) -> None:
         """Observes one cluster.
@@ -112,7 +112,7 @@ class ClusterObserver:
         """A controller answers a heartbeat, or a registration, of the broker on that host."""
         self._rules.broker_heard(host)
 
-    def step_ended(self) -> None:
+    def turn_ended(self) -> None:
         """Looks at what a step has changed."""
         self.steps += 1
         brokers, controllers, node_ids = self._cluster.brokers, self._cluster.controllers, self._node_ids

@@ -25,7 +25,7 @@ class QuotaWatch:
         self._metered = metered
         self._known: dict[int, tuple[Broker, object]] = {}
 
-    def step_ended(self) -> None:
+    def turn_ended(self) -> None:
         """Passes on what has changed."""
         brokers = self._cluster.brokers
         for broker_id in self._cluster.broker_ids:

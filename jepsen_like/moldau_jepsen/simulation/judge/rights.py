@@ -30,7 +30,7 @@ class RightsWatch:
         self._open: list[Watched] = []
         self._ends_ms: dict[tuple[int, str], float] = {}
 
-    def step_ended(self) -> None:
+    def turn_ended(self) -> None:
         """Takes a sample for each request that is under way."""
         for watched in self._open:
             watched.sample()

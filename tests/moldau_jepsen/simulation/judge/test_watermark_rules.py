@@ -97,6 +97,6 @@ def test_a_leader_that_died_as_it_acknowledged_counts(role, raised):
     observer._looked_at = {1: SimpleNamespace(views=[view])}
     observer.steps = 0
     before = observer._judge.partition(KEY).watermark
-    observer.step_ended()
+    observer.turn_ended()
     assert observer._judge.partition(KEY).watermark == (8 if raised else before)
     assert observer._looked_at == {}
