@@ -251,6 +251,11 @@ def planned_faults(seed: int, options: RunOptions) -> list[PlannedFault]:
     return plan_of_seed(seed, options.fault_seconds, kinds or options.kinds)
 
 
+def _happens(given: bool | None, seed: int, stream: str, probability: float) -> bool:
+    """Returns the option's value; drawn if that is None, of a stream of its own, so that it shifts no other draw."""
+    return derive_random(seed, stream).random() < probability if given is None else given
+
+
 def drawn_directories(seed: int, options: RunOptions) -> int:
     """Returns the number of log directories of each broker; of a stream of its own, so that it shifts no other draw."""
     if options.directories is not None:
@@ -266,21 +271,17 @@ def drawn_transaction_level(seed: int, options: RunOptions) -> int:
 
 
 def drawn_security(seed: int, options: RunOptions) -> bool:
-    """Returns whether the cluster is secured; of a stream of its own, so that it shifts no other draw."""
-    if options.security is not None:
-        return options.security
-    return derive_random(seed, "security").random() < SECURITY_PROBABILITY
+    """Returns whether the cluster is secured."""
+    return _happens(options.security, seed, "security", SECURITY_PROBABILITY)
 
 
 def drawn_quotas(seed: int, options: RunOptions) -> bool:
-    """Returns whether clients have quotas; of a stream of its own, so that it shifts no other draw."""
-    if options.quotas is not None:
-        return options.quotas
-    return derive_random(seed, "quotas").random() < QUOTAS_PROBABILITY
+    """Returns whether clients have quotas."""
+    return _happens(options.quotas, seed, "quotas", QUOTAS_PROBABILITY)
 
 
 def drawn_compaction(seed: int, options: RunOptions) -> CompactedOptions | None:
-    """Returns the options of the compacted topic, None without one; of a stream of its own, as above."""
+    """Returns the options of the compacted topic, None without one; of a stream of its own, as in ``_happens``."""
     draw = derive_random(seed, "compaction")
     works = draw.random() < COMPACTION_PROBABILITY
     works = works if options.compaction is None else options.compaction
@@ -289,28 +290,22 @@ def drawn_compaction(seed: int, options: RunOptions) -> CompactedOptions | None:
 
 
 def drawn_sharing(seed: int, options: RunOptions) -> bool:
-    """Returns whether a share group works; of a stream of its own, so that it shifts no other draw."""
-    if options.sharing is not None:
-        return options.sharing
-    return derive_random(seed, "sharing").random() < SHARING_PROBABILITY
+    """Returns whether a share group works."""
+    return _happens(options.sharing, seed, "sharing", SHARING_PROBABILITY)
 
 
 def drawn_share_administration(seed: int, options: RunOptions) -> bool:
-    """Returns whether share groups are administered; of a stream of its own, so that it shifts no other draw."""
-    if options.share_administration is not None:
-        return options.share_administration
-    return derive_random(seed, "share administration").random() < SHARE_ADMINISTRATION_PROBABILITY
+    """Returns whether share groups are administered."""
+    return _happens(options.share_administration, seed, "share administration", SHARE_ADMINISTRATION_PROBABILITY)
 
 
 def drawn_streams(seed: int, options: RunOptions) -> bool:
-    """Returns whether a streams group works; of a stream of its own, so that it shifts no other draw."""
-    if options.streams is not None:
-        return options.streams
-    return derive_random(seed, "streams group").random() < STREAMS_PROBABILITY
+    """Returns whether a streams group works."""
+    return _happens(options.streams, seed, "streams group", STREAMS_PROBABILITY)
 
 
 def drawn_administration(seed: int, options: RunOptions) -> AdministeredOptions | None:
-    """Returns the options of the administered group, None without one; of a stream of its own, as above."""
+    """Returns the options of the administered group, None without one; of a stream of its own, as in ``_happens``."""
     draw = derive_random(seed, "administration")
     works = draw.random() < ADMINISTRATION_PROBABILITY
     works = works if options.administration is None else options.administration
@@ -318,29 +313,23 @@ def drawn_administration(seed: int, options: RunOptions) -> AdministeredOptions 
 
 
 def drawn_few_acks(seed: int, options: RunOptions) -> bool:
-    """Returns whether producers ask for few acknowledgements; of a stream of its own, as above."""
-    if options.few_acks is not None:
-        return options.few_acks
-    return derive_random(seed, "few acks").random() < FEW_ACKS_PROBABILITY
+    """Returns whether producers ask for few acknowledgements."""
+    return _happens(options.few_acks, seed, "few acks", FEW_ACKS_PROBABILITY)
 
 
 def drawn_racks(seed: int, options: RunOptions) -> bool:
-    """Returns whether brokers have racks; of a stream of its own, as above."""
-    return derive_random(seed, "racks").random() < RACKS_PROBABILITY if options.racks is None else options.racks
+    """Returns whether brokers have racks."""
+    return _happens(options.racks, seed, "racks", RACKS_PROBABILITY)
 
 
 def drawn_short_sequences(seed: int, options: RunOptions) -> bool:
-    """Returns whether sequence numbers end early; of a stream of its own, as above."""
-    if options.short_sequences is not None:
-        return options.short_sequences
-    return derive_random(seed, "sequences").random() < SHORT_SEQUENCES_PROBABILITY
+    """Returns whether sequence numbers end early."""
+    return _happens(options.short_sequences, seed, "sequences", SHORT_SEQUENCES_PROBABILITY)
 
 
 def drawn_timed_syncs(seed: int, options: RunOptions) -> bool:
-    """Returns whether logs are synced by time; of a stream of its own, as above."""
-    if options.timed_syncs is not None:
-        return options.timed_syncs
-    return derive_random(seed, "timed syncs").random() < TIMED_SYNCS_PROBABILITY
+    """Returns whether logs are synced by time."""
+    return _happens(options.timed_syncs, seed, "timed syncs", TIMED_SYNCS_PROBABILITY)
 
 
 def draw_settings(draw: random.Random) -> dict[str, str]:

@@ -101,7 +101,7 @@ class FaultInjector:
     def _strike(self, fault: PlannedFault, start: float) -> None:
         draw = derive_random(self._world.seed, "fault", fault.number)
         self._begun[fault.number] = fault.kind
-        self.targets.carry_out(fault.number)
+        self.targets.begins(fault.number)
         self._world.trace.note("fault", fault.kind.value, f"until {start + fault.end:.3f}")
         end = self._actions[fault.kind](draw)
 

@@ -39,7 +39,7 @@ class LateSyncs:
         if self._targets.spares(node_id):
             return lambda: None
         is_controller = node_id in self._cluster.controller_ids
-        peers = self._cluster.controller_ids if is_controller else self._targets.everybody
+        peers = self._cluster.controller_ids if is_controller else self._targets.all_nodes
         others = self._targets.hosts([other for other in peers if other != node_id])
         heal = self._links.cut_off(self._cluster.host(node_id), others)
         release = self._disks.hang(node_id, path)

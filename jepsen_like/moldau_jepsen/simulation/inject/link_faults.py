@@ -112,7 +112,7 @@ class LinkFaults:
         self._world.network.lossy_link(*link, probability=lossy.loss_probability, lost=lossy.mark)
 
     def _others(self, host: str, draw: random.Random) -> list[str]:
-        others = [other for other in self._targets.hosts(self._targets.everybody) if other != host]
+        others = [other for other in self._targets.hosts(self._targets.all_nodes) if other != host]
         return others + (self._targets.clients if draw.random() < 0.5 else [])
 
     def cut_off(self, host: str, others: Sequence[str]) -> Callable[[], None]:
@@ -148,7 +148,7 @@ class LinkFaults:
         return self._cut(ring_cuts(hosts))
 
     def _cut_link(self, draw: random.Random) -> Callable[[], None]:
-        one, other = draw.sample([*self._targets.hosts(self._targets.everybody), *self._targets.clients], 2)
+        one, other = draw.sample([*self._targets.hosts(self._targets.all_nodes), *self._targets.clients], 2)
         return self._cut(_between([one], [other]))
 
     def _blind(self, draw: random.Random) -> Callable[[], None]:

@@ -50,8 +50,8 @@ class Targets:
         """Numbers of the faults that found a target; the others found none that they could or may strike."""
         self._under_way = -1
 
-    def carry_out(self, number: int) -> None:
-        """Notes that the action of the fault with that number begins."""
+    def begins(self, number: int) -> None:
+        """Notes that the fault with that number begins: ``mark`` is for it until the next one."""
         self._under_way = number
 
     @property
@@ -65,7 +65,7 @@ class Targets:
         return mark
 
     @property
-    def everybody(self) -> list[int]:
+    def all_nodes(self) -> list[int]:
         """Returns the ids of all nodes, controllers first."""
         return [*self.cluster.controller_ids, *self.cluster.broker_ids]
 
@@ -78,7 +78,7 @@ class Targets:
             case FaultScope.BROKERS:
                 return self.cluster.broker_ids
             case FaultScope.ALL:
-                return self.everybody
+                return self.all_nodes
 
     @property
     def may_lose_power(self) -> list[int]:

@@ -40,7 +40,7 @@ class Truncations:
         """
         targets, cluster = self._targets, self._cluster
         armed: list[int] = []
-        counts = {node_id: draw.randint(0, WRITES_MAX) for node_id in targets.everybody}
+        counts = {node_id: draw.randint(0, WRITES_MAX) for node_id in targets.all_nodes}
         mark = targets.mark
 
         def crash(node_id: int) -> None:
