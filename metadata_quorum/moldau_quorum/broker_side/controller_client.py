@@ -35,7 +35,7 @@ from moldau_quorum.broker_side.reachability import named
 from moldau_quorum.controller.dispatch import READS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from moldau.runtime.ports.environment import Environment
 
@@ -106,26 +106,6 @@ class ForwardedClient(NamedTuple):
 
 class ControllerUnavailableError(TimeoutError):
     """No active controller answered in time. The request may or may not have been executed."""
-
-
-def parse_voters(entries: Iterable[str]) -> dict[int, tuple[str, int]]:
-    """Parses ``controller.quorum.voters``: entries ``id@host:port``.
-
-    Raises:
-        ValueError: an entry is malformed, or an id appears twice.
-    """
-    voters: dict[int, tuple[str, int]] = {}
-    for entry in entries:
-        identifier, at, address = entry.strip().partition("@")
-        host, colon, port = address.rpartition(":")
-        if not (at and colon and host and identifier.isdecimal() and port.isdecimal()):
-            raise ValueError(f"controller.quorum.voters: {entry!r} is not of the form id@host:port")
-        if int(identifier) in voters:
-            raise ValueError(f"controller.quorum.voters: node {identifier} is listed twice")
-        if not 0 < int(port) < 65536:
-            raise ValueError(f"controller.quorum.voters: port {port} of node {identifier} is outside 1..65535")
-        voters[int(identifier)] = (host.strip("[]"), int(port))
-    return voters
 
 
 def next_voter(voters: Mapping[int, tuple[str, int]], present: int) -> int:

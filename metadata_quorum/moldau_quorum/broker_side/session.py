@@ -9,8 +9,6 @@ States of the session, all reported by the controller:
 
     registered -> (catches up with the metadata) -> unfenced -> controlled shutdown -> may stop
           ^----------- fenced, or forgotten and registered again ------------'
-
-The module also exports ``ControllerClient``, ``MetadataFollower`` and ``parse_voters``, which brokers use too.
 """
 
 from __future__ import annotations
@@ -30,8 +28,7 @@ from moldau.protocol.messages.broker_registration import (
 )
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
-from moldau_quorum.broker_side.controller_client import ControllerClient, ControllerUnavailableError, parse_voters
-from moldau_quorum.broker_side.metadata_follower import InconsistentClusterError, MetadataFollower
+from moldau_quorum.broker_side.controller_client import ControllerClient, ControllerUnavailableError
 from moldau_quorum.controller.cluster.features import SUPPORTED_FEATURES
 
 if TYPE_CHECKING:
@@ -41,20 +38,6 @@ if TYPE_CHECKING:
     from moldau.runtime.net.rpc import RpcConnection
     from moldau.runtime.ports.environment import Environment
     from moldau_quorum.metadata.records import Endpoint
-
-__all__ = [
-    "BrokerRegistration",
-    "BrokerSession",
-    "ControllerClient",
-    "ControllerUnavailableError",
-    "DirectoryReport",
-    "DuplicateBrokerError",
-    "InconsistentClusterError",
-    "MetadataFollower",
-    "RegistrationRefusedError",
-    "RegistrationTimedOutError",
-    "parse_voters",
-]
 
 HEARTBEAT_INTERVAL_MS: Final = 2_000
 SESSION_TIMEOUT_MS: Final = 9_000

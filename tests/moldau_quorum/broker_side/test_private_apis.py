@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moldau_quorum.broker_side.controller_client import next_voter, parse_voters
+from moldau_quorum.broker_side.controller_client import next_voter
 from moldau_quorum.broker_side.metadata_fetch import (
     FETCH_WAIT_MS_MAX,
     MetadataFetchRequest,
@@ -119,12 +119,6 @@ def test_each_ill_typed_part_of_a_fetch_is_refused() -> None:
                 decode(msgpack.packb(wrong))
 
 
-def test_voters_are_parsed_and_tried_in_turn() -> None:
-    assert parse_voters(["101@a:1", " 102@[::1]:2"]) == {101: ("a", 1), 102: ("::1", 2)}
-    for wrong in ("101", "a@b:1", "1@b", "1@:5", "1@b:0", "1@b:70000", "1@b:x"):
-        with pytest.raises(ValueError, match=r"controller\.quorum\.voters"):
-            parse_voters([wrong])
-    with pytest.raises(ValueError, match="twice"):
-        parse_voters(["1@a:1", "1@b:2"])
+def test_voters_are_tried_in_turn() -> None:
     voters = {1: ("a", 1), 3: ("b", 1), 5: ("c", 1)}
     assert [next_voter(voters, present) for present in (1, 3, 5, 4, 9)] == [3, 5, 1, 5, 1]

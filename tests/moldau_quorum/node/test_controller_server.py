@@ -17,12 +17,8 @@ from moldau.protocol.messages.create_topics import CreateTopicsResponse
 from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.telemetry.metrics import Registry
 from moldau_jepsen.world.world import run_world
-from moldau_quorum.broker_side.session import (
-    BrokerRegistration,
-    BrokerSession,
-    ControllerUnavailableError,
-    DuplicateBrokerError,
-)
+from moldau_quorum.broker_side.controller_client import ControllerUnavailableError
+from moldau_quorum.broker_side.session import BrokerRegistration, BrokerSession, DuplicateBrokerError
 from moldau_quorum.metadata.records import Endpoint
 from moldau_quorum.node.directory import NodeDirectoryError, open_node_directory
 from moldau_quorum.node.metrics import register_metrics

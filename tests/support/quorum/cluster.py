@@ -12,7 +12,9 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from moldau.runtime.config import BROKER_CONFIG
 from moldau.runtime.ports.environment import OpenMode
-from moldau_quorum.broker_side.session import BrokerRegistration, BrokerSession, ControllerClient, MetadataFollower
+from moldau_quorum.broker_side.controller_client import ControllerClient
+from moldau_quorum.broker_side.metadata_follower import MetadataFollower
+from moldau_quorum.broker_side.session import BrokerRegistration, BrokerSession
 from moldau_quorum.metadata.records import Endpoint
 from moldau_quorum.node.server import run_controller
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from moldau.values import BrokerId
-    from moldau_quorum.broker_side.controller_client import ForwardedClient
-    from moldau_quorum.broker_side.session import ControllerClient, MetadataFollower
+    from moldau_quorum.broker_side.controller_client import ControllerClient, ForwardedClient
+    from moldau_quorum.broker_side.metadata_follower import MetadataFollower
 
 CREATE_TIMEOUT_MS = 5_000
 CREATIONS_MAX = 100

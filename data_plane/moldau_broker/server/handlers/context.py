@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from moldau_broker.server.share.share_partition_manager import SharePartitionManager
     from moldau_quorum.authorization.authorizer import Authorizer
     from moldau_quorum.authorization.checks import Verdict
-    from moldau_quorum.broker_side.session import ControllerClient, MetadataFollower
+    from moldau_quorum.broker_side.controller_client import ControllerClient
+    from moldau_quorum.broker_side.metadata_follower import MetadataFollower
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,7 +64,8 @@ if TYPE_CHECKING:
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
     from moldau_broker.server.handlers.context import Call
     from moldau_broker.server.replicas.replica_directories import ReplicaDirectories
-    from moldau_quorum.broker_side.session import ControllerClient, MetadataFollower
+    from moldau_quorum.broker_side.controller_client import ControllerClient
+    from moldau_quorum.broker_side.metadata_follower import MetadataFollower
     from moldau_quorum.metadata.image import MetadataImage
 
 R = TypeVar("R", bound=Response)

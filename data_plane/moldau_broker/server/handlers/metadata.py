@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
     from moldau_broker.server.cluster_metadata.topic_creation import TopicCreation
     from moldau_broker.server.handlers.context import Call
-    from moldau_quorum.broker_side.session import MetadataFollower
+    from moldau_quorum.broker_side.metadata_follower import MetadataFollower
     from moldau_quorum.metadata.image import MetadataImage, PartitionImage, TopicImage
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")

@@ -65,15 +65,10 @@ from moldau_broker.server.replicas.replica_moves import move_replicas
 from moldau_broker.server.share.persister import CoordinatorPersister
 from moldau_broker.server.share.share_partition_manager import share_partition_manager
 from moldau_quorum.authorization.configured import configured_authorizer
+from moldau_quorum.broker_side.controller_client import ControllerClient
+from moldau_quorum.broker_side.metadata_follower import InconsistentClusterError, MetadataFollower
 from moldau_quorum.broker_side.reachability import named
-from moldau_quorum.broker_side.session import (
-    BrokerRegistration,
-    BrokerSession,
-    ControllerClient,
-    InconsistentClusterError,
-    MetadataFollower,
-    RegistrationRefusedError,
-)
+from moldau_quorum.broker_side.session import BrokerRegistration, BrokerSession, RegistrationRefusedError
 from moldau_quorum.controller.cluster.features import SUPPORTED_FEATURES
 from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_CLIENT_METRICS
 
