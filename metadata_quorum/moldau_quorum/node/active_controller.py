@@ -150,14 +150,14 @@ class ActiveController:
         machine.on_image(self.elections.committed)
 
     @property
-    def active(self) -> bool:
+    def is_active(self) -> bool:
         """Whether this node decides."""
         return self._projection.epoch is not None
 
     def statistics(self) -> ActiveStatistics:
         """Counts."""
         return ActiveStatistics(
-            active=self.active,
+            active=self.is_active,
             decisions=self._decisions,
             commands=self._projection.commands,
             refused_busy=self._queue.refused,

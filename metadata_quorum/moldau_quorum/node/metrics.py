@@ -39,7 +39,7 @@ def register_metrics(registry: Registry, node: ControllerNode) -> None:
             )
         )
 
-    gauge(_CONTROLLER + "activecontrollercount", "1 on the active controller, else 0.", lambda: float(active.active))
+    gauge(_CONTROLLER + "activecontrollercount", "1 on the active controller, else 0.", lambda: float(active.is_active))
     gauge(
         _CONTROLLER + "activebrokercount",
         "Registered brokers that are not fenced.",

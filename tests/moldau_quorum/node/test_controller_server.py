@@ -263,7 +263,7 @@ def test_followers_leave_an_isolated_deposed_controller() -> None:
         isolated = await cluster.wait_active()
         others = [c.node.name for c in cluster.controllers.values() if c is not isolated]
         world.network.cut_between([isolated.node.name], others)
-        await eventually(lambda: not isolated.running.active.active, timeout_ms=10_000)
+        await eventually(lambda: not isolated.running.active.is_active, timeout_ms=10_000)
         await create(client, topic("after"))
         for broker in cluster.brokers.values():
             with trio.fail_after(10):
@@ -406,7 +406,7 @@ def test_answers_wait_for_the_commit() -> None:
             running.active.submit(topic("t"), None)
         log.hold = False
         log.lead()
-        await eventually(lambda: running.active.active)
+        await eventually(lambda: running.active.is_active)
         response = await running.active.answer(running.active.submit(topic("lost"), None))
         assert [entry.error_code for entry in response.topics] == [0]
 

@@ -57,8 +57,8 @@ async def usurp(world, cluster, former):
     world.network.cut_between([former.node.name], [c.node.name for c in others])
     for other in others:
         other.running.log._peer_refused(former.node_id)
-    await eventually(lambda: any(c.running.active.active for c in others))
-    return next(c for c in others if c.running.active.active)
+    await eventually(lambda: any(c.running.active.is_active for c in others))
+    return next(c for c in others if c.running.active.is_active)
 
 
 CHANGES = {
@@ -87,7 +87,7 @@ def test_a_deposed_controller_does_not_confirm_later_changes(name: str) -> None:
         assert code_of(await ask(former, late)) == code_before, "as long as it leads, it may say so"
         following = await usurp(world, cluster, former)
         assert code_of(await ask(following, meanwhile)) == ErrorCode.NONE
-        assert former.running.active.active, "it cannot know yet"
+        assert former.running.active.is_active, "it cannot know yet"
         with pytest.raises(NotActiveError):
             await ask(former, late)
         assert not world.failures

@@ -100,7 +100,7 @@ def test_an_emptied_voter_counts_only_when_added_again():
         assert victim.directory_id() != old
         other.kill()
         await trio.sleep(5)
-        assert not any(one.running.active.active for one in (active, victim))
+        assert not any(one.running.active.is_active for one in (active, victim))
         assert victim.running.log.status().log_end_index == 0
         other.start()
         await cluster.wait_active()
@@ -144,7 +144,7 @@ def test_two_emptied_voters_do_not_begin_a_second_history(survivor_runs):
             victim.start()
         await trio.sleep(20)
         for victim in following:
-            assert not victim.running.active.active
+            assert not victim.running.active.is_active
             assert victim.running.machine.image.cluster_id == ""
         if not survivor_runs:
             active.start()
@@ -152,7 +152,7 @@ def test_two_emptied_voters_do_not_begin_a_second_history(survivor_runs):
         await trio.sleep(20)
         assert active.running.log.status().log_end_index >= end
         assert active.running.machine.image.cluster_id in (cluster_id, "" if not survivor_runs else cluster_id)
-        assert not active.running.active.active
+        assert not active.running.active.is_active
         assert all(victim.running.machine.image.cluster_id == "" for victim in following)
         assert not world.failures
 

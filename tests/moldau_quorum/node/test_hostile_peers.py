@@ -138,7 +138,7 @@ async def unharmed(world, cluster, active, epoch):
     """The same controller leads, all have the topic, and all get another one."""
     assert not world.failures
     assert active.running.log.leadership.epoch == epoch
-    assert active.running.active.active
+    assert active.running.active.is_active
     await create(cluster.client(), topic("after", factor=1))
     for controller in cluster.controllers.values():
         await eventually(lambda one=controller: "after" in one.running.machine.image.topics_by_name)
@@ -175,7 +175,7 @@ def test_a_stranger_cannot_speak_for_a_controller(engine, shakes_hands):
                 controller.kill()
                 controller.start()
                 await eventually(lambda one=controller: one.running is not None)
-        await eventually(lambda: not world.failures and active.running.active.active)
+        await eventually(lambda: not world.failures and active.running.active.is_active)
 
     run_world(main, 211)
 
@@ -228,7 +228,7 @@ def test_a_flood_of_greetings_keeps_no_controller_out():
         await eventually(
             lambda: following.running is not None and "after" in following.running.machine.image.topics_by_name
         )
-        assert active.running.active.active
+        assert active.running.active.is_active
         assert not world.failures
 
     run_world(main, 227)

@@ -209,7 +209,7 @@ def test_a_hand_over_to_a_dead_voter_changes_nothing(cut_off: bool) -> None:
             await create(client, topic("meanwhile", factor=1))
             assert trio.current_time() - asked < 2
         assert active.running.log.leadership == leadership
-        assert active.running.active.active
+        assert active.running.active.is_active
         await create(client, topic("after", factor=1))
         assert not world.failures
 

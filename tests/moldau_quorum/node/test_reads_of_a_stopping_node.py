@@ -25,7 +25,7 @@ def test_an_unconfirmed_read_is_for_another_controller(failure: Exception) -> No
         raise failure
 
     service = ControllerService(
-        active=SimpleNamespace(active=True),
+        active=SimpleNamespace(is_active=True),
         log=SimpleNamespace(read_barrier=read_barrier),
         machine=None,
         metadata=None,

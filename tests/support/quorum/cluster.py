@@ -202,7 +202,7 @@ class TestCluster:
                 await self.broker(broker_id).started.wait()
 
     def active(self) -> TestController | None:
-        leading = [c for c in self.controllers.values() if c.running is not None and c.running.active.active]
+        leading = [c for c in self.controllers.values() if c.running is not None and c.running.active.is_active]
         return max(leading, key=lambda c: -1 if c.running is None else c.running.log.leadership.epoch, default=None)
 
     async def wait_active(self, *, other_than: int = -1) -> TestController:

@@ -168,7 +168,7 @@ class ControllerService:
         """
         key = request.__api_key__
         if isinstance(request, UpdateFeaturesRequest):
-            if not self.active.active:
+            if not self.active.is_active:
                 raise NotActiveError
             return lambda: self.active.update_features(request, connection)
         if key in CHANGES:
