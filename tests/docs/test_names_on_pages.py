@@ -1,9 +1,11 @@
-"""Goal: commands and log events that pages name exist.
+"""Goal: commands, log events and steps of walks through the code that pages name exist.
 
 Method: commands in the text, in blocks that no test runs and in the comments of ``deploy`` are looked up in the tree of
-commands, with their options. Names with hyphens, such as those of log events, must stand in the code.
+commands, with their options. Names with hyphens, such as those of log events, must stand in the code. The files,
+classes and functions of the walks through the code are looked up in the sources.
 """
 
+import ast
 import re
 import shlex
 
@@ -21,6 +23,11 @@ COMMAND = re.compile(r"(?<![\w/.@-])moldau ((?:-b \S+ |--[a-z-]+ \S+ )?[a-z][a-z
 NAME = re.compile(r"`([a-z]+(?:-[a-z0-9]+)+)`")
 NAMING = [page for page in PAGES if page.parent.name in {"guides", "internals"} and page.stem != "command-line"]
 """Pages that name log events; the one left out names options and commands of other tools."""
+WALKS = re.compile(r"^## Five walks through the code\n.*?(?=^## )", re.MULTILINE | re.DOTALL)
+STEP = re.compile(r"^\d+\. .*(?:\n   .*)*", re.MULTILINE)
+DEFINED = re.compile(r"`([A-Za-z_]\w*(?:\.[a-z]\w*)?)`")
+"""A class, function or method; names of configuration keys have lower case before a dot, or several dots."""
+PLAIN_WORDS = {"read_committed", "__consumer_offsets"}
 PACKAGES = ("client", "metadata_quorum", "data_plane", "spark", "jepsen_like", "cli")
 
 
@@ -102,3 +109,39 @@ def test_names_with_hyphens_stand_in_the_code():
     named = [(name, name_of(page)) for page in NAMING for name in NAME.findall(page.read_text(encoding="utf-8"))]
     assert len(named) > 50
     assert [(name, page) for name, page in named if name not in code] == []
+
+
+def definitions(path):
+    """Returns the names of the classes, functions and methods in a file."""
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        found.add(getattr(node, "name", ""))
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{inner.name}" for inner in node.body if hasattr(inner, "name")}
+    return found
+
+
+def files_of(step):
+    """Returns the files that a step names: with their paths, or beside the last one that it names so."""
+    files = []
+    for name in re.findall(r"`([\w/]+\.py)`", step):
+        files.append(ROOT / name if "/" in name else files[-1].parent / name)
+    return files
+
+
+def unknown_names(text):
+    """Returns the files of steps that do not exist, and the names that none of the files defines."""
+    steps = STEP.findall(text)
+    files = {path for step in steps for path in files_of(step)}
+    known = set().union(*(definitions(path) for path in files if path.exists())) | PLAIN_WORDS
+    named = {name for step in steps for name in DEFINED.findall(step) if not re.match(r"[a-z]\w*\.", name)}
+    return sorted([*(str(path) for path in files if not path.exists()), *(named - known)])
+
+
+def test_walks_through_the_code_name_what_is_there():
+    walks = WALKS.search((ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8"))[0]
+    assert walks.count("\n### ") == 5
+    assert len(STEP.findall(walks)) > 35
+    assert all(files_of(step) or "The same function" in step or "Spark writes" in step for step in STEP.findall(walks))
+    assert unknown_names(walks) == []
+    assert unknown_names(walks.replace("Replica.followed", "Replica.was_followed")) == ["Replica.was_followed"]
