@@ -94,7 +94,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         *,
         environment: Environment,
         log: InternalLog,
-        topics: Catalogue,
+        catalogue: Catalogue,
         config: GroupConfig,
         partition_count: Callable[[], int],
         compile_regex: Compile,
@@ -112,7 +112,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         super().__init__(partition_count, self._led)
         self._environment = environment
         self._log = log
-        self._topics = topics
+        self._catalogue = catalogue
         self._config = config
         self._compile_regex = compile_regex
         self._serves_consumers = serves_consumers
@@ -128,7 +128,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             leader_epoch=leader_epoch,
             clock=self._environment.clock,
             log=self._log,
-            new_core=lambda: GroupCore(self._config, self._topics, self._compile_regex, self._memory),
+            new_core=lambda: GroupCore(self._config, self._catalogue, self._compile_regex, self._memory),
             load_bytes_max=self._config.load_bytes_max,
             logger=self._logger,
         )
@@ -215,7 +215,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         """Fills in the names of topics that a commit names by id; an unknown topic has none."""
         if version >= _TOPIC_IDS_FROM[type(request)]:
             for topic in request.topics:
-                topic.name = self._topics.topic_name(topic.topic_id) or ""
+                topic.name = self._catalogue.topic_name(topic.topic_id) or ""
 
     async def handle(self, request: Request, *, version: int, client_id: str | None, client_host: str) -> Response:
         """Submits a request and waits for its answer."""
@@ -258,13 +258,13 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
     def _fetch_offsets(self, request: OffsetFetchRequest, context: RequestContext) -> Completion:
         request = without_repetitions(request)
         answers: list[OffsetFetchResponseGroup] = []
-        for group in groups_of(request, context.version, self._topics):
+        for group in groups_of(request, context.version, self._catalogue):
             code, shard = self._shard_of(group.group_id)
             if shard is None:
                 answers.append(fetch_refusal(group.group_id, code))
             else:
                 answers.append(shard.fetch(group, request.require_stable))
-        return Completion(response_of(request, context.version, answers, self._topics))
+        return Completion(response_of(request, context.version, answers, self._catalogue))
 
     def _list_groups(self, request: ListGroupsRequest, context: RequestContext) -> Completion:
         """Lists the groups of all partitions that this broker leads; an error if one of them is not loaded yet."""

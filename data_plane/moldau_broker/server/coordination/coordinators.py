@@ -18,7 +18,8 @@ from moldau_broker.coordinator.share.coordinator import ShareCoordinator
 from moldau_broker.coordinator.share.core.config import ShareConfig
 from moldau_broker.coordinator.transaction.coordinator import TransactionCoordinator
 from moldau_broker.coordinator.transaction.core.config import TransactionConfig
-from moldau_broker.server.coordination.internal_log import ImageCatalogue, InternalTopicLog
+from moldau_broker.server.coordination.catalogue import ImageCatalogue
+from moldau_broker.server.coordination.internal_log import InternalTopicLog
 from moldau_broker.server.coordination.marker_checks import MarkerChecks
 from moldau_broker.server.coordination.share_states import ShareStateClient
 from moldau_broker.server.coordination.transaction_verifier import TransactionVerifier
@@ -91,7 +92,7 @@ def build_coordinators(
         topic = metadata.image.topics_by_name.get(topic_name)
         return 0 if topic is None else len(topic.partitions)
 
-    topics = ImageCatalogue(metadata)
+    catalogue = ImageCatalogue(metadata)
     group_config = GroupConfig.of(config)
 
     def serves_consumers() -> bool:
@@ -118,7 +119,7 @@ def build_coordinators(
     shares = ShareCoordinator(
         environment=environment,
         log=InternalTopicLog(SHARE_STATE_TOPIC, replicas, metadata),
-        topics=topics,
+        topics=catalogue,
         config=ShareConfig.of(config),
         partition_count=lambda: partition_count(SHARE_STATE_TOPIC),
         logger=EventLogger("moldau.broker.shares", node=broker_id),
@@ -127,7 +128,7 @@ def build_coordinators(
     groups = GroupCoordinator(
         environment=environment,
         log=InternalTopicLog(OFFSETS_TOPIC, replicas, metadata),
-        topics=topics,
+        catalogue=catalogue,
         config=group_config,
         partition_count=lambda: partition_count(OFFSETS_TOPIC),
         compile_regex=compile_regex,
@@ -140,7 +141,7 @@ def build_coordinators(
     transactions = TransactionCoordinator(
         environment=environment,
         log=InternalTopicLog(TRANSACTIONS_TOPIC, replicas, metadata),
-        topics=topics,
+        topics=catalogue,
         markers=markers,
         producer_ids=producer_ids,
         config=TransactionConfig.of(config),

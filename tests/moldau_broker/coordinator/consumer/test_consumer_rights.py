@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from moldau_broker.server.coordination.internal_log import ImageCatalogue
+from moldau_broker.server.coordination.catalogue import ImageCatalogue
 from support.coordinator.consumer_world import ConsumerClient, group_of, reloaded, settle
 from support.coordinator.group_world import CoreDriver
 

@@ -66,7 +66,7 @@ class Broker:
         self.coordinator = GroupCoordinator(
             environment=cast("Environment", World()),
             log=log,
-            topics=Topics(),
+            catalogue=Topics(),
             config=GroupConfig(),
             partition_count=lambda: PARTITIONS,
             share_states=RefusingShareStates(),

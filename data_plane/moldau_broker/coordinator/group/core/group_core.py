@@ -141,13 +141,13 @@ class GroupCore:
     """
 
     def __init__(
-        self, config: GroupConfig, topics: Catalogue, compile_regex: Compile, memory: MemberMemory | None = None
+        self, config: GroupConfig, catalogue: Catalogue, compile_regex: Compile, memory: MemberMemory | None = None
     ) -> None:
         """Starts with nothing loaded.
 
         Args:
             config: limits.
-            topics: the topics and settings at the moment of a call.
+            catalogue: the topics and settings at the moment of a call.
             compile_regex: compiles the regular expressions of subscriptions.
             memory: counts the members of all partitions of the broker.
         """
@@ -160,14 +160,14 @@ class GroupCore:
         self.membership = Membership(config, self.rebalancer, self._effects, self._memory, self._written_groups)
         self.offsets = OffsetStore()
         self._config = config
-        self._topics = topics
-        self._gone = GoneOffsets(self.offsets, topics)
+        self._catalogue = catalogue
+        self._gone = GoneOffsets(self.offsets, catalogue)
         self._classic = ClassicSide(self.rebalancer, self.membership, self._effects, self._memory, self._written_groups)
-        decisions = HeartbeatDecisions(config, topics, compile_regex)
-        self.consumers = ConsumerGroups(config, self._effects, decisions, topics, self._memory, self._classic)
-        self.shares = ShareGroups(config, self._effects, ShareDecisions(config, topics), topics, self._memory)
+        decisions = HeartbeatDecisions(config, catalogue, compile_regex)
+        self.consumers = ConsumerGroups(config, self._effects, decisions, catalogue, self._memory, self._classic)
+        self.shares = ShareGroups(config, self._effects, ShareDecisions(config, catalogue), catalogue, self._memory)
         self.streams = StreamsGroups(
-            config, self._effects, StreamsDecisions(config, topics), self._memory, self._classic
+            config, self._effects, StreamsDecisions(config, catalogue), self._memory, self._classic
         )
         self._all: tuple[GroupsOfType[Any, Any], ...] = (self.consumers, self.shares, self.streams)
         """The groups whose members are in the log, type by type, in the order in which they hear of events."""
@@ -179,7 +179,7 @@ class GroupCore:
             self.offsets,
             self._effects,
             self._written_groups,
-            topics,
+            catalogue,
         )
         self._removals = Removals(
             config,
@@ -188,7 +188,7 @@ class GroupCore:
             (self.consumers, self.streams),
             self.offsets,
             self._written_groups,
-            topics,
+            catalogue,
         )
         self.unreadable_records = 0
         """Counts records that could not be parsed; a newer or a broken coordinator wrote them."""
@@ -404,7 +404,7 @@ class GroupCore:
             code = streams_checks.check_fetch(streams, request)
         if code is not ErrorCode.NONE:
             return fetch_refusal(request.group_id, code)
-        return fetch_offsets(self.offsets, request, require_stable, partial(is_gone, self._topics))
+        return fetch_offsets(self.offsets, request, require_stable, partial(is_gone, self._catalogue))
 
     def complete_transaction(self, request_id: int, marker: Marker, reply: Reply, moment: Moment) -> list[Effect]:
         """Writes the marker of a producer's transaction; its offsets take effect when the marker is committed."""
@@ -416,7 +416,7 @@ class GroupCore:
         return self._effects.take()
 
     def _described(self, name: str, version: int) -> DescribedGroup:
-        if any(each.get(name) is not None for each in (self.consumers, self.shares, self.streams)):
+        if any(groups.get(name) is not None for groups in self._all):
             return not_classic(name, version)
         return described(name, self.membership.groups.get(name), self.offsets.has_group(name), version)
 
@@ -424,7 +424,9 @@ class GroupCore:
         groups = [(name, self.consumers.get(name)) for name in request.group_ids]
         return ConsumerGroupDescribeResponse(
             groups=[
-                views.described(name, group, "" if group is None else self.consumers.assignor_of(group), self._topics)
+                views.described(
+                    name, group, "" if group is None else self.consumers.assignor_of(group), self._catalogue
+                )
                 for name, group in groups
             ]
         )
@@ -452,7 +454,7 @@ class GroupCore:
                 request_id, commit_answer(request, [[code] * len(t.partitions) for t in request.topics])
             )
             return
-        records, codes = commit_records(request, self._config, self._topics, moment)
+        records, codes = commit_records(request, self._config, self._catalogue, moment)
         self._effects.reply_when_written(
             request_id, records, lambda failure: commit_answer(request, failed_codes(codes, failure)), moment
         )
@@ -466,7 +468,7 @@ class GroupCore:
                 request_id, txn_commit_answer(request, [[code] * len(t.partitions) for t in request.topics])
             )
             return
-        records, codes = commit_records(request, self._config, self._topics, moment)
+        records, codes = commit_records(request, self._config, self._catalogue, moment)
         producer = TransactionalProducer(producer_id=request.producer_id, producer_epoch=request.producer_epoch)
         self._effects.reply_when_written(
             request_id,
