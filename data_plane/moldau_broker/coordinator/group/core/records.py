@@ -8,11 +8,10 @@ the commit has its own expiry; classic groups in version 3. All versions are rea
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from moldau.protocol.codec import DecodeError, decode, encode
+from moldau.protocol.codec import decode
 from moldau.protocol.messages.internal.group_metadata import GroupMetadataKey, GroupMetadataValue
 from moldau.protocol.messages.internal.offset_commit import OffsetCommitKey, OffsetCommitValue
 from moldau.values import ZERO_UUID
@@ -22,17 +21,16 @@ from moldau_broker.coordinator.group.share.core.records import parse_change as p
 from moldau_broker.coordinator.group.streams.core.records import KEY_VERSIONS as STREAMS_KEY_VERSIONS
 from moldau_broker.coordinator.group.streams.core.records import parse_change as parse_streams_change
 from moldau_broker.coordinator.runtime.effects import StateRecord
+from moldau_broker.coordinator.runtime.versioned import FIELDS_AT, decode_versioned, encode_versioned, versioned_key
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from moldau.protocol.schema import Data
     from moldau.values import Buffer
     from moldau_broker.coordinator.group.consumer.core.state import Change
     from moldau_broker.coordinator.group.share.core.state import ShareChange
     from moldau_broker.coordinator.group.streams.core.state import StreamsChange
 
-_VERSION = struct.Struct(">h")
 _OFFSET_KEY_VERSION = 1
 _GROUP_KEY_VERSION = 2
 _GROUP_VALUE_VERSION = 3
@@ -75,13 +73,9 @@ class GroupRecord:
     value: GroupMetadataValue | None
 
 
-def _versioned(message: Data, version: int) -> bytes:
-    return _VERSION.pack(version) + encode(message, version)
-
-
 def offset_record(group_id: str, topic: str, partition: int, committed: CommittedOffset | None) -> StateRecord:
     """Returns the record of a committed offset, or its tombstone."""
-    key = _versioned(OffsetCommitKey(group=group_id, topic=topic, partition=partition), _OFFSET_KEY_VERSION)
+    key = encode_versioned(OffsetCommitKey(group=group_id, topic=topic, partition=partition), _OFFSET_KEY_VERSION)
     if committed is None:
         return StateRecord(key, None)
     value = OffsetCommitValue(
@@ -93,15 +87,15 @@ def offset_record(group_id: str, topic: str, partition: int, committed: Committe
         topic_id=committed.topic_id or ZERO_UUID,
     )
     if committed.expire_ms != -1:
-        return StateRecord(key, _versioned(value, _OFFSET_VALUE_VERSION_EXPIRING))
+        return StateRecord(key, encode_versioned(value, _OFFSET_VALUE_VERSION_EXPIRING))
     is_named = committed.topic_id is None
-    return StateRecord(key, _versioned(value, _OFFSET_VALUE_VERSION_NAMED if is_named else _OFFSET_VALUE_VERSION))
+    return StateRecord(key, encode_versioned(value, _OFFSET_VALUE_VERSION_NAMED if is_named else _OFFSET_VALUE_VERSION))
 
 
 def group_record(group_id: str, value: GroupMetadataValue | None) -> StateRecord:
     """Returns the record of a group's generation, or its tombstone."""
-    key = _versioned(GroupMetadataKey(group=group_id), _GROUP_KEY_VERSION)
-    return StateRecord(key, None if value is None else _versioned(value, _GROUP_VALUE_VERSION))
+    key = encode_versioned(GroupMetadataKey(group=group_id), _GROUP_KEY_VERSION)
+    return StateRecord(key, None if value is None else encode_versioned(value, _GROUP_VALUE_VERSION))
 
 
 def parse_record(
@@ -112,11 +106,9 @@ def parse_record(
     Raises:
         DecodeError: a record of a known kind is malformed.
     """
-    if key is None or len(key) < 2:
-        raise DecodeError("a record of a group coordinator has no versioned key")
-    (version,) = _VERSION.unpack_from(key)
+    version, key = versioned_key(key, "group")
     if version in (0, 1):
-        offset_key = decode(OffsetCommitKey, version, key, 2)
+        offset_key = decode(OffsetCommitKey, version, key, FIELDS_AT)
         committed = None if value is None else _parse_committed(value)
         return OffsetRecord(
             group_id=offset_key.group, topic=offset_key.topic, partition=offset_key.partition, committed=committed
@@ -128,22 +120,13 @@ def parse_record(
     if version in STREAMS_KEY_VERSIONS:
         return parse_streams_change(version, key, value)
     if version == _GROUP_KEY_VERSION:
-        group_id = decode(GroupMetadataKey, version, key, 2).group
+        group_id = decode(GroupMetadataKey, version, key, FIELDS_AT).group
         return GroupRecord(group_id=group_id, value=None if value is None else _parse_group(value))
     return None
 
 
-def _value_version(value: Buffer, cls: type[Data]) -> int:
-    if len(value) < 2:
-        raise DecodeError(f"{cls.__name__} has no version")
-    (version,) = _VERSION.unpack_from(value)
-    if version not in cls.__versions__:
-        raise DecodeError(f"{cls.__name__} of version {version} is not known")
-    return int(version)
-
-
 def _parse_committed(value: Buffer) -> CommittedOffset:
-    message = decode(OffsetCommitValue, _value_version(value, OffsetCommitValue), value, 2)
+    message = decode_versioned(OffsetCommitValue, value)
     return CommittedOffset(
         offset=message.offset,
         leader_epoch=message.leader_epoch,
@@ -155,7 +138,7 @@ def _parse_committed(value: Buffer) -> CommittedOffset:
 
 
 def _parse_group(value: Buffer) -> GroupMetadataValue:
-    message = decode(GroupMetadataValue, _value_version(value, GroupMetadataValue), value, 2)
+    message = decode_versioned(GroupMetadataValue, value)
     for member in message.members:
         member.subscription = bytes(member.subscription)
         member.assignment = bytes(member.assignment)

@@ -5,10 +5,9 @@ Key version 0 belongs to a snapshot, 1 to an update; a snapshot without a value 
 
 from __future__ import annotations
 
-import struct
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from moldau.protocol.codec import DecodeError, decode, encode
+from moldau.protocol.codec import DecodeError, decode
 from moldau.protocol.messages.internal import share_state as messages
 from moldau.protocol.messages.internal.share_state import (
     ShareSnapshotKey,
@@ -17,19 +16,17 @@ from moldau.protocol.messages.internal.share_state import (
     ShareUpdateValue,
 )
 from moldau_broker.coordinator.runtime.effects import StateRecord
+from moldau_broker.coordinator.runtime.versioned import FIELDS_AT, decode_versioned, encode_versioned, versioned_key
 from moldau_broker.coordinator.share.core.batches import StateBatch
 from moldau_broker.coordinator.share.core.state import Change, SharePartitionKey, ShareState, Snapshot, Update
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from moldau.protocol.schema import Data
     from moldau.values import Buffer
 
-_VERSION = struct.Struct(">h")
 _VALUE_VERSION = 0
 _SNAPSHOT, _UPDATE = 0, 1
-D = TypeVar("D", bound="Data")
 
 
 def change_record(change: Change) -> StateRecord:
@@ -44,11 +41,11 @@ def change_record(change: Change) -> StateRecord:
             delivery_complete_count=change.delivery_complete_count,
             state_batches=_wire(change.batches),
         )
-        return StateRecord(_versioned(update_key, _UPDATE), _versioned(update, _VALUE_VERSION))
+        return StateRecord(encode_versioned(update_key, _UPDATE), encode_versioned(update, _VALUE_VERSION))
     state = change.state
     snapshot_key = ShareSnapshotKey(group_id=key.group_id, topic_id=key.topic_id, partition=key.partition)
-    value = None if state is None else _versioned(_snapshot(state), _VALUE_VERSION)
-    return StateRecord(_versioned(snapshot_key, _SNAPSHOT), value)
+    value = None if state is None else encode_versioned(_snapshot(state), _VALUE_VERSION)
+    return StateRecord(encode_versioned(snapshot_key, _SNAPSHOT), value)
 
 
 def _snapshot(state: ShareState) -> ShareSnapshotValue:
@@ -70,19 +67,17 @@ def parse_change(key: Buffer | None, value: Buffer | None) -> Change | None:
     Raises:
         DecodeError: a record of a known kind is malformed.
     """
-    if key is None or len(key) < 2:
-        raise DecodeError("a record of a share coordinator has no versioned key")
-    (version,) = _VERSION.unpack_from(key)
+    version, key = versioned_key(key, "share")
     if version == _SNAPSHOT:
-        name = decode(ShareSnapshotKey, version, key, 2)
+        name = decode(ShareSnapshotKey, version, key, FIELDS_AT)
         where = SharePartitionKey(name.group_id, name.topic_id, name.partition)
         return Snapshot(key=where, state=None if value is None else _parse_snapshot(value))
     if version == _UPDATE:
-        update_name = decode(ShareUpdateKey, version, key, 2)
+        update_name = decode(ShareUpdateKey, version, key, FIELDS_AT)
         where = SharePartitionKey(update_name.group_id, update_name.topic_id, update_name.partition)
         if value is None:
             raise DecodeError("an update of a share-partition has no value")
-        found = _value(ShareUpdateValue, value)
+        found = decode_versioned(ShareUpdateValue, value)
         return Update(
             key=where,
             snapshot_epoch=found.snapshot_epoch,
@@ -95,7 +90,7 @@ def parse_change(key: Buffer | None, value: Buffer | None) -> Change | None:
 
 
 def _parse_snapshot(value: Buffer) -> ShareState:
-    found = _value(ShareSnapshotValue, value)
+    found = decode_versioned(ShareSnapshotValue, value)
     return ShareState(
         snapshot_epoch=found.snapshot_epoch,
         state_epoch=found.state_epoch,
@@ -114,16 +109,3 @@ def _parse_batches(found: Iterable[messages.StateBatch]) -> tuple[StateBatch, ..
 
 def _wire(batches: Iterable[StateBatch]) -> list[messages.StateBatch]:
     return [messages.StateBatch(**batch._asdict()) for batch in batches]
-
-
-def _versioned(message: Data, version: int) -> bytes:
-    return _VERSION.pack(version) + encode(message, version)
-
-
-def _value(cls: type[D], value: Buffer) -> D:
-    if len(value) < 2:
-        raise DecodeError(f"{cls.__name__} has no version")
-    (version,) = _VERSION.unpack_from(value)
-    if version not in cls.__versions__:
-        raise DecodeError(f"{cls.__name__} of version {version} is not known")
-    return decode(cls, version, value, 2)

@@ -17,13 +17,13 @@ of the next one.
 from __future__ import annotations
 
 import enum
-import struct
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from moldau.protocol.codec import DecodeError, decode, encode
+from moldau.protocol.codec import DecodeError, decode
 from moldau.protocol.messages.internal.transaction_log import PartitionsSchema, TransactionLogKey, TransactionLogValue
 from moldau_broker.coordinator.runtime.effects import StateRecord
+from moldau_broker.coordinator.runtime.versioned import FIELDS_AT, decode_versioned, encode_versioned, versioned_key
 
 if TYPE_CHECKING:
     from moldau.values import Buffer
@@ -150,7 +150,6 @@ def is_epoch_exhausted(epoch: int) -> bool:
     return epoch >= EPOCH_MAX - 1
 
 
-_VERSION = struct.Struct(">h")
 _VALUE_VERSION = 1
 
 
@@ -161,7 +160,7 @@ def transaction_record(
 
     Value version 0, of ``transaction.version`` 0, has no room for the other producer ids and the client's level.
     """
-    key = _VERSION.pack(0) + encode(TransactionLogKey(transactional_id=transactional_id), 0)
+    key = encode_versioned(TransactionLogKey(transactional_id=transactional_id), 0)
     if transaction is None:
         return StateRecord(key, None)
     topics: dict[str, list[int]] = {}
@@ -184,7 +183,7 @@ def transaction_record(
         transaction_start_timestamp_ms=transaction.start_ms,
         client_transaction_version=transaction.client_version,
     )
-    return StateRecord(key, _VERSION.pack(version) + encode(value, version))
+    return StateRecord(key, encode_versioned(value, version))
 
 
 def parse_transaction(key: Buffer | None, value: Buffer | None) -> tuple[str, Transaction | None] | None:
@@ -195,17 +194,13 @@ def parse_transaction(key: Buffer | None, value: Buffer | None) -> tuple[str, Tr
     Raises:
         DecodeError: the record is malformed, or contains a state that no coordinator writes.
     """
-    if key is None or len(key) < 2:
-        raise DecodeError("a record of a transaction coordinator has no versioned key")
-    (version,) = _VERSION.unpack_from(key)
+    version, key = versioned_key(key, "transaction")
     if version != 0:
         return None
-    transactional_id = decode(TransactionLogKey, 0, key, 2).transactional_id
+    transactional_id = decode(TransactionLogKey, 0, key, FIELDS_AT).transactional_id
     if value is None:
         return transactional_id, None
-    if len(value) < 2 or _VERSION.unpack_from(value)[0] not in TransactionLogValue.__versions__:
-        raise DecodeError("TransactionLogValue has no known version")
-    message = decode(TransactionLogValue, _VERSION.unpack_from(value)[0], value, 2)
+    message = decode_versioned(TransactionLogValue, value)
     try:
         status = TransactionStatus(message.transaction_status)
     except ValueError as error:

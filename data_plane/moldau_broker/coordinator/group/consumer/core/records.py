@@ -13,10 +13,9 @@
 
 from __future__ import annotations
 
-import struct
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from moldau.protocol.codec import DecodeError, decode, encode
+from moldau.protocol.codec import decode
 from moldau.protocol.messages.internal.consumer_group import (
     ClassicMemberMetadata,
     ClassicProtocol,
@@ -48,7 +47,7 @@ from moldau_broker.coordinator.group.consumer.core.state import (
     Target,
     TargetEpoch,
 )
-from moldau_broker.coordinator.runtime.effects import StateRecord
+from moldau_broker.coordinator.runtime.versioned import FIELDS_AT, decode_versioned, state_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -57,10 +56,8 @@ if TYPE_CHECKING:
     from moldau.protocol.schema import Data
     from moldau.values import Buffer
     from moldau_broker.coordinator.group.consumer.core.state import Partitions, TopicIdPartition
+    from moldau_broker.coordinator.runtime.effects import StateRecord
 
-_VERSION = struct.Struct(">h")
-_VALUE_VERSION = 0
-D = TypeVar("D", bound="Data")
 
 GROUP_EPOCH, SUBSCRIPTION, TARGET_EPOCH, TARGET, CURRENT, REGEX = 3, 5, 6, 7, 8, 16
 KEY_VERSIONS = frozenset({GROUP_EPOCH, SUBSCRIPTION, TARGET_EPOCH, TARGET, CURRENT, REGEX})
@@ -89,10 +86,7 @@ def _partitions(topics: Sequence[TargetTopicPartition] | Sequence[TopicPartition
 
 def change_record(change: Change) -> StateRecord:
     """Returns the record of a change."""
-    key, value = _messages(change)
-    (version,) = (key.__versions__.first,)
-    data = None if value is None else _VERSION.pack(_VALUE_VERSION) + encode(value, _VALUE_VERSION)
-    return StateRecord(_VERSION.pack(version) + encode(key, version), data)
+    return state_record(*_messages(change))
 
 
 def _messages(change: Change) -> tuple[Data, Data | None]:
@@ -162,15 +156,6 @@ def _classic(classic: ClassicMetadata) -> ClassicMemberMetadata:
     )
 
 
-def _value(cls: type[D], value: Buffer) -> D:
-    if len(value) < 2:
-        raise DecodeError(f"{cls.__name__} has no version")
-    (version,) = _VERSION.unpack_from(value)
-    if version not in cls.__versions__:
-        raise DecodeError(f"{cls.__name__} of version {version} is not known")
-    return decode(cls, version, value, 2)
-
-
 def parse_change(version: int, key: Buffer, value: Buffer | None) -> Change:
     """Parses a record whose key has one of `KEY_VERSIONS`.
 
@@ -178,35 +163,35 @@ def parse_change(version: int, key: Buffer, value: Buffer | None) -> Change:
         DecodeError: the record is malformed.
     """
     if version == GROUP_EPOCH:
-        group_id = decode(ConsumerGroupMetadataKey, version, key, 2).group_id
-        group = None if value is None else _value(ConsumerGroupMetadataValue, value)
+        group_id = decode(ConsumerGroupMetadataKey, version, key, FIELDS_AT).group_id
+        group = None if value is None else decode_versioned(ConsumerGroupMetadataValue, value)
         if group is None:
             return GroupEpoch(group_id=group_id, epoch=None)
         return GroupEpoch(group_id=group_id, epoch=group.epoch, metadata_hash=group.metadata_hash)
     if version == TARGET_EPOCH:
-        group_id = decode(ConsumerGroupTargetAssignmentMetadataKey, version, key, 2).group_id
+        group_id = decode(ConsumerGroupTargetAssignmentMetadataKey, version, key, FIELDS_AT).group_id
         if value is None:
             return TargetEpoch(group_id=group_id, epoch=None)
-        found = _value(ConsumerGroupTargetAssignmentMetadataValue, value)
+        found = decode_versioned(ConsumerGroupTargetAssignmentMetadataValue, value)
         return TargetEpoch(group_id=group_id, epoch=found.assignment_epoch, assigned_ms=found.assignment_timestamp)
     if version == TARGET:
-        target = decode(ConsumerGroupTargetAssignmentMemberKey, version, key, 2)
+        target = decode(ConsumerGroupTargetAssignmentMemberKey, version, key, FIELDS_AT)
         partitions = (
             None
             if value is None
-            else _partitions(_value(ConsumerGroupTargetAssignmentMemberValue, value).topic_partitions)
+            else _partitions(decode_versioned(ConsumerGroupTargetAssignmentMemberValue, value).topic_partitions)
         )
         return Target(group_id=target.group_id, member_id=target.member_id, partitions=partitions)
     if version == REGEX:
-        regex = decode(ConsumerGroupRegularExpressionKey, version, key, 2)
+        regex = decode(ConsumerGroupRegularExpressionKey, version, key, FIELDS_AT)
         return Regex(group_id=regex.group_id, regex=regex.regular_expression, resolved=_parse_resolved(value))
     if version == SUBSCRIPTION:
-        name = decode(ConsumerGroupMemberMetadataKey, version, key, 2)
+        name = decode(ConsumerGroupMemberMetadataKey, version, key, FIELDS_AT)
         return Subscription(
             group_id=name.group_id, member_id=name.member_id, member=_parse_subscription(name.member_id, value)
         )
     assert version == CURRENT, f"records of consumer groups have no key version {version}"
-    current = decode(ConsumerGroupCurrentMemberAssignmentKey, version, key, 2)
+    current = decode(ConsumerGroupCurrentMemberAssignmentKey, version, key, FIELDS_AT)
     return Current(
         group_id=current.group_id, member_id=current.member_id, member=_parse_current(current.member_id, value)
     )
@@ -215,14 +200,14 @@ def parse_change(version: int, key: Buffer, value: Buffer | None) -> Change:
 def _parse_resolved(value: Buffer | None) -> ResolvedRegex | None:
     if value is None:
         return None
-    found = _value(ConsumerGroupRegularExpressionValue, value)
+    found = decode_versioned(ConsumerGroupRegularExpressionValue, value)
     return ResolvedRegex(topics=tuple(sorted(found.topics)), version=found.version, resolved_ms=found.timestamp)
 
 
 def _parse_subscription(member_id: str, value: Buffer | None) -> ConsumerMember | None:
     if value is None:
         return None
-    found = _value(ConsumerGroupMemberMetadataValue, value)
+    found = decode_versioned(ConsumerGroupMemberMetadataValue, value)
     return ConsumerMember(
         member_id=member_id,
         instance_id=found.instance_id,
@@ -247,7 +232,7 @@ def _parse_classic(found: ClassicMemberMetadata) -> ClassicMetadata:
 def _parse_current(member_id: str, value: Buffer | None) -> ConsumerMember | None:
     if value is None:
         return None
-    found = _value(ConsumerGroupCurrentMemberAssignmentValue, value)
+    found = decode_versioned(ConsumerGroupCurrentMemberAssignmentValue, value)
     known = found.state in (MemberState.STABLE, MemberState.UNREVOKED_PARTITIONS, MemberState.UNRELEASED_PARTITIONS)
     return ConsumerMember(
         member_id=member_id,

@@ -12,10 +12,9 @@
 
 from __future__ import annotations
 
-import struct
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from moldau.protocol.codec import DecodeError, decode, encode
+from moldau.protocol.codec import decode
 from moldau.protocol.messages.internal.share_group import (
     ShareGroupCurrentMemberAssignmentKey,
     ShareGroupCurrentMemberAssignmentValue,
@@ -48,7 +47,7 @@ from moldau_broker.coordinator.group.share.core.state import (
     StatePartitions,
     TopicState,
 )
-from moldau_broker.coordinator.runtime.effects import StateRecord
+from moldau_broker.coordinator.runtime.versioned import FIELDS_AT, decode_versioned, state_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,10 +56,8 @@ if TYPE_CHECKING:
     from moldau.protocol.schema import Data
     from moldau.values import Buffer
     from moldau_broker.coordinator.group.consumer.core.state import Partitions
+    from moldau_broker.coordinator.runtime.effects import StateRecord
 
-_VERSION = struct.Struct(">h")
-_VALUE_VERSION = 0
-D = TypeVar("D", bound="Data")
 
 SUBSCRIPTION, EPOCH, TARGET_EPOCH, TARGET, CURRENT, STATES = 10, 11, 12, 13, 14, 15
 KEY_VERSIONS = frozenset({SUBSCRIPTION, EPOCH, TARGET_EPOCH, TARGET, CURRENT, STATES})
@@ -69,10 +66,7 @@ KEY_VERSIONS = frozenset({SUBSCRIPTION, EPOCH, TARGET_EPOCH, TARGET, CURRENT, ST
 
 def change_record(change: ShareChange) -> StateRecord:
     """Returns the record of a change."""
-    key, value = _messages(change)
-    version = key.__versions__.first
-    data = None if value is None else _VERSION.pack(_VALUE_VERSION) + encode(value, _VALUE_VERSION)
-    return StateRecord(_VERSION.pack(version) + encode(key, version), data)
+    return state_record(*_messages(change))
 
 
 def _messages(change: ShareChange) -> tuple[Data, Data | None]:
@@ -163,37 +157,39 @@ def parse_change(version: int, key: Buffer, value: Buffer | None) -> ShareChange
         DecodeError: the record is malformed.
     """
     if version == EPOCH:
-        group_id = decode(ShareGroupMetadataKey, version, key, 2).group_id
-        group = None if value is None else _value(ShareGroupMetadataValue, value)
+        group_id = decode(ShareGroupMetadataKey, version, key, FIELDS_AT).group_id
+        group = None if value is None else decode_versioned(ShareGroupMetadataValue, value)
         if group is None:
             return ShareEpoch(group_id=group_id, epoch=None)
         return ShareEpoch(group_id=group_id, epoch=group.epoch, metadata_hash=group.metadata_hash)
     if version == TARGET_EPOCH:
-        group_id = decode(ShareGroupTargetAssignmentMetadataKey, version, key, 2).group_id
+        group_id = decode(ShareGroupTargetAssignmentMetadataKey, version, key, FIELDS_AT).group_id
         if value is None:
             return ShareTargetEpoch(group_id=group_id, epoch=None)
-        stored = _value(ShareGroupTargetAssignmentMetadataValue, value)
+        stored = decode_versioned(ShareGroupTargetAssignmentMetadataValue, value)
         return ShareTargetEpoch(
             group_id=group_id, epoch=stored.assignment_epoch, assigned_ms=stored.assignment_timestamp
         )
     if version == STATES:
-        group_id = decode(ShareGroupStatePartitionMetadataKey, version, key, 2).group_id
+        group_id = decode(ShareGroupStatePartitionMetadataKey, version, key, FIELDS_AT).group_id
         return ShareStates(group_id=group_id, partitions=None if value is None else _parse_states(value))
     if version == TARGET:
-        target = decode(ShareGroupTargetAssignmentMemberKey, version, key, 2)
-        found = None if value is None else _value(ShareGroupTargetAssignmentMemberValue, value).topic_partitions
+        target = decode(ShareGroupTargetAssignmentMemberKey, version, key, FIELDS_AT)
+        found = (
+            None if value is None else decode_versioned(ShareGroupTargetAssignmentMemberValue, value).topic_partitions
+        )
         return ShareTarget(
             group_id=target.group_id,
             member_id=target.member_id,
             partitions=None if found is None else _partitions(found),
         )
     if version == SUBSCRIPTION:
-        name = decode(ShareGroupMemberMetadataKey, version, key, 2)
+        name = decode(ShareGroupMemberMetadataKey, version, key, FIELDS_AT)
         return ShareSubscription(
             group_id=name.group_id, member_id=name.member_id, member=_parse_subscription(name.member_id, value)
         )
     assert version == CURRENT, f"records of share groups have no key version {version}"
-    current = decode(ShareGroupCurrentMemberAssignmentKey, version, key, 2)
+    current = decode(ShareGroupCurrentMemberAssignmentKey, version, key, FIELDS_AT)
     return ShareCurrent(
         group_id=current.group_id, member_id=current.member_id, member=_parse_current(current.member_id, value)
     )
@@ -206,7 +202,7 @@ def _partitions(topics: Sequence[TargetTopicPartition] | Sequence[TopicPartition
 def _parse_subscription(member_id: str, value: Buffer | None) -> ShareMember | None:
     if value is None:
         return None
-    found = _value(ShareGroupMemberMetadataValue, value)
+    found = decode_versioned(ShareGroupMemberMetadataValue, value)
     return ShareMember(
         member_id=member_id,
         rack_id=found.rack_id,
@@ -219,7 +215,7 @@ def _parse_subscription(member_id: str, value: Buffer | None) -> ShareMember | N
 def _parse_current(member_id: str, value: Buffer | None) -> ShareMember | None:
     if value is None:
         return None
-    found = _value(ShareGroupCurrentMemberAssignmentValue, value)
+    found = decode_versioned(ShareGroupCurrentMemberAssignmentValue, value)
     return ShareMember(
         member_id=member_id,
         epoch=found.member_epoch,
@@ -229,7 +225,7 @@ def _parse_current(member_id: str, value: Buffer | None) -> ShareMember | None:
 
 
 def _parse_states(value: Buffer) -> StatePartitions:
-    found = _value(ShareGroupStatePartitionMetadataValue, value)
+    found = decode_versioned(ShareGroupStatePartitionMetadataValue, value)
     return StatePartitions(
         initializing=_parse_topics(found.initializing_topics),
         initialized=_parse_topics(found.initialized_topics),
@@ -241,12 +237,3 @@ def _parse_topics(topics: Sequence[TopicPartitionsInfo]) -> dict[UUID, TopicStat
     return {
         topic.topic_id: TopicState(name=topic.topic_name, partitions=frozenset(topic.partitions)) for topic in topics
     }
-
-
-def _value(cls: type[D], value: Buffer) -> D:
-    if len(value) < 2:
-        raise DecodeError(f"{cls.__name__} has no version")
-    (version,) = _VERSION.unpack_from(value)
-    if version not in cls.__versions__:
-        raise DecodeError(f"{cls.__name__} of version {version} is not known")
-    return decode(cls, version, value, 2)

@@ -13,10 +13,9 @@
 
 from __future__ import annotations
 
-import struct
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from moldau.protocol.codec import DecodeError, decode, encode
+from moldau.protocol.codec import DecodeError, decode
 from moldau.protocol.messages.internal import streams_group as stored
 from moldau_broker.coordinator.group.streams.core.state import (
     Endpoint,
@@ -32,7 +31,7 @@ from moldau_broker.coordinator.group.streams.core.state import (
     TaskSets,
 )
 from moldau_broker.coordinator.group.streams.core.topology import by_subtopology, tasks_of, topology_of
-from moldau_broker.coordinator.runtime.effects import StateRecord
+from moldau_broker.coordinator.runtime.versioned import FIELDS_AT, decode_versioned, state_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -40,12 +39,10 @@ if TYPE_CHECKING:
     from moldau.protocol.schema import Data
     from moldau.values import Buffer
     from moldau_broker.coordinator.group.streams.core.topology import InternalTopic, Task, Tasks, Topology
+    from moldau_broker.coordinator.runtime.effects import StateRecord
 
-_VERSION = struct.Struct(">h")
-_VALUE_VERSION = 0
 _EPOCH_UNKNOWN = 0
 """The assignment epoch of a task whose record has none: every later epoch may commit."""
-D = TypeVar("D", bound="Data")
 
 EPOCH, METADATA, TARGET_EPOCH, TARGET, CURRENT, TOPOLOGY = 17, 19, 20, 21, 22, 23
 KEY_VERSIONS = frozenset({EPOCH, METADATA, TARGET_EPOCH, TARGET, CURRENT, TOPOLOGY})
@@ -54,10 +51,7 @@ KEY_VERSIONS = frozenset({EPOCH, METADATA, TARGET_EPOCH, TARGET, CURRENT, TOPOLO
 
 def change_record(change: StreamsChange) -> StateRecord:
     """Returns the record of a change."""
-    key, value = _messages(change)
-    version = key.__versions__.first
-    data = None if value is None else _VERSION.pack(_VALUE_VERSION) + encode(value, _VALUE_VERSION)
-    return StateRecord(_VERSION.pack(version) + encode(key, version), data)
+    return state_record(*_messages(change))
 
 
 def _messages(change: StreamsChange) -> tuple[Data, Data | None]:
@@ -192,30 +186,30 @@ def parse_change(version: int, key: Buffer, value: Buffer | None) -> StreamsChan
         DecodeError: the record is malformed.
     """
     if version == EPOCH:
-        group_id = decode(stored.StreamsGroupMetadataKey, version, key, 2).group_id
+        group_id = decode(stored.StreamsGroupMetadataKey, version, key, FIELDS_AT).group_id
         return _parse_epoch(group_id, value)
     if version == TARGET_EPOCH:
-        group_id = decode(stored.StreamsGroupTargetAssignmentMetadataKey, version, key, 2).group_id
-        found = None if value is None else _value(stored.StreamsGroupTargetAssignmentMetadataValue, value)
+        group_id = decode(stored.StreamsGroupTargetAssignmentMetadataKey, version, key, FIELDS_AT).group_id
+        found = None if value is None else decode_versioned(stored.StreamsGroupTargetAssignmentMetadataValue, value)
         if found is None:
             return StreamsTargetEpoch(group_id=group_id, epoch=None)
         return StreamsTargetEpoch(
             group_id=group_id, epoch=found.assignment_epoch, assigned_ms=found.assignment_timestamp
         )
     if version == TOPOLOGY:
-        group_id = decode(stored.StreamsGroupTopologyKey, version, key, 2).group_id
-        topology = None if value is None else topology_of(_value(stored.StreamsGroupTopologyValue, value))
+        group_id = decode(stored.StreamsGroupTopologyKey, version, key, FIELDS_AT).group_id
+        topology = None if value is None else topology_of(decode_versioned(stored.StreamsGroupTopologyValue, value))
         return StreamsTopology(group_id=group_id, topology=topology)
     if version == TARGET:
-        target = decode(stored.StreamsGroupTargetAssignmentMemberKey, version, key, 2)
+        target = decode(stored.StreamsGroupTargetAssignmentMemberKey, version, key, FIELDS_AT)
         tasks = None if value is None else _parse_target(value)
         return StreamsTarget(group_id=target.group_id, member_id=target.member_id, tasks=tasks)
     if version == METADATA:
-        name = decode(stored.StreamsGroupMemberMetadataKey, version, key, 2)
+        name = decode(stored.StreamsGroupMemberMetadataKey, version, key, FIELDS_AT)
         member = None if value is None else _parse_metadata(name.member_id, value)
         return StreamsMetadata(group_id=name.group_id, member_id=name.member_id, member=member)
     assert version == CURRENT, f"records of streams groups have no key version {version}"
-    current = decode(stored.StreamsGroupCurrentMemberAssignmentKey, version, key, 2)
+    current = decode(stored.StreamsGroupCurrentMemberAssignmentKey, version, key, FIELDS_AT)
     state = None if value is None else _parse_current(current.member_id, value)
     return StreamsCurrent(group_id=current.group_id, member_id=current.member_id, member=state)
 
@@ -223,7 +217,7 @@ def parse_change(version: int, key: Buffer, value: Buffer | None) -> StreamsChan
 def _parse_epoch(group_id: str, value: Buffer | None) -> StreamsEpoch:
     if value is None:
         return StreamsEpoch(group_id=group_id, epoch=None)
-    found = _value(stored.StreamsGroupMetadataValue, value)
+    found = decode_versioned(stored.StreamsGroupMetadataValue, value)
     return StreamsEpoch(
         group_id=group_id,
         epoch=found.epoch,
@@ -234,14 +228,14 @@ def _parse_epoch(group_id: str, value: Buffer | None) -> StreamsEpoch:
 
 
 def _parse_target(value: Buffer) -> TaskSets:
-    found = _value(stored.StreamsGroupTargetAssignmentMemberValue, value)
+    found = decode_versioned(stored.StreamsGroupTargetAssignmentMemberValue, value)
     return TaskSets(
         active=tasks_of(found.active_tasks), standby=tasks_of(found.standby_tasks), warmup=tasks_of(found.warmup_tasks)
     )
 
 
 def _parse_metadata(member_id: str, value: Buffer) -> StreamsMember:
-    found = _value(stored.StreamsGroupMemberMetadataValue, value)
+    found = decode_versioned(stored.StreamsGroupMemberMetadataValue, value)
     endpoint = found.user_endpoint
     return StreamsMember(
         member_id=member_id,
@@ -258,7 +252,7 @@ def _parse_metadata(member_id: str, value: Buffer) -> StreamsMember:
 
 
 def _parse_current(member_id: str, value: Buffer) -> StreamsMember:
-    found = _value(stored.StreamsGroupCurrentMemberAssignmentValue, value)
+    found = decode_versioned(stored.StreamsGroupCurrentMemberAssignmentValue, value)
     known = found.state in (MemberState.STABLE, MemberState.UNREVOKED_TASKS, MemberState.UNRELEASED_TASKS)
     return StreamsMember(
         member_id=member_id,
@@ -287,12 +281,3 @@ def _epochs_of(entries: Sequence[stored.TaskIds]) -> dict[Task, int]:
             raise DecodeError(f"{len(entry.partitions)} tasks have {len(since)} assignment epochs")
         epochs.update({(entry.subtopology_id, n): epoch for n, epoch in zip(entry.partitions, since, strict=True)})
     return epochs
-
-
-def _value(cls: type[D], value: Buffer) -> D:
-    if len(value) < 2:
-        raise DecodeError(f"{cls.__name__} has no version")
-    (version,) = _VERSION.unpack_from(value)
-    if version not in cls.__versions__:
-        raise DecodeError(f"{cls.__name__} of version {version} is not known")
-    return decode(cls, version, value, 2)
