@@ -41,7 +41,7 @@ class Profile:
     """Faults that belong together, with begin and end in seconds; repeated, a little differently each time, while
     others strike."""
     story_seconds: float = 5.0
-    """The time from one report to the next."""
+    """Virtual seconds from the beginning of one repetition to that of the next."""
     stream: str = ""
     """Name of the random stream, if it is not ``name``: a renamed profile keeps the runs of its seeds."""
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 from moldau_jepsen.cluster.simulated import ClusterShape
 from moldau_jepsen.faults.kinds import FaultKind
 from moldau_jepsen.simulation.campaign.later_profiles import COMPACTION
-from moldau_jepsen.simulation.campaign.options import RunOptions
-from moldau_jepsen.simulation.campaign.profile import Profile
+from moldau_jepsen.simulation.campaign.profile import PLAIN, Profile, workload
 from moldau_jepsen.simulation.campaign.profiles import (
     DECISIONS,
     DIVERGENCE,
@@ -88,15 +87,8 @@ HASTY_READERS = Profile(
     name="hasty-readers",
     text="readers seek again while the answers to their seeks are on their way, from nodes that are slow for a while",
     options=replace(
-        RunOptions(pipe=False),
-        workload=replace(
-            RunOptions().workload,
-            senders=1,
-            assigned_readers=3,
-            group_readers=0,
-            sends_per_second=20.0,
-            crash_every_s=0.0,
-        ),
+        PLAIN,
+        workload=workload(senders=1, assigned_readers=3, group_readers=0, sends_per_second=20.0, crash_every_s=0.0),
         transactions=False,
         seeks=True,
         config_changes_per_second=0.2,
@@ -140,18 +132,11 @@ SMALL_BATCHES = replace(
 QUOTAS = Profile(
     name="quotas",
     text="quotas of clients that use too much change while brokers and controllers come and go",
-    options=RunOptions(
+    options=replace(
+        PLAIN,
         shape=ClusterShape(controllers=1, brokers=2),
-        workload=replace(
-            RunOptions().workload,
-            senders=1,
-            assigned_readers=0,
-            group_readers=0,
-            sends_per_second=2.0,
-            crash_every_s=0.0,
-        ),
+        workload=workload(senders=1, assigned_readers=0, group_readers=0, sends_per_second=2.0, crash_every_s=0.0),
         config_changes_per_second=1.0,
-        pipe=False,
         transactions=False,
         quotas=True,
     ),
@@ -160,27 +145,11 @@ QUOTAS = Profile(
     lengths=(0.2, 1.5),
 )
 
-RIGHTS = Profile(
+RIGHTS = replace(
+    QUOTAS,
     name="rights",
     text="rights, passwords and tokens of clients change while brokers and controllers come and go",
-    options=RunOptions(
-        shape=ClusterShape(controllers=1, brokers=2),
-        workload=replace(
-            RunOptions().workload,
-            senders=1,
-            assigned_readers=0,
-            group_readers=0,
-            sends_per_second=2.0,
-            crash_every_s=0.0,
-        ),
-        config_changes_per_second=1.0,
-        pipe=False,
-        transactions=False,
-        security=True,
-    ),
-    kinds=(FaultKind.RESTART, FaultKind.CUT, FaultKind.LINK, FaultKind.PAUSE),
-    strikes=(1, 3),
-    lengths=(0.2, 1.5),
+    options=replace(QUOTAS.options, quotas=False, security=True),
 )
 
 TOMBSTONES = replace(
@@ -193,11 +162,11 @@ TOMBSTONES = replace(
 ADMINISTRATION = Profile(
     name="administration",
     text="offsets of a group are reset and deleted while its members come and go, and coordinators move",
-    options=RunOptions(
+    options=replace(
+        PLAIN,
         shape=ClusterShape(controllers=1, brokers=3),
-        workload=replace(RunOptions().workload, senders=0, assigned_readers=0, group_readers=0, crash_every_s=0.0),
+        workload=workload(senders=0, assigned_readers=0, group_readers=0, crash_every_s=0.0),
         config_changes_per_second=0.2,
-        pipe=False,
         transactions=False,
         administration=True,
     ),
@@ -270,7 +239,7 @@ NEAR_READERS = Profile(
         REPLICATION.options,
         directories=2,
         racks=True,
-        workload=replace(RunOptions().workload, assigned_readers=2),
+        workload=workload(assigned_readers=2),
     ),
     kinds=(FaultKind.KILL_LEADER, FaultKind.LINK, FaultKind.CUT, FaultKind.MOVE_DIRECTORY, FaultKind.SLOW),
     strikes=(5, 10),
@@ -307,11 +276,9 @@ HANGING_DISKS = Profile(
     name="hanging-disks",
     text="one disk at a time answers no sync, for longer than its broker waits; writes must go on",
     options=replace(
-        RunOptions(pipe=False),
+        PLAIN,
         shape=ClusterShape(settings={"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}),
-        workload=replace(
-            RunOptions().workload, assigned_readers=1, group_readers=0, sends_per_second=15.0, crash_every_s=0.0
-        ),
+        workload=workload(assigned_readers=1, group_readers=0, sends_per_second=15.0, crash_every_s=0.0),
         transactions=False,
         synced=True,
         directories=None,
