@@ -59,12 +59,12 @@ class Deadlines(Generic[K]):
 
     def next_ms(self) -> int | None:
         """Returns the earliest deadline, or None."""
-        self._settle()
+        self._correct_top()
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now_ms: int) -> K | None:
         """Removes and returns the key with the earliest deadline, if that is not after ``now_ms``."""
-        self._settle()
+        self._correct_top()
         if not self._heap or self._heap[0][0] > now_ms:
             return None
         _, key = heapq.heappop(self._heap)
@@ -72,7 +72,7 @@ class Deadlines(Generic[K]):
         del self._due[key]
         return key
 
-    def _settle(self) -> None:
+    def _correct_top(self) -> None:
         """Drops or corrects stale entries until the top of the heap is a current deadline."""
         while self._heap:
             entry, key = self._heap[0]

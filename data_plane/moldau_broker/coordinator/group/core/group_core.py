@@ -264,7 +264,7 @@ class GroupCore:
             if pending.marker is not None:
                 self.replay_marker(pending.marker.producer.producer_id, pending.marker.commit)
             del self._effects.pending[pending.append_id]
-            self._settle(pending, ErrorCode.NONE, moment)
+            self._deliver(pending, ErrorCode.NONE, moment)
             for groups in self._all:
                 groups.written(pending.append_id, moment)
         return self._effects.take()
@@ -272,7 +272,7 @@ class GroupCore:
     def failed(self, append_id: int, code: ErrorCode, moment: Moment) -> list[Effect]:
         """Delivers the failure of a write that will never be committed; ``code`` is that of the log."""
         pending = self._effects.pending.pop(append_id)
-        self._settle(pending, client_error(code), moment)
+        self._deliver(pending, client_error(code), moment)
         for groups in self._all:
             groups.written(append_id, moment, failed=True)
         return self._effects.take()
@@ -282,20 +282,20 @@ class GroupCore:
         self.rebalancer.resign(code)
         for pending in list(self._effects.pending.values()):
             if not isinstance(pending.then, AssignmentWritten):
-                self._settle(pending, code, moment)
+                self._deliver(pending, code, moment)
         self._effects.pending.clear()
         for groups in self._all:
             groups.resign(code)
         self._classic.resign()
         return self._effects.take()
 
-    def _settle(self, pending: PendingWrite, code: ErrorCode, moment: Moment) -> None:
+    def _deliver(self, pending: PendingWrite, code: ErrorCode, moment: Moment) -> None:
         """Delivers the outcome of a write, once."""
         then = pending.then
         pending.then = None
         self._effects.cancel_deadline(pending)
         for groups in self._all:
-            groups.settle(pending.append_id, code)
+            groups.answer_write(pending.append_id, code)
         if isinstance(then, Reply):
             self._effects.answer(then.request_id, then.respond(code))
         elif isinstance(then, AssignmentWritten):
@@ -322,7 +322,7 @@ class GroupCore:
             elif key == _GONE:
                 self._remove_gone(moment)
             else:
-                self._settle(self._effects.pending[int(key[1])], client_error(ErrorCode.REQUEST_TIMED_OUT), moment)
+                self._deliver(self._effects.pending[int(key[1])], client_error(ErrorCode.REQUEST_TIMED_OUT), moment)
         self.rebalancer.on_timer(moment)
         for groups in self._all:
             groups.on_timer(moment)

@@ -341,7 +341,7 @@ class ServedGroups(Generic[ServedT, GroupT]):
         served.append_id, served.timed_out = None, False
         return served
 
-    def settle(self, append_id: int, code: ErrorCode) -> ServedT | None:
+    def answer_write(self, append_id: int, code: ErrorCode) -> ServedT | None:
         """Answers the requests of a write, and returns its group; None if it is none of these groups.
 
         ``code`` is not NONE if the write has failed or takes too long; then what is parked is refused too.
@@ -400,9 +400,9 @@ class GroupsOfType(ABC, Generic[ServedT, GroupT]):
     def start(self, moment: Moment) -> None:
         """Begins to serve the loaded groups; the sessions of their members begin now."""
 
-    @abstractmethod
-    def settle(self, append_id: int, code: ErrorCode) -> None:
-        """Answers the requests of a write, if it is one of these groups; see ``ServedGroups.settle``."""
+    def answer_write(self, append_id: int, code: ErrorCode) -> None:
+        """Answers the requests of a write, if it is one of these groups; see ``ServedGroups.answer_write``."""
+        self._served.answer_write(append_id, code)
 
     @abstractmethod
     def written(self, append_id: int, moment: Moment, *, failed: bool = False) -> None:
@@ -417,5 +417,5 @@ class GroupsOfType(ABC, Generic[ServedT, GroupT]):
         self._served.in_flight(self._served.all[group_id], append_id)
 
     def resign(self, code: ErrorCode) -> None:
-        """Answers what is parked after leadership is lost; `settle` serves what waits for a write."""
+        """Answers what is parked after leadership is lost; `answer_write` serves what waits for a write."""
         self._served.resign(code)

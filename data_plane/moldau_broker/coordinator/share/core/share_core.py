@@ -144,7 +144,7 @@ class ShareCore:
             for index, change in enumerate(write.changes):
                 self._apply(change, base_offset + index if base_offset >= 0 else -1)
             self._forget_latest(each, write)
-            self._settle(each, write, ErrorCode.NONE)
+            self._deliver(each, write, ErrorCode.NONE)
         return self._take()
 
     def failed(self, append_id: int, code: ErrorCode, moment: Moment) -> list[Effect]:
@@ -155,14 +155,14 @@ class ShareCore:
             self._rebuild_latest(change.key)
         if any(isinstance(change, Snapshot) and change.state is None for change in write.changes):
             self._deadlines.set(_GONE, moment.now_ms + self._config.retry_ms)
-        self._settle(append_id, write, _client_error(code))
+        self._deliver(append_id, write, _client_error(code))
         return self._take()
 
     def resign(self, code: ErrorCode, moment: Moment) -> list[Effect]:
         """Answers all open requests after leadership is lost. The core must not be used afterwards."""
         del moment
         for append_id, write in list(self._pending.items()):
-            self._settle(append_id, write, code)
+            self._deliver(append_id, write, code)
         self._pending.clear()
         return self._take()
 
@@ -185,7 +185,7 @@ class ShareCore:
         else:
             self._last_write[key], self._latest[key] = last, state
 
-    def _settle(self, append_id: int, write: _Write, code: ErrorCode) -> None:
+    def _deliver(self, append_id: int, write: _Write, code: ErrorCode) -> None:
         """Delivers the outcome of a write to the requests that wait for it."""
         opens, write.opens = write.opens, []
         for each in opens:
@@ -218,7 +218,7 @@ class ShareCore:
             else:
                 append_id = int(key[1])
                 # The write may still be committed; it is replayed in its place then.
-                self._settle(append_id, self._pending[append_id], _client_error(ErrorCode.REQUEST_TIMED_OUT))
+                self._deliver(append_id, self._pending[append_id], _client_error(ErrorCode.REQUEST_TIMED_OUT))
         return self._take()
 
     def _prune(self) -> None:

@@ -286,10 +286,6 @@ class ConsumerGroups(GroupsOfType[ServedConsumerGroup, ConsumerGroup]):
 
     # Outcomes of writes
 
-    def settle(self, append_id: int, code: ErrorCode) -> None:
-        """Answers the requests of a write, if it is one of a consumer group; see ``ServedGroups.settle``."""
-        self._served.settle(append_id, code)
-
     def written(self, append_id: int, moment: Moment, *, failed: bool = False) -> None:
         """Goes on after the outcome of a write is known: its changes have been replayed, or are lost."""
         served = self._served.landed(append_id)

@@ -412,7 +412,7 @@ class ShareGroups(GroupsOfType[ServedShareGroup, ShareGroup]):
 
     # Outcomes of writes
 
-    def settle(self, append_id: int, code: ErrorCode) -> None:
+    def answer_write(self, append_id: int, code: ErrorCode) -> None:
         """Answers the requests of a write, if it is one of a share group.
 
         ``code`` is not NONE if the write has failed or takes too long; then what is parked is refused too.

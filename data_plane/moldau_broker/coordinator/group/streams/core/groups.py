@@ -339,12 +339,12 @@ class StreamsGroups(GroupsOfType[ServedStreamsGroup, StreamsGroup]):
 
     # Outcomes of writes
 
-    def settle(self, append_id: int, code: ErrorCode) -> None:
-        """Answers the requests of a write, if it is one of a streams group; see ``ServedGroups.settle``.
+    def answer_write(self, append_id: int, code: ErrorCode) -> None:
+        """Answers the requests of a write, if it is one of a streams group; see ``ServedGroups.answer_write``.
 
         A topology that is committed has its internal topics created.
         """
-        served = self._served.settle(append_id, code)
+        served = self._served.answer_write(append_id, code)
         if served is None:
             return
         if code is ErrorCode.NONE:
