@@ -19,8 +19,8 @@ from moldau_jepsen import simulation
 from moldau_jepsen.faults.kinds import FaultKind
 from moldau_jepsen.simulation import run_seed, run_seeds
 from moldau_jepsen.simulation.campaign import case, controls, corpus, runner, shrink
-from moldau_jepsen.simulation.campaign.campaign import kit_failed
 from moldau_jepsen.simulation.campaign.case import read_case
+from moldau_jepsen.simulation.campaign.seed import kit_failed
 from moldau_jepsen.simulation.mutants import mutants
 from support.kit.small_run import SMALL_RUN
 from support.kit.worker_tasks import hunt_shortly

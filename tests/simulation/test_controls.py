@@ -11,11 +11,11 @@ import pytest
 from moldau_jepsen.checkers import Anomaly, AnomalyKind
 from moldau_jepsen.simulation import run_seed
 from moldau_jepsen.simulation.campaign import controls, outside_controls
-from moldau_jepsen.simulation.campaign.campaign import kit_failed
 from moldau_jepsen.simulation.campaign.clients import VIOLATIONS_SHOWN_MAX as SHOWN_MAX
 from moldau_jepsen.simulation.campaign.clients import shown_of
 from moldau_jepsen.simulation.campaign.controls import CONTROLS, control_names, judge_control, run_controls
 from moldau_jepsen.simulation.campaign.outside_controls import OUTSIDE_CONTROLS, STOCK_PYSYNCOBJ
+from moldau_jepsen.simulation.campaign.seed import kit_failed
 from moldau_jepsen.simulation.mutants.mutants import finder_of
 
 pytestmark = pytest.mark.proof

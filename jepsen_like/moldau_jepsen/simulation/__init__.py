@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING
 from moldau.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from moldau_jepsen.simulation.campaign.campaign import Result, RunOptions, run_seed
+    from moldau_jepsen.simulation.campaign.options import Result, RunOptions
     from moldau_jepsen.simulation.campaign.runner import examine, run_guided, run_seeds, write_failure
+    from moldau_jepsen.simulation.campaign.seed import run_seed
 
 __all__ = ["Result", "RunOptions", "examine", "run_guided", "run_seed", "run_seeds", "write_failure"]
 
 _HOMES = {
-    "Result": "campaign.campaign",
-    "RunOptions": "campaign.campaign",
+    "Result": "campaign.options",
+    "RunOptions": "campaign.options",
     "examine": "campaign.runner",
     "run_guided": "campaign.runner",
-    "run_seed": "campaign.campaign",
+    "run_seed": "campaign.seed",
     "run_seeds": "campaign.runner",
     "write_failure": "campaign.runner",
 }

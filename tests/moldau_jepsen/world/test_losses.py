@@ -8,7 +8,8 @@ import trio
 
 from moldau_jepsen.cluster.simulated import ClusterShape, SimulatedCluster
 from moldau_jepsen.faults.kinds import FaultKind, PlannedFault
-from moldau_jepsen.simulation.campaign.campaign import RunOptions, run_seed
+from moldau_jepsen.simulation.campaign.options import RunOptions
+from moldau_jepsen.simulation.campaign.seed import run_seed
 from moldau_jepsen.simulation.inject.injector import FaultInjector
 from moldau_jepsen.world.network.network import NetworkProfile
 from moldau_jepsen.world.world import run_world

@@ -380,8 +380,8 @@ def shrink(
 
     Exit code 1 if the seed does not fail, or if the kit itself failed.
     """
-    from moldau_jepsen.simulation.campaign.campaign import kit_failed
     from moldau_jepsen.simulation.campaign.runner import SCHEDULE_FILE, folder_name, in_detail, kit_findings, options_of
+    from moldau_jepsen.simulation.campaign.seed import kit_failed
     from moldau_jepsen.simulation.campaign.shrink import shrink_seed
     from moldau_jepsen.simulation.mutants.mutants import planted
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.faults.kinds import SIMULATED_KINDS, FaultKind, PlannedFault
-from moldau_jepsen.simulation.campaign.campaign import Result, RunOptions, kit_failed, run_seed
 from moldau_jepsen.simulation.campaign.controls import CONTROLS
+from moldau_jepsen.simulation.campaign.options import Result, RunOptions
+from moldau_jepsen.simulation.campaign.seed import kit_failed, run_seed
 from moldau_jepsen.simulation.guidance.kinds import CHOSEN
 from moldau_jepsen.simulation.inject.faults import FaultScope
 from moldau_jepsen.simulation.mutants.mutants import finder_of, planted

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 from moldau_jepsen.cluster.simulated import ClusterShape
 from moldau_jepsen.faults.kinds import FaultKind, PlannedFault
-from moldau_jepsen.simulation.campaign.campaign import Result, RunOptions, kit_failed, run_seed
+from moldau_jepsen.simulation.campaign.options import Result, RunOptions
 from moldau_jepsen.simulation.campaign.outside_controls import OUTSIDE_CONTROLS, OutsideControl
+from moldau_jepsen.simulation.campaign.seed import kit_failed, run_seed
 from moldau_jepsen.simulation.inject.faults import FaultScope
 from moldau_jepsen.simulation.mutants.mutants import finder_of
 from moldau_jepsen.workers import workers

@@ -5,8 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 from typing import TYPE_CHECKING
 
-from moldau_jepsen.simulation.campaign.campaign import kit_failed
 from moldau_jepsen.simulation.campaign.case import CaseError, CaseVerdict, read_case, run_case
+from moldau_jepsen.simulation.campaign.seed import kit_failed
 from moldau_jepsen.workers import workers
 
 if TYPE_CHECKING:

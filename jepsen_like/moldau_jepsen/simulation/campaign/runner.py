@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from moldau_jepsen.history import write_history
 from moldau_jepsen.origin import origin
 from moldau_jepsen.reports.simulation import seed_page
-from moldau_jepsen.simulation.campaign.campaign import Result, RunOptions, add_kit_failure, kit_failed, run_seed
 from moldau_jepsen.simulation.campaign.case import Case, write_case
 from moldau_jepsen.simulation.campaign.profiles import drawn_options
+from moldau_jepsen.simulation.campaign.seed import add_kit_failure, kit_failed, run_seed
 from moldau_jepsen.simulation.campaign.tally import failed_seed, findings_of
 from moldau_jepsen.simulation.guidance.kinds import SWARM, chosen_options, kind_of
 from moldau_jepsen.simulation.mutants.mutants import finder_of, planted
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
     from pathlib import Path
 
+    from moldau_jepsen.simulation.campaign.options import Result, RunOptions
     from moldau_jepsen.simulation.guidance.guide import Guide, Task
 
 SEEDS_PER_WORKER = 50

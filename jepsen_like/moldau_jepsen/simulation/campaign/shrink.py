@@ -15,14 +15,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from moldau_jepsen.simulation.campaign.campaign import (
-    Result,
-    RunOptions,
-    add_kit_failure,
-    kit_failed,
-    planned_faults,
-    run_seed,
-)
+from moldau_jepsen.simulation.campaign.options import Result, RunOptions, planned_faults
+from moldau_jepsen.simulation.campaign.seed import add_kit_failure, kit_failed, run_seed
 from moldau_jepsen.simulation.mutants.mutants import finder_of
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from moldau_jepsen.reports.consumption import GroupReads
     from moldau_jepsen.reports.simulation import ControlRow
-    from moldau_jepsen.simulation.campaign.campaign import Result
+    from moldau_jepsen.simulation.campaign.options import Result
 
 OPERATIONS_SHOWN = 12
 GAP_FACTOR = 2 ** (1 / 3)

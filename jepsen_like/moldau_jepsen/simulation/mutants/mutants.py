@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.planted_bug import owner_of, planted
-from moldau_jepsen.simulation.campaign.campaign import kit_failed, run_seed
+from moldau_jepsen.simulation.campaign.seed import kit_failed, run_seed
 from moldau_jepsen.simulation.mutants.judged import ALONE
 from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
 from moldau_jepsen.workers import workers

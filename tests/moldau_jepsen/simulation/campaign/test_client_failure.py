@@ -15,9 +15,9 @@ from moldau_jepsen.faults.kinds import FaultKind, PlannedFault
 from moldau_jepsen.history import HistoryFile
 from moldau_jepsen.simulation import run_seed, write_failure
 from moldau_jepsen.simulation.campaign import case, run, shrink
-from moldau_jepsen.simulation.campaign.campaign import kit_failed
 from moldau_jepsen.simulation.campaign.case import Case, read_case, run_case
 from moldau_jepsen.simulation.campaign.runner import HISTORY, SCHEDULE_FILE, examine
+from moldau_jepsen.simulation.campaign.seed import kit_failed
 from moldau_jepsen.simulation.campaign.shrink import shrink_seed
 from moldau_jepsen.simulation.mutants.mutants import finder_of
 from moldau_jepsen.workloads.queue import QueueWorkload

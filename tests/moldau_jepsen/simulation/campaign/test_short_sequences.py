@@ -8,7 +8,8 @@ from __future__ import annotations
 from moldau.records import add_sequence
 from moldau_broker.log.producers import producer_state
 from moldau_jepsen.coverage.coverage import Transition
-from moldau_jepsen.simulation.campaign.campaign import RunOptions, run_seed
+from moldau_jepsen.simulation.campaign.options import RunOptions
+from moldau_jepsen.simulation.campaign.seed import run_seed
 from moldau_jepsen.simulation.campaign.sequences import SHORT_END, sequences_end_at
 from moldau_jepsen.simulation.judge.rules.producers import ProducerBatch, ProducerRules
 from moldau_jepsen.workloads.queue import QueueOptions

@@ -13,10 +13,10 @@ import pytest
 
 from moldau_jepsen.coverage.coverage import SITUATIONS, START, Coverage, Transition
 from moldau_jepsen.simulation.campaign import runner
-from moldau_jepsen.simulation.campaign.campaign import Result, kit_failed
 from moldau_jepsen.simulation.campaign.later_profiles import STREAMING
 from moldau_jepsen.simulation.campaign.profiles import drawn_options, drawn_profile
 from moldau_jepsen.simulation.campaign.runner import case_of, run_guided
+from moldau_jepsen.simulation.campaign.seed import kit_failed
 from moldau_jepsen.simulation.campaign.tally import Tally
 from moldau_jepsen.simulation.guidance.guide import DRAWN_SHARE, Guide, Task
 from moldau_jepsen.simulation.guidance.kinds import CHOSEN, KINDS, SWARM, chosen_options, kind_of
@@ -24,6 +24,8 @@ from moldau_jepsen.workers import NOT_YET
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from moldau_jepsen.simulation.campaign.options import Result
 
 SEEDS = 96
 RARE = Transition(SITUATIONS, START, "log started over")

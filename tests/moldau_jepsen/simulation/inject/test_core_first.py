@@ -15,9 +15,10 @@ from moldau_broker.server.cluster_metadata.topic_creation import TopicCreation
 from moldau_jepsen.cluster.outside import Outside
 from moldau_jepsen.cluster.simulated import ClusterShape, SimulatedCluster
 from moldau_jepsen.faults.kinds import FaultKind, PlannedFault
-from moldau_jepsen.simulation.campaign.campaign import RunOptions, run_seed
+from moldau_jepsen.simulation.campaign.options import RunOptions
 from moldau_jepsen.simulation.campaign.profiles import drawn_options
 from moldau_jepsen.simulation.campaign.run import Run
+from moldau_jepsen.simulation.campaign.seed import run_seed
 from moldau_jepsen.simulation.inject.injector import FaultInjector
 from moldau_jepsen.simulation.inject.recovery import draw_outside, drawn_core_first
 from moldau_jepsen.simulation.judge.watch import LogLines

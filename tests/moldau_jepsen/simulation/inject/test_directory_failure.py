@@ -6,7 +6,7 @@ Method: a fault fails a directory, and the kit is made to forget that it did.
 from dataclasses import replace
 
 from moldau_jepsen.faults.kinds import FaultKind, PlannedFault
-from moldau_jepsen.simulation.campaign.campaign import run_seed
+from moldau_jepsen.simulation.campaign.seed import run_seed
 from moldau_jepsen.simulation.inject.faults import FaultScope
 from moldau_jepsen.simulation.inject.injector import FaultInjector
 from moldau_jepsen.simulation.mutants.mutants import finder_of

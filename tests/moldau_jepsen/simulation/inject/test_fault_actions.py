@@ -15,8 +15,8 @@ import trio
 from moldau.runtime.ports.environment import OpenMode
 from moldau_jepsen.cluster.simulated import ClusterNotReadyError, ClusterShape, SimulatedCluster
 from moldau_jepsen.faults.kinds import SIMULATED_KINDS, FaultKind, PlannedFault
-from moldau_jepsen.simulation.campaign.campaign import RunOptions, planned_faults, run_seed
-from moldau_jepsen.simulation.campaign.options import drawn_directories
+from moldau_jepsen.simulation.campaign.options import RunOptions, drawn_directories, planned_faults
+from moldau_jepsen.simulation.campaign.seed import run_seed
 from moldau_jepsen.simulation.inject.faults import NEEDS_DIRECTORIES, FaultScope
 from moldau_jepsen.simulation.inject.injector import FaultInjector
 from moldau_jepsen.simulation.inject.process_faults import HANG_SECONDS, HANG_SECONDS_GOING_ON

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from moldau_jepsen.simulation.campaign.campaign import run_seed
 from moldau_jepsen.simulation.campaign.profiles import LOST_VOTERS
+from moldau_jepsen.simulation.campaign.seed import run_seed
 from moldau_jepsen.simulation.inject.faults import STREAMS, FaultKind, PlannedFault, plan_of_seed
 from moldau_jepsen.simulation.mutants.mutants import planted
 from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from moldau_jepsen.faults.kinds import FaultKind, PlannedFault
-from moldau_jepsen.simulation.campaign.campaign import run_seed
 from moldau_jepsen.simulation.campaign.profiles import OUTAGES
+from moldau_jepsen.simulation.campaign.seed import run_seed
 from moldau_jepsen.simulation.mutants.mutants import planted
 from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
 from support.proof import proof_beyond

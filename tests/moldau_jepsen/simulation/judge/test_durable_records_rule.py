@@ -6,7 +6,8 @@ Method: the production log on a virtual disk, whose recovery point is moved by h
 import pytest
 
 from moldau_broker.log.values import run_work
-from moldau_jepsen.simulation.campaign.campaign import RunOptions, run_seed
+from moldau_jepsen.simulation.campaign.options import RunOptions
+from moldau_jepsen.simulation.campaign.seed import run_seed
 from moldau_jepsen.simulation.judge.rules.durable_records import DurableRecords
 from moldau_jepsen.simulation.mutants.mutants import planted
 from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from moldau_jepsen.simulation.campaign.campaign import RunOptions, run_seed
+from moldau_jepsen.simulation.campaign.options import RunOptions
+from moldau_jepsen.simulation.campaign.seed import run_seed
 from moldau_jepsen.simulation.judge.rules import watcher
 from moldau_jepsen.simulation.judge.rules.durable_entries import has_durable_entry
 from moldau_jepsen.simulation.judge.rules.votes import CommitRules

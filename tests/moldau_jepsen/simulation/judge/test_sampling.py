@@ -12,8 +12,8 @@ import pytest
 
 from moldau_jepsen.faults.kinds import FaultKind, PlannedFault
 from moldau_jepsen.simulation import RunOptions, run_seed
-from moldau_jepsen.simulation.campaign.campaign import RunSampler
 from moldau_jepsen.simulation.campaign.runner import examine
+from moldau_jepsen.simulation.campaign.seed import RunSampler
 from moldau_jepsen.simulation.campaign.tally import findings_of
 from moldau_jepsen.simulation.inject.faults import FaultScope
 from moldau_jepsen.simulation.judge.sampling import SAMPLE_SECONDS

@@ -25,7 +25,6 @@ from moldau_jepsen.simulation.campaign.options import (
     RunOptions,
     draw_network,
     drawn_short_sequences,
-    planned_faults,
 )
 from moldau_jepsen.simulation.campaign.run import Run
 from moldau_jepsen.simulation.campaign.sequences import SHORT_END, sequences_end_at
@@ -36,8 +35,6 @@ from moldau_jepsen.world.world import run_world
 
 if TYPE_CHECKING:
     from moldau_jepsen.world.world import World
-
-__all__ = ["Result", "RunOptions", "add_kit_failure", "kit_failed", "planned_faults", "run_seed"]
 
 
 def run_seed(seed: int, options: RunOptions | None = None, *, detailed: bool = False, sampled: bool = True) -> Result:
