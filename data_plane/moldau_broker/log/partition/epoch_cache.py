@@ -158,11 +158,11 @@ class LeaderEpochCache:
 
     # Writing ---------------------------------------------------------------------------------------------------------
 
-    def prepare_write(self) -> Callable[[], bool] | None:
+    def prepare_write(self) -> Callable[[], None] | None:
         """Returns a function that makes the present entries durable, in any thread; None if they are durable.
 
-        The function blocks, and raises ``OSError``. If the log was deleted or its directory renamed, it does nothing
-        and returns False. If several run at the same time, the file ends up with the newest entries.
+        The function blocks, and raises ``OSError``. If the log was deleted or its directory renamed, it leaves no file,
+        and the entries stay dirty. If several run at the same time, the file ends up with the newest entries.
         """
         if not self.is_dirty:
             return None
@@ -171,13 +171,13 @@ class LeaderEpochCache:
         own, path = self._begun, self._path
         return lambda: self._write(own, path)
 
-    def _write(self, own: int, path: str) -> bool:
+    def _write(self, own: int, path: str) -> None:
         disk = self._disk
         temporary = f"{path}.{own}{TEMPORARY_SUFFIX}"
         while True:
             number, entries = self._newest
             if self._is_gone(path):
-                return False
+                return
             try:
                 file = disk.open(temporary, OpenMode.CREATE)
                 try:
@@ -188,16 +188,16 @@ class LeaderEpochCache:
                 if self._is_gone(path):
                     # Another log may have that path by now, and then this file is in its directory.
                     disk.remove(temporary)
-                    return False
+                    return
                 disk.rename(temporary, path)
                 disk.sync_directory(parent_of(path))
             except FileNotFoundError:
                 if self._is_gone(path):
-                    return False
+                    return
                 raise
             if self._newest[0] == number:
                 self._durable, self._written = entries, number
-                return True
+                return
 
     def _is_gone(self, path: str) -> bool:
         return self._released or path != self._path

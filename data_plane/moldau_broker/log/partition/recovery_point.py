@@ -68,7 +68,6 @@ class Flush:
         self._sync_parent = not point.parent_durable
         self._snapshots = log.snapshots.take_unsynced()
         self._write_epochs = log.epochs.prepare_write()
-        self._epochs_gone = False  # the log was moved or deleted before its epochs were written
         point.unflushed_since_ms = None
 
     def run(self) -> None:
@@ -80,7 +79,8 @@ class Flush:
         disk = self._log.disk
         try:
             # First, so that the directory is synced with all its names.
-            self._epochs_gone = self._write_epochs is not None and not self._write_epochs()
+            if self._write_epochs is not None:
+                self._write_epochs()
             for segment in self._closed:
                 segment.files.sync()
             if self._active is not None:
@@ -112,7 +112,7 @@ class Flush:
             return False  # the names of another directory were synced
         if self._sync_names:
             point.names_synced(self._names)
-        if self._generation != log.segments.generation or log.failed or self._epochs_gone:
+        if self._generation != log.segments.generation or log.failed:
             return False
         point.parent_durable = True
         point.offset = max(point.offset, self._offset)
