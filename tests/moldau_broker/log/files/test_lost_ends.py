@@ -15,7 +15,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.records import iterate_batches
 from moldau_broker.log.errors import CorruptLogFileError, LogError
 from moldau_broker.log.values import run_work
-from support.log.lab import create, open_manager, put, tick
+from support.log.lab import A, create, open_manager, put, tick
 from support.log.model import START_MS, VirtualMachine, all_rows, read_rows
 
 RECORDS = 60
@@ -76,6 +76,7 @@ def test_lost_batches_are_refused_after_each_start(kept: int) -> None:
         manager, log = started_again(machine)
         for _ in range(2):
             assert refused(log) == list(offsets[kept:]), start
+        assert any("its end is missing" in problem for problem in manager.reports[A].problems)
         put(log, b"more")
         manager.close()
 

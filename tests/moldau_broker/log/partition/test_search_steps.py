@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from moldau.records import Compression, CorruptRecordError
+from moldau.records.decompression import LongStep
 from moldau_broker.log.partition.lookups import SEGMENTS_PER_STEP
 from moldau_broker.log.values import MAX_TIMESTAMP, TimestampOffset
 from support.log.lab import A, create, open_manager, put
-from support.log.model import START_MS, VirtualMachine
+from support.log.model import START_MS, VirtualMachine, make_batch
 
 SEGMENTS = 5 * SEGMENTS_PER_STEP
 
@@ -43,3 +45,23 @@ def test_a_search_lets_other_tasks_run(timestamp_ms: int, deleted: int) -> None:
             log.storage.drop_oldest(deleted)
     assert steps >= (SEGMENTS - deleted) // SEGMENTS_PER_STEP - 1
     assert found == TimestampOffset(timestamp_ms=START_MS + SEGMENTS - 1, offset=SEGMENTS - 1, leader_epoch=1)
+
+
+def test_a_search_in_a_large_damaged_batch_says_so() -> None:
+    """The error of a step in a thread is the answer; a missing one would end the broker."""
+    machine = VirtualMachine(1)
+    log = create(open_manager(machine, ["/d1"], segment_bytes=10_000), A)
+    data = make_batch([(START_MS, b"k", b"v" * 1000)] * 300, codec=Compression.GZIP)
+    log.append_as_leader(memoryview(data), leader_epoch=1, now_ms=START_MS)
+    machine.virtual_disk.lookup(log.segments[0].path(".log")).content[-5] ^= 1  # the checksum of gzip
+
+    def run_all() -> None:
+        for step in log.search_timestamp(START_MS):
+            steps.append(step)
+            if step is not None:
+                step.run()
+
+    steps: list[LongStep | None] = []
+    with pytest.raises(CorruptRecordError):
+        run_all()
+    assert isinstance(steps[-1], LongStep)
