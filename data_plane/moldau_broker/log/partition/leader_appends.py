@@ -61,13 +61,12 @@ class LeaderAppends:
             duplicate, marker = self._check_producer(header, buffer, leader_epoch, origin, now_ms)
             if duplicate is not None:
                 return duplicate
-        size, is_control = len(buffer), attributes & CONTROL_BIT
+        size = len(buffer)
         base_offset = staged.end_offset
         last_offset = base_offset + last_offset_delta
         rolled = False
         if (
-            is_control
-            or staged.is_full
+            staged.is_full
             or storage.must_roll(staged.size_bytes + size, max_timestamp, last_offset, now_ms)
             or leader_epoch != storage.epochs.latest_epoch
         ):
@@ -81,7 +80,7 @@ class LeaderAppends:
                 staged.end_transaction(header, marker)
             else:
                 storage.producer_state.stage(header)
-        has_append_time = storage.config.message_timestamp_type == LOG_APPEND_TIME and not is_control
+        has_append_time = storage.config.message_timestamp_type == LOG_APPEND_TIME and not attributes & CONTROL_BIT
         return _new(
             AppendInfo,
             (
