@@ -29,7 +29,7 @@ Use::
     result = log.read(offset, max_bytes=..., upper_bound_offset=log.high_watermark, min_one_batch=True)
     log.update_high_watermark(offset)
 
-    for work in manager.tick(now_ms): ...      # retention, rolls, flush policy, checkpoints, deletions, cleaner
+    for work in manager.tick(now_ms, monotonic_ms): ...  # retention, rolls, flushes, checkpoints, deletions, cleaner
 
 Errors are ``LogError`` (a ``KafkaError`` with the code that goes on the wire). ``LogStorageError`` means that the
 directory failed: the shell calls ``manager.fail_directory`` and the other directories go on.

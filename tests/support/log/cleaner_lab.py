@@ -145,7 +145,7 @@ class Lab:
         self.now += 10 * 60 * 1000
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(self.manager.cleaner, "works", lambda *arguments: [])
-            for work in self.manager.tick(self.now):
+            for work in self.manager.tick(self.now, self.now):
                 run_work(work)
 
     def restart(self, *, power_lost: bool) -> None:

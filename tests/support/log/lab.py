@@ -58,7 +58,7 @@ def put(log: PartitionLog, value: bytes = b"v", *, now: int = START_MS, count: i
 
 
 def tick(manager: LogManager, now: int) -> list[str]:
-    works = manager.tick(now)
+    works = manager.tick(now, now)
     for work in works:
         run_work(work)
     return [work.name for work in works]

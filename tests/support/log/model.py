@@ -568,13 +568,13 @@ class Driver:
     def tick(self, rnd: random.Random) -> None:
         self.now += rnd.choice((1001, 1001, 5000, 30_000))
         start, watermark = self.log.log_start_offset, self.log.high_watermark
-        self._run(self.manager.tick(self.now))
+        self._run(self.manager.tick(self.now, self.now))
         assert start <= self.log.log_start_offset <= max(start, watermark), "retention went above the high watermark"
 
     def clean(self, rnd: random.Random) -> None:
         for _ in range(40):
             self.now += 1
-            works = self.manager.tick(self.now)
+            works = self.manager.tick(self.now, self.now)
             self._run(works)
             if not any(work.name.startswith("clean") for work in works):
                 break
@@ -923,7 +923,7 @@ def prepare(compact: bool, seed: int) -> tuple[Driver, random.Random]:
     driver.flush(rnd)
     for _ in range(2):
         driver.now += 1001
-        for work in driver.manager.tick(driver.now):
+        for work in driver.manager.tick(driver.now, driver.now):
             if not work.name.startswith("clean"):
                 run_work(work)
             else:
@@ -961,16 +961,16 @@ def checkpoint(driver: Driver, rnd: random.Random) -> None:
     driver.log.update_high_watermark(driver.log.log_end_offset)
     driver.flush(rnd)
     driver.now += 1001
-    for work in driver.manager.tick(driver.now):
+    for work in driver.manager.tick(driver.now, driver.now):
         run_work(work)
 
 
 def retention(driver: Driver, rnd: random.Random) -> None:
     driver.now += 200_000
-    for work in driver.manager.tick(driver.now):
+    for work in driver.manager.tick(driver.now, driver.now):
         run_work(work)
     driver.now += 2000
-    for work in driver.manager.tick(driver.now):
+    for work in driver.manager.tick(driver.now, driver.now):
         run_work(work)
 
 

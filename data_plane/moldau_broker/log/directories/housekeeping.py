@@ -67,8 +67,10 @@ class Housekeeping:
 
     # Ticks ------------------------------------------------------------------------------------------------------------
 
-    def tick(self, now_ms: int) -> list[Work]:
+    def tick(self, now_ms: int, monotonic_ms: float) -> list[Work]:
         """Does regular work that is due, or returns it; call it about once a second.
+
+        ``now_ms`` is wall-clock time. Only the delay of deletions counts on the monotonic clock.
 
         A failure takes its directory offline, here or when a work fails. Before ``begin_discarding``, only work that
         loses no record is done: syncs, checkpoints, and deletions that were queued before.
@@ -86,7 +88,7 @@ class Housekeeping:
         if self._is_due("producers", now_ms, self._settings.producer_id_expiration_check_interval_ms):
             self._each_log(lambda log: log.producer_state.remove_expired(now_ms), self._table.current_and_future())
         changed += self._take_changed()  # what retention has deleted
-        works = self._deletion_work(changed, now_ms)
+        works = self._deletion_work(changed, monotonic_ms)
         works += self._flush_works(changed, now_ms)
         works += self._checkpoint_works(now_ms)
         for directory in self._store.directories.values():
@@ -196,15 +198,15 @@ class Housekeeping:
 
     # Deletions --------------------------------------------------------------------------------------------------------
 
-    def _deletion_work(self, changed: Iterable[PartitionLog], now_ms: int) -> list[Work]:
+    def _deletion_work(self, changed: Iterable[PartitionLog], monotonic_ms: float) -> list[Work]:
         for log in changed:
             for deletion in log.storage.segments.deletions:
-                self._store.deletions.add_files(now_ms + log.config.file_delete_delay_ms, deletion.paths)
+                self._store.deletions.add_files(log.config.file_delete_delay_ms, deletion.paths)
             log.storage.segments.deletions.clear()
         for path in self.room.low:
-            self._store.deletions.hasten(path, now_ms)
+            self._store.deletions.hasten(path)
         by_directory: dict[str, list[str]] = {}
-        for path in self._store.deletions.take_due(now_ms):
+        for path in self._store.deletions.take_due(monotonic_ms):
             owner = next((name for name in self._store.directories if path.startswith(name + "/")), None)
             if owner is not None:
                 by_directory.setdefault(owner, []).append(path)

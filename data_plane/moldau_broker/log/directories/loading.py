@@ -89,7 +89,7 @@ class LogLoading:
                 _logger.warning("log-stray", directory=path, advice="it is not used; delete it if it is not needed")
                 continue
             if parsed.kind == "delete":
-                self._store.deletions.add_tree(now_ms, path)
+                self._store.deletions.add_tree(0, path)
                 continue
             works.append(self._load_work(directory, path, parsed.topic_partition, parsed.kind == "future", now_ms))
         return works
@@ -180,12 +180,12 @@ class LogLoading:
             log_end_offset=log.log_end_offset,
         )
         if other is not None:
-            self._store.try_to_discard(other, self._store.now_ms)
+            self._store.try_to_discard(other)
         current, future = self._table.current.get(topic_partition), self._table.future.get(topic_partition)
         if current is not None and future is not None and not _goes_on(future, current):
             del self._table.future[topic_partition]
             _logger.warning("log-move-ended", partition=topic_partition, deleted=future.directory)
-            self._store.try_to_discard(future, self._store.now_ms)
+            self._store.try_to_discard(future)
 
     def _read_topic_id(self, directory: str, damaged: Collection[str]) -> uuid.UUID | None:
         path = f"{directory}/{PARTITION_METADATA}"

@@ -216,7 +216,7 @@ class LogStore:
             directory = preferred
         log = self.create(topic_partition, topic_id, directory or self._emptiest(), now_ms, is_future=False)
         self.table.current[topic_partition] = log
-        self._discard_future(topic_partition, now_ms)
+        self._discard_future(topic_partition)
         return log
 
     def _emptiest(self) -> str:
@@ -295,7 +295,7 @@ class LogStore:
 
     # Deleting ---------------------------------------------------------------------------------------------------------
 
-    def delete(self, topic_partition: TopicPartition, now_ms: int) -> bool:
+    def delete(self, topic_partition: TopicPartition) -> bool:
         """Deletes a partition's log and its future one; returns whether there was one.
 
         The files are removed after ``file.delete.delay.ms``. Readers that hold slices go on.
@@ -307,7 +307,7 @@ class LogStore:
         self.drop(topic_partition)
         found = [log for log in logs if log is not None]
         for log in found:
-            self.discard(log, now_ms)
+            self.discard(log)
         return bool(found)
 
     def drop(self, topic_partition: TopicPartition) -> None:
@@ -316,25 +316,25 @@ class LogStore:
         self.cleaner.forget(topic_partition)
         self.reports.pop(topic_partition, None)
 
-    def _discard_future(self, topic_partition: TopicPartition, now_ms: int) -> None:
+    def _discard_future(self, topic_partition: TopicPartition) -> None:
         future = self.table.future.pop(topic_partition, None)
         if future is not None:
             _logger.warning("log-move-ended", partition=topic_partition, deleted=future.directory)
-            self.discard(future, now_ms)
+            self.discard(future)
 
-    def discard(self, log: PartitionLog, now_ms: int) -> None:
+    def discard(self, log: PartitionLog) -> None:
         """Closes a log and deletes its directory after ``file.delete.delay.ms``.
 
         Raises:
             LogStorageError: The directory failed.
         """
         target = self.rename_away(log, DELETE_DIRECTORY_SUFFIX)
-        self.deletions.add_tree(now_ms + log.config.file_delete_delay_ms, target)
+        self.deletions.add_tree(log.config.file_delete_delay_ms, target)
 
-    def try_to_discard(self, log: PartitionLog, now_ms: int) -> None:
+    def try_to_discard(self, log: PartitionLog) -> None:
         """Calls ``discard`` for a log that no caller waits for: a failure of its directory is only logged."""
         try:
-            self.discard(log, now_ms)
+            self.discard(log)
         except LogStorageError as error:
             _logger.error("log-not-deleted", partition=log.topic_partition, directory=error.directory)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, overload
 
 if TYPE_CHECKING:
@@ -81,37 +82,56 @@ class LogTable:
         return [log for log in logs if log.storage.segments.parent_directory == path]
 
 
+@dataclass(slots=True)
+class _Entry:
+    """Paths that are removed together."""
+
+    paths: tuple[str, ...]
+    delay_ms: int
+    due_ms: float | None = None
+    """None until the first ``take_due`` after the entry was added."""
+
+
 class DeletionQueue:
-    """Directories of deleted partitions and files of deleted segments, with the times when they are removed."""
+    """Directories of deleted partitions and files of deleted segments, with the times when they are removed.
+
+    Delays count on the monotonic clock, from the first ``take_due`` on. A wall clock that jumps neither shortens them
+    nor keeps deleted files for as long as it jumped.
+    """
 
     def __init__(self) -> None:
-        self._trees: list[tuple[int, str]] = []
-        self._files: list[tuple[int, tuple[str, ...]]] = []
+        self._trees: list[_Entry] = []
+        self._files: list[_Entry] = []
 
-    def add_tree(self, due_ms: int, path: str) -> None:
+    def add_tree(self, delay_ms: int, path: str) -> None:
         """Queues the directory of a deleted partition."""
-        self._trees.append((due_ms, path))
+        self._trees.append(_Entry((path,), delay_ms))
 
-    def add_files(self, due_ms: int, paths: tuple[str, ...]) -> None:
+    def add_files(self, delay_ms: int, paths: tuple[str, ...]) -> None:
         """Queues the files of a deleted segment."""
-        self._files.append((due_ms, paths))
+        self._files.append(_Entry(paths, delay_ms))
 
-    def take_due(self, now_ms: int) -> list[str]:
+    def take_due(self, monotonic_ms: float) -> list[str]:
         """Removes from the queue the paths that are due, directories first, and returns them."""
-        files = [paths for due, paths in self._files if due <= now_ms]
-        trees = [path for due, path in self._trees if due <= now_ms]
-        self._files = [(due, paths) for due, paths in self._files if due > now_ms]
-        self._trees = [(due, path) for due, path in self._trees if due > now_ms]
-        return [*trees, *(path for paths in files for path in paths)]
+        due: list[str] = []
+        for entries in (self._trees, self._files):
+            for entry in entries:
+                if entry.due_ms is None:
+                    entry.due_ms = monotonic_ms + entry.delay_ms
+                if entry.due_ms <= monotonic_ms:
+                    due += entry.paths
+            entries[:] = [entry for entry in entries if entry.due_ms is None or entry.due_ms > monotonic_ms]
+        return due
 
-    def hasten(self, directory: str, now_ms: int) -> None:
+    def hasten(self, directory: str) -> None:
         """Makes all entries of a log directory due, because it is nearly full."""
         prefix = directory + "/"
-        self._trees = [(min(due, now_ms) if path.startswith(prefix) else due, path) for due, path in self._trees]
-        self._files = [(min(due, now_ms) if paths[0].startswith(prefix) else due, paths) for due, paths in self._files]
+        for entry in (*self._trees, *self._files):
+            if entry.paths[0].startswith(prefix):
+                entry.delay_ms, entry.due_ms = 0, None
 
     def forget_directory(self, directory: str) -> None:
         """Drops all entries of a log directory that went offline."""
         prefix = directory + "/"
-        self._trees = [(due, path) for due, path in self._trees if not path.startswith(prefix)]
-        self._files = [(due, paths) for due, paths in self._files if not paths[0].startswith(prefix)]
+        self._trees = [entry for entry in self._trees if not entry.paths[0].startswith(prefix)]
+        self._files = [entry for entry in self._files if not entry.paths[0].startswith(prefix)]

@@ -232,9 +232,9 @@ class LogManager:
         """Returns the log of a partition, or creates it; see ``LogStore.get_or_create``."""
         return self._store.get_or_create(topic_partition, topic_id=topic_id, now_ms=now_ms, directory=directory)
 
-    def delete(self, topic_partition: TopicPartition, now_ms: int) -> bool:
+    def delete(self, topic_partition: TopicPartition) -> bool:
         """Deletes a partition's log and its future one; see ``LogStore.delete``."""
-        return self._store.delete(topic_partition, now_ms)
+        return self._store.delete(topic_partition)
 
     def alter_replica_log_dir(self, topic_partition: TopicPartition, path: str, now_ms: int) -> PartitionLog | None:
         """Begins to move a replica to another directory; see ``ReplicaMover.alter_replica_log_dir``."""
@@ -244,9 +244,9 @@ class LogManager:
         """Copies a piece to the future log; see ``ReplicaMover.copy_to_future``."""
         return self._mover.copy_to_future(topic_partition, now_ms, max_bytes)
 
-    def replace_current_with_future(self, topic_partition: TopicPartition, now_ms: int) -> PartitionLog:
+    def replace_current_with_future(self, topic_partition: TopicPartition) -> PartitionLog:
         """Makes the future log the current one; see ``ReplicaMover.replace_current_with_future``."""
-        return self._mover.replace_current_with_future(topic_partition, now_ms)
+        return self._mover.replace_current_with_future(topic_partition)
 
     def promote_future(self, topic_partition: TopicPartition) -> PartitionLog:
         """Makes the future log of a lost current one the current one; see ``ReplicaMover.promote_future``."""
@@ -254,9 +254,9 @@ class LogManager:
 
     # Regular work ----------------------------------------------------------------------------------------------------
 
-    def tick(self, now_ms: int) -> list[Work]:
+    def tick(self, now_ms: int, monotonic_ms: float) -> list[Work]:
         """Does regular work that is due, or returns it; see ``Housekeeping.tick``."""
-        return self._housekeeping.tick(now_ms)
+        return self._housekeeping.tick(now_ms, monotonic_ms)
 
     def next_tick_ms(self, now_ms: int) -> int:
         """Returns when to call ``tick`` again; see ``Housekeeping.next_tick_ms``."""

@@ -55,7 +55,7 @@ class ReplicaMover:
             if future.parent_directory == path:
                 return future
             del self._table.future[topic_partition]
-            self._store.discard(future, now_ms)
+            self._store.discard(future)
         if log.parent_directory == path:
             return None
         topic_id = log.topic_id or self._store.new_id()
@@ -107,7 +107,7 @@ class ReplicaMover:
             future.append_as_follower(memoryview(piece), now_ms=now_ms)
         return future.log_end_offset >= current.log_end_offset
 
-    def replace_current_with_future(self, topic_partition: TopicPartition, now_ms: int) -> PartitionLog:
+    def replace_current_with_future(self, topic_partition: TopicPartition) -> PartitionLog:
         """Makes the future log, which has caught up, the current one; deletes the old one.
 
         Raises:
@@ -126,7 +126,7 @@ class ReplicaMover:
         del self._table.future[topic_partition]
         self._table.current[topic_partition] = future
         self._store.cleaner.forget(topic_partition)
-        self._store.discard(current, now_ms)
+        self._store.discard(current)
         return future
 
     def promote_future(self, topic_partition: TopicPartition) -> PartitionLog:

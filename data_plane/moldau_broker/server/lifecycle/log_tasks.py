@@ -130,9 +130,10 @@ class LogTasks:
         limiters: dict[str, trio.CapacityLimiter] = {}
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.watch_disks, logs)
+            clock = self._environment.clock
             while True:
                 await trio.sleep(TICK_MS / 1000)
-                for work in logs.tick(self._environment.clock.wall_ms()):
+                for work in logs.tick(clock.wall_ms(), clock.monotonic_ms()):
                     limiter = limiters.setdefault(work.directory, trio.CapacityLimiter(WORK_PER_DIRECTORY_MAX))
                     nursery.start_soon(self.offload, work, limiter)
 

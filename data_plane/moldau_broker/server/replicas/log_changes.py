@@ -163,7 +163,7 @@ class LogChanges:
             self.before_deletions()
             self._ended_since = False
         try:
-            if change.deletes and self._logs.delete(key, self._clock.wall_ms()):
+            if change.deletes and self._logs.delete(key):
                 self._logger.info("replica-deleted", partition=key)
         except LogStorageError as error:
             self._owner.directory_failed(error)

@@ -163,7 +163,7 @@ def _take_over(context: BrokerContext, key: TopicPartition, logger: EventLogger)
     """
     partition = context.replicas.partitions.get(key)
     try:
-        log = context.logs.replace_current_with_future(key, context.environment.clock.wall_ms())
+        log = context.logs.replace_current_with_future(key)
     finally:
         present = context.logs.get(key)
         if partition is not None and present is not None:

@@ -73,7 +73,7 @@ def test_no_deleted_key_comes_back_behind_a_cut(change, runs: str) -> None:
 def test_the_checkpoint_forgets_deleted_topics() -> None:
     """The names of all compacted topics that there ever were stayed in the file and in memory."""
     lab = cleaned()
-    lab.manager.delete(PARTITION, lab.now)
+    lab.manager.delete(PARTITION)
     other = TopicPartition("other", 0)
     lab.log = lab.create(other)
     fill_past_the_old_end(lab)
@@ -127,7 +127,7 @@ def test_a_slow_move_misses_no_tombstone_and_no_marker(written: str) -> None:
     clean_twice(lab)
     while not lab.manager.copy_to_future(PARTITION, lab.now):
         pass
-    lab.log = lab.manager.replace_current_with_future(PARTITION, lab.now)
+    lab.log = lab.manager.replace_current_with_future(PARTITION)
     lab.log.update_high_watermark(lab.log.log_end_offset)
     assert lab.log.last_stable_offset == lab.log.log_end_offset
     assert lab.committed().get(b"gone") is None
@@ -154,7 +154,7 @@ def test_a_moved_log_knows_where_its_cleaned_epochs_began() -> None:
     lab.manager.alter_replica_log_dir(PARTITION, "/d2", lab.now)
     while not lab.manager.copy_to_future(PARTITION, lab.now):
         pass
-    lab.log = lab.manager.replace_current_with_future(PARTITION, lab.now)
+    lab.log = lab.manager.replace_current_with_future(PARTITION)
     assert [lab.log.end_offset_for_epoch(epoch) for epoch in (1, 2, 3)] == ends
     lab.restart(power_lost=False)
     assert [lab.log.end_offset_for_epoch(epoch) for epoch in (1, 2, 3)] == ends

@@ -403,7 +403,7 @@ def test_a_log_in_place_of_a_damaged_one_is_cleaned() -> None:
     lab.machine.virtual_disk.flip_bit(lab.log.segments[0].path(".log"), 70, 1)
     lab.clean()
     assert list(lab.manager.cleaner.uncleanable) == [PARTITION]
-    assert lab.manager.delete(PARTITION, lab.now)
+    assert lab.manager.delete(PARTITION)
     log = lab.create(PARTITION)
     for _ in range(3):
         lab.put(b"k", b"v", log)
@@ -432,7 +432,7 @@ def test_a_log_that_changes_meanwhile_is_not_harmed() -> None:
         elif change == "drop":
             log.storage.drop_oldest(1)
         else:
-            lab.manager.delete(PARTITION, lab.now)
+            lab.manager.delete(PARTITION)
         before = [segment.base_offset for segment in log.segments]
         assert not cleaning.swap()
         assert cleaning.done

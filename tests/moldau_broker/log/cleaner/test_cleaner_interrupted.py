@@ -51,7 +51,7 @@ def opened():
 
 
 def delete(manager) -> None:
-    assert manager.delete(A, START_MS)
+    assert manager.delete(A)
 
 
 def make_again(manager) -> None:
@@ -73,7 +73,7 @@ def move(manager) -> None:
     manager.alter_replica_log_dir(A, "/d2", START_MS)
     while not manager.copy_to_future(A, START_MS):
         pass
-    manager.replace_current_with_future(A, START_MS)
+    manager.replace_current_with_future(A)
 
 
 WAYS = [delete, make_again, take_over, set_aside, move]

@@ -300,7 +300,7 @@ def test_a_deleted_key_of_a_new_topic_stays_deleted(former: int, is_checkpointed
     assert lab.clean() > 0
     if is_checkpointed:
         lab.tick()
-    assert lab.manager.delete(PARTITION, lab.now)
+    assert lab.manager.delete(PARTITION)
     lab.log = lab.manager.get_or_create(PARTITION, topic_id=UUID(int=2), now_ms=lab.now)
     lab.put(b"gone", b"secret")
     lab.put(b"gone", None)
@@ -339,7 +339,7 @@ def test_a_deleted_key_of_a_moved_log_stays_deleted() -> None:
     step.complete()
     assert lab.clean() > 0, "the cleaning goes on"
     copy()
-    lab.log = lab.manager.replace_current_with_future(PARTITION, lab.now)
+    lab.log = lab.manager.replace_current_with_future(PARTITION)
     assert lab.committed()[b"gone"] is None
     for _ in range(3):
         for number in range(40):

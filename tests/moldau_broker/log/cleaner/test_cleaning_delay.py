@@ -22,7 +22,7 @@ def run(lab: Lab, seconds: int) -> list[str]:
     names = []
     end = lab.now + seconds * 1000
     while lab.now < end:
-        works = lab.manager.tick(lab.now)
+        works = lab.manager.tick(lab.now, lab.now)
         while works:
             names += [work.name for work in works]
             for work in works:

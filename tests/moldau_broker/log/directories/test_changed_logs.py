@@ -57,14 +57,14 @@ def change(manager: LogManager, drawn: random.Random, now: int) -> None:
     elif kind == 9:
         log.truncate_fully_and_start_at(log.log_end_offset + 5, now)
     elif kind == 10:
-        manager.delete(partition, now)
+        manager.delete(partition)
     elif manager.future_logs.get(partition) is None:
         other = "/d2" if log.parent_directory == "/d1" else "/d1"
         manager.alter_replica_log_dir(partition, other, now)
     else:
         while not manager.copy_to_future(partition, now):
             pass
-        manager.replace_current_with_future(partition, now)
+        manager.replace_current_with_future(partition)
 
 
 def check(manager: LogManager) -> None:
@@ -125,7 +125,7 @@ def bytecodes(manager: LogManager, now: int, seconds: int) -> int:
     sys.settrace(trace)
     try:
         for second in range(seconds):
-            for work in manager.tick(now + 1_000 * second):
+            for work in manager.tick(now + 1_000 * second, now + 1_000 * second):
                 raise AssertionError(work.name)
     finally:
         sys.settrace(former)
@@ -223,7 +223,7 @@ def test_each_watermark_alone_is_a_change(moves: str) -> None:
 def test_a_write_that_became_void_is_repeated() -> None:
     manager, logs, now = resting(2)
     put(logs[0], now=now)
-    works = [work for second in range(6) for work in manager.tick(now + 1_000 * second)]
+    works = [work for second in range(6) for work in manager.tick(now + 1_000 * second, now + 1_000 * second)]
     (work,) = (work for work in works if "replication-offset" in work.name)
     work.run()
     for directory in manager.directories:

@@ -27,9 +27,9 @@ def test_a_checkpoint_in_flight_is_none_of_the_next_log(name: str) -> None:
         put(log, b"old")
     log.flush()
     log.delete_records(7)
-    (work,) = [work for work in manager.tick(START_MS + 6000) if work.name.endswith(name)]
+    (work,) = [work for work in manager.tick(START_MS + 6000, START_MS + 6000) if work.name.endswith(name)]
     work.run()
-    assert manager.delete(A, START_MS + 6000)
+    assert manager.delete(A)
     new = create(manager)
     put(new, b"new")
     work.complete()

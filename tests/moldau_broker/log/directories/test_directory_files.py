@@ -60,7 +60,7 @@ def look_after(manager: LogManager, now_ms: int) -> int:
     idle = 0
     for _ in range(200):
         now_ms += 6000
-        works = manager.tick(now_ms)
+        works = manager.tick(now_ms, now_ms)
         for work in works:
             run_work(work)
         idle = 0 if any(work.name.startswith("clean") for work in works) else idle + 1

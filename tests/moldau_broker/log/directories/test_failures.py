@@ -70,7 +70,7 @@ def test_a_checkpoint_without_a_descriptor_is_written_later(monkeypatch: pytest.
     before = read_offsets(machine.disk, path)
     with monkeypatch.context() as patch:
         patch.setattr("moldau_broker.log.directories.directory.write_temporary", short)
-        for work in manager.tick(START_MS + 10_000):
+        for work in manager.tick(START_MS + 10_000, START_MS + 10_000):
             with pytest.raises(OSError, match="Too many open files") as caught:
                 work.run()
             work.failed(caught.value)
@@ -134,7 +134,7 @@ def test_a_log_restarted_at_an_offset_is_remembered_at_once() -> None:
     for _ in range(5):
         put(log)
     log.flush()
-    for work in manager.tick(START_MS + 10_000):
+    for work in manager.tick(START_MS + 10_000, START_MS + 10_000):
         run_work(work)
     log.truncate_fully_and_start_at(3, START_MS)
     for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint", "log-start-offset-checkpoint"):
@@ -147,15 +147,16 @@ def test_deletions_of_a_full_directory_are_due_at_once() -> None:
         queue.add_tree(500, f"{directory}/tree")
         queue.add_files(100, (f"{directory}/early.log", f"{directory}/early.index"))
         queue.add_files(900, (f"{directory}/late.log",))
-    queue.hasten("/d1", 200)
-    assert queue.take_due(99) == []
-    assert queue.take_due(100) == ["/d1/early.log", "/d1/early.index", "/d10/early.log", "/d10/early.index"]
-    assert queue.take_due(200) == ["/d1/tree", "/d1/late.log"]
-    assert queue.take_due(900) == ["/d10/tree", "/d10/late.log"]
-    queue.add_files(1, ("/d1/x.log",))
-    queue.add_files(2, ("/d10/x.log",))
+    assert queue.take_due(1000) == []
+    assert queue.take_due(1099) == []
+    assert queue.take_due(1100) == ["/d1/early.log", "/d1/early.index", "/d10/early.log", "/d10/early.index"]
+    queue.hasten("/d1")
+    assert queue.take_due(1200) == ["/d1/tree", "/d1/late.log"]
+    assert queue.take_due(1900) == ["/d10/tree", "/d10/late.log"]
+    queue.add_files(0, ("/d1/x.log",))
+    queue.add_files(0, ("/d10/x.log",))
     queue.forget_directory("/d1")
-    assert queue.take_due(5) == ["/d10/x.log"]
+    assert queue.take_due(2000) == ["/d10/x.log"]
 
 
 def test_a_future_log_leaves_the_offsets_of_the_other_alone() -> None:

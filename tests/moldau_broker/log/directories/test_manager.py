@@ -181,7 +181,7 @@ def test_moving_a_replica_to_another_directory() -> None:
             assert lag.is_future
             assert lag.offset_lag == log.log_end_offset - future.log_end_offset
     assert steps > 5
-    moved = manager.replace_current_with_future(A, START_MS)
+    moved = manager.replace_current_with_future(A)
     assert manager.logs == {A: moved}
     assert (moved.parent_directory, moved.storage.is_future, moved.log_start_offset) == ("/d2", False, 7)
     assert len(all_rows(moved)) == 44
@@ -221,7 +221,7 @@ def test_a_move_that_was_interrupted_goes_on_after_a_restart() -> None:
     assert 0 < again.future_logs[A].log_end_offset < 30
     while not again.copy_to_future(A, START_MS):
         pass
-    assert len(all_rows(again.replace_current_with_future(A, START_MS))) == 30
+    assert len(all_rows(again.replace_current_with_future(A))) == 30
 
 
 # Creating and deleting
@@ -238,14 +238,15 @@ def test_deleting_and_creating_again() -> None:
     tick(manager, START_MS + 6000)
     assert decode_offsets("", read_file(machine.disk, "/d1/recovery-point-offset-checkpoint"))[A] == 30
     piece = log.read(3, max_bytes=500, upper_bound_offset=30).ranges[0]
-    assert manager.delete(A, START_MS + 6000)
-    assert not manager.delete(A, START_MS + 6000)
+    assert manager.delete(A)
+    assert not manager.delete(A)
     assert manager.get(A) is None
     with pytest.raises(LogStorageError):
         put(log)
     new = create(manager)
     assert (new.log_end_offset, new.high_watermark, new.recovery_point) == (0, 0, 0)
     put(new, b"new")
+    tick(manager, START_MS + 7000)
     tick(manager, START_MS + 9000)
     assert not [path for path in machine.virtual_disk.files("/") if "-delete" in path]
     assert len(piece.file.read(piece.position, piece.count)) == piece.count
@@ -299,7 +300,7 @@ def test_a_checkpoint_in_flight_keeps_a_lowered_recovery_point(on_disk: int) -> 
     for _ in range(10):
         put(log)
     log.flush()
-    works = [work for work in manager.tick(START_MS + 6000) if "recovery-point" in work.name]
+    works = [work for work in manager.tick(START_MS + 6000, START_MS + 6000) if "recovery-point" in work.name]
     assert works
     works[0].run()
     log.update_high_watermark(0)

@@ -38,7 +38,7 @@ def test_a_moved_log_records_leader_epochs_in_its_new_place() -> None:
     manager.alter_replica_log_dir(A, "/d2", START_MS)
     while not manager.copy_to_future(A, START_MS):
         pass
-    moved = manager.replace_current_with_future(A, START_MS)
+    moved = manager.replace_current_with_future(A)
     moved.begin_leader_epoch(4)
     put(moved, b"b", 4)
     manager.close()
@@ -60,7 +60,7 @@ def test_a_moved_log_keeps_a_leader_epoch_without_records(records: int) -> None:
     manager.alter_replica_log_dir(A, "/d2", START_MS)
     while not manager.copy_to_future(A, START_MS):
         pass
-    moved = manager.replace_current_with_future(A, START_MS)
+    moved = manager.replace_current_with_future(A)
     assert moved.latest_epoch == 5
     assert moved.end_offset_for_epoch(4) == log.end_offset_for_epoch(4)
 
@@ -82,7 +82,7 @@ def moved_after_deletion(manager: LogManager) -> PartitionLog:
     put(log, b"later", 1)
     manager.alter_replica_log_dir(A, "/d2", START_MS)
     assert manager.copy_to_future(A, START_MS)
-    return manager.replace_current_with_future(A, START_MS)
+    return manager.replace_current_with_future(A)
 
 
 @pytest.mark.parametrize("end", ["none", "stop", "kill"])
@@ -146,7 +146,7 @@ def test_a_move_changes_no_answer_to_a_producer(deleted: bool, forgotten: bool) 
                 manager.alter_replica_log_dir(A, "/d2", START_MS)
                 while not manager.copy_to_future(A, START_MS):
                     pass
-                log = manager.replace_current_with_future(A, START_MS)
+                log = manager.replace_current_with_future(A)
             answers.append(taken(log, producer_id, sequence))
         assert answers[0] == answers[1], f"producer {producer_id}, sequence {sequence}"
 
@@ -165,7 +165,7 @@ def test_a_moved_log_knows_that_an_epoch_begins_with_0(sequence: int, moves: boo
         manager.alter_replica_log_dir(A, "/d2", START_MS)
         while not manager.copy_to_future(A, START_MS):
             pass
-        log = manager.replace_current_with_future(A, START_MS)
+        log = manager.replace_current_with_future(A)
     answer = (2, False) if sequence == 0 else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert taken(log, 7, sequence, epoch=1) == answer
 
@@ -181,7 +181,7 @@ def test_a_moved_log_serves_readers_and_keeps_its_start_offset() -> None:
         pass
     log.update_high_watermark(2)
     log.increment_log_start_offset(1)
-    moved = manager.replace_current_with_future(A, START_MS)
+    moved = manager.replace_current_with_future(A)
     assert (moved.log_start_offset, moved.high_watermark, moved.log_end_offset) == (1, 2, 3)
 
 
@@ -242,7 +242,7 @@ def test_a_future_log_drops_epochs_unknown_to_the_current_log() -> None:
         put(log, b"new %d" % number, 6)
     assert manager.copy_to_future(A, START_MS)
     assert [row.value for row in all_rows(future)] == [b"shared", b"new 0", b"new 1", b"new 2", b"new 3"]
-    assert manager.replace_current_with_future(A, START_MS).latest_epoch == 6
+    assert manager.replace_current_with_future(A).latest_epoch == 6
 
 
 def test_a_future_log_ends_where_its_epochs_part() -> None:
@@ -306,7 +306,7 @@ def test_a_future_log_starts_over_with_its_current_log(records: int, copied: boo
         put(log, b"new", 3)
     while not manager.copy_to_future(A, START_MS):
         pass
-    moved = manager.replace_current_with_future(A, START_MS)
+    moved = manager.replace_current_with_future(A)
     assert (moved.log_start_offset, moved.log_end_offset) == (2, 2 + records)
     assert [row.value for row in all_rows(moved)] == [b"new"] * records
 
@@ -327,7 +327,7 @@ def test_a_log_that_comes_back_brings_no_old_checkpoints() -> None:
         assert future is not None
         while not manager.copy_to_future(A, START_MS):
             pass
-        log = manager.replace_current_with_future(A, START_MS)
+        log = manager.replace_current_with_future(A)
         log.truncate_to(2)
     assert A not in manager.directories[0].recovery_points.offsets
     for _ in range(6):
@@ -362,7 +362,7 @@ def test_a_log_begins_where_it_was_asked_for_once() -> None:
         assert caught.value.code == ErrorCode.REPLICA_NOT_AVAILABLE
         manager.cordons.follow(cordoned)
         assert create(manager).parent_directory == expected
-        assert manager.delete(A, START_MS)
+        assert manager.delete(A)
         manager.cordons.follow(())
         assert create(manager).parent_directory == "/d1"
 
@@ -434,7 +434,7 @@ def test_a_new_log_ends_the_move_of_its_predecessor() -> None:
     # A move asked for again goes all the way, also back to where the first log was.
     assert again.alter_replica_log_dir(A, "/d1", START_MS) is not None
     assert again.copy_to_future(A, START_MS)
-    assert again.replace_current_with_future(A, START_MS).parent_directory == "/d1"
+    assert again.replace_current_with_future(A).parent_directory == "/d1"
     assert again.online_directories == ["/d1", "/d2"]
 
 
@@ -459,7 +459,7 @@ def test_a_future_log_of_a_former_topic_stays_separate() -> None:
     machine = VirtualMachine(1)
     manager = begin_a_move(machine, records=4)
     manager.fail_directory("/d2", OSError("gone"))
-    assert manager.delete(A, START_MS)
+    assert manager.delete(A)
     new = manager.get_or_create(A, topic_id=uuid.UUID(int=77), now_ms=START_MS, directory="/d1")
     for number in range(6):
         put(new, b"new %d" % number, 1)

@@ -198,7 +198,7 @@ def test_a_moved_log_is_the_log_that_it_was(seed: int) -> None:
     history.log.update_high_watermark(history.log.log_end_offset)  # a start forgets which markers it was below
     before = seen(history.log)
     source = history.log.parent_directory
-    moved = history.manager.replace_current_with_future(A, history.now)
+    moved = history.manager.replace_current_with_future(A)
     assert moved.parent_directory != source
     after = seen(moved)
     assert {key: after[key] for key in before} == before

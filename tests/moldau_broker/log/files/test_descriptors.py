@@ -73,7 +73,7 @@ class Machine:
 
     def tick(self) -> None:
         self.now += 1000
-        for work in self.manager.tick(self.now):
+        for work in self.manager.tick(self.now, self.now):
             run_work(work)
 
     def take_all_but(self, count: int) -> None:
@@ -149,7 +149,7 @@ def test_the_bound_on_open_files_holds_partitions_back() -> None:
     assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
     assert machine.budget.connections_max(machine.manager.files.kept) >= LIMIT // 4 - 4
     for number in range(10):
-        machine.manager.delete(TopicPartition("topic", number), machine.now)
+        machine.manager.delete(TopicPartition("topic", number))
     assert machine.log(LIMIT).log_end_offset == 0
 
 
@@ -179,7 +179,7 @@ def test_all_logs_that_were_created_can_be_opened_again(batches: int, clean: boo
         machine.create_until_refused(created)
     assert len(machine.manager.logs) <= created + 1
     for number in range(10):
-        machine.manager.delete(TopicPartition("topic", number), machine.now)
+        machine.manager.delete(TopicPartition("topic", number))
     assert machine.log(LIMIT).log_end_offset == 0
 
 
@@ -228,7 +228,7 @@ def refusals(machine: Machine, operation) -> int:
             raise
         refused += 1
     machine.now += 70_000
-    for work in machine.manager.tick(machine.now):
+    for work in machine.manager.tick(machine.now, machine.now):
         try:
             run_work(work)
         except OSError as error:

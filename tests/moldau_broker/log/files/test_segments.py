@@ -68,7 +68,7 @@ def test_roll_by_time() -> None:
     assert put(log, now=START_MS + 900, timestamp=START_MS + 1001).rolled
     assert not put(log, now=START_MS + 900, timestamp=START_MS + 1001).rolled
     log.update_high_watermark(log.log_end_offset)
-    for work in manager.tick(START_MS + 60_000):
+    for work in manager.tick(START_MS + 60_000, START_MS + 60_000):
         run_work(work)
     assert (log.storage.segments.count, log.storage.segments.active.size) == (3, 0)
 

@@ -117,7 +117,7 @@ def test_a_checkpoint_in_flight_does_not_undo_a_truncation() -> None:
     put(log, 1, count=5)
     put(log, 1, count=5)
     log.flush()
-    works = [work for work in manager.tick(START_MS + 6000) if "recovery-point" in work.name]
+    works = [work for work in manager.tick(START_MS + 6000, START_MS + 6000) if "recovery-point" in work.name]
     assert len(works) == 1
     works[0].run()
     log.truncate_to(5)
@@ -133,7 +133,7 @@ def test_a_flush_of_a_deleted_log_spares_its_successor() -> None:
     old = create(manager)
     put(old, 8)
     work = old.flush_work()
-    manager.delete(A, START_MS)
+    manager.delete(A)
     new = create(manager)
     run_work(work)
     assert not machine.disk.exists(f"{new.directory}/leader-epoch-checkpoint")

@@ -101,14 +101,14 @@ def test_periodic_flushes_and_syncs_for_answers_take_turns() -> None:
     """The periodic flush and a sync for an answer do not run at the same time."""
     _, manager, log = opened()
     put(log)
-    works = [work for work in manager.tick(START_MS) if work.name.startswith("flush")]
+    works = [work for work in manager.tick(START_MS, START_MS) if work.name.startswith("flush")]
     assert len(works) == 1
     assert manager.flush_work(log) is None
     run_work(works[0])
     assert log.is_settled
     put(log)
     work = manager.flush_work(log)
-    assert not [other for other in manager.tick(START_MS + 1000) if other.name.startswith("flush")]
+    assert not [other for other in manager.tick(START_MS + 1000, START_MS + 1000) if other.name.startswith("flush")]
     run_work(work)
     assert log.is_settled
 
@@ -232,7 +232,7 @@ def test_a_log_may_be_deleted_during_its_sync() -> None:
     heard = []
     manager.flush_listener = heard.append
     work = manager.flush_work(log)
-    manager.delete(A, START_MS)
+    manager.delete(A)
     run_work(work)
     again = create(manager)
     put(again)
@@ -279,6 +279,6 @@ def test_a_failed_sync_of_a_moved_log_wakes_its_waits() -> None:
     manager.flush_listener = heard.append
     work = manager.flush_work(log)
     assert work is not None
-    manager.delete(A, START_MS)
+    manager.delete(A)
     work.failed(OSError("its files are closed"))
     assert (heard, manager.offline_directories) == ([A], [])

@@ -93,7 +93,7 @@ def test_a_log_that_begins_inside_a_batch_can_be_moved() -> None:
     manager.alter_replica_log_dir(A, "/d2", START_MS)
     while not manager.copy_to_future(A, START_MS, max_bytes=1):
         pass
-    moved = manager.replace_current_with_future(A, START_MS)
+    moved = manager.replace_current_with_future(A)
     assert moved.parent_directory == "/d2"
     assert_same(moved, leader)
 

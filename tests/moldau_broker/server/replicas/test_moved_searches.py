@@ -49,5 +49,5 @@ def test_a_search_goes_on_in_the_moved_log(timestamp_ms: int) -> None:
     partition = Partition(A, uuid.UUID(int=1), log, cast("Any", None))
     search = partition.search_timestamp(timestamp_ms)
     assert next(search) is None
-    partition.log = manager.replace_current_with_future(A, START_MS)
+    partition.log = manager.replace_current_with_future(A)
     assert outcome(search) == TimestampOffset(timestamp_ms=START_MS + SEGMENTS - 1, offset=SEGMENTS - 1, leader_epoch=1)

@@ -80,7 +80,7 @@ class Story:
             self.directories.move_changed(A)
         elif A in self.logs.future_logs and self.directories.may_take_over(A):
             self.logs.copy_to_future(A, START_MS, 1 << 20)
-            self.logs.replace_current_with_future(A, START_MS)
+            self.logs.replace_current_with_future(A)
             self.directories.move_changed(A)
 
     def places(self) -> set[UUID | None]:
