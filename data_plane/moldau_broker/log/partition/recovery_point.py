@@ -68,7 +68,7 @@ class Flush:
         self._sync_parent = not point.parent_durable
         self._snapshots = log.snapshots.take_unsynced()
         self._write_epochs = log.epochs.prepare_write()
-        point.unflushed_since_ms = None
+        self._since_ms, point.unflushed_since_ms = point.unflushed_since_ms, None
 
     def run(self) -> None:
         """Syncs; blocks.
@@ -108,11 +108,11 @@ class Flush:
     def complete(self) -> bool:
         """Moves the recovery point after ``run``; returns False if the flush was void."""
         log, point = self._log, self._log.recovery
-        if self._directory != log.directory:
-            return False  # the names of another directory were synced
-        if self._sync_names:
+        has_moved = self._directory != log.directory  # then the names of another directory were synced
+        if self._sync_names and not has_moved:
             point.names_synced(self._names)
-        if self._generation != log.segments.generation or log.failed:
+        if has_moved or self._generation != log.segments.generation or log.failed:
+            self._keep_deadline()
             return False
         point.parent_durable = True
         point.offset = max(point.offset, self._offset)
@@ -128,3 +128,9 @@ class Flush:
             return
         # A file or directory could not be opened: nothing has changed, and the next flush tries again.
         self._log.snapshots.not_synced(self._snapshots)
+        self._keep_deadline()
+
+    def _keep_deadline(self) -> None:
+        """Leaves records that are not durable as old as they were, so that ``flush.ms`` does not begin again."""
+        if self._since_ms is not None:
+            self._log.recovery.unflushed_since_ms = self._since_ms

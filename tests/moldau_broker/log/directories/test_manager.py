@@ -288,6 +288,23 @@ def test_flush_messages_and_flush_ms() -> None:
         assert open_manager(machine, ["/d1"], **log_config).logs[A].log_end_offset >= expected
 
 
+def test_a_truncation_during_a_flush_does_not_put_off_the_next() -> None:
+    """The flush is void, and the records below the cut are as old as before; ``flush.ms`` began again for them."""
+    manager = open_manager(VirtualMachine(1), ["/d1"], flush_ms=3000, segment_bytes=100_000)
+    log = create(manager)
+    for _ in range(10):
+        put(log)
+    tick(manager, START_MS)
+    (flush,) = [work for work in manager.tick(START_MS + 3000, START_MS + 3000) if work.name.startswith("flush")]
+    flush.run()
+    log.update_high_watermark(0)
+    log.truncate_to(4)
+    flush.complete()
+    assert log.recovery_point == 0
+    tick(manager, START_MS + 4000)
+    assert log.recovery_point == 4
+
+
 @pytest.mark.parametrize("on_disk", [0, 10])
 def test_a_checkpoint_in_flight_keeps_a_lowered_recovery_point(on_disk: int) -> None:
     """The recovery point on disk stays at or below a truncation, though an older value was being written.

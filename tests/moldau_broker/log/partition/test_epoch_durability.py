@@ -324,14 +324,15 @@ def test_aborted_transactions_at_the_recovery_point_stay(seed: int, later: str) 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_flush_after_a_shortage_syncs_the_names(seed: int) -> None:
-    """A flush that found no free descriptor has not synced the directory, so the next one must."""
+    """A flush that found no free descriptor has not synced the directory, so the next one must, and soon."""
     machine = VirtualMachine(seed)
-    manager = open_manager(machine)
+    manager = open_manager(machine, flush_ms=3000)
     log = create(manager)
     put(log, 2)
     log.flush()
     log.storage.roll(log.log_end_offset, START_MS)
     put(log, 2)
+    assert not log.storage.flush_due(START_MS)
     profile, bound = machine.virtual_disk.profile, machine.virtual_disk.profile.open_files_max
     work = log.flush_work()
     profile.open_files_max = machine.disk.open_files
@@ -339,6 +340,7 @@ def test_a_flush_after_a_shortage_syncs_the_names(seed: int) -> None:
         work.run()  # the producer snapshot cannot be opened
     work.failed(caught.value)
     profile.open_files_max = bound
+    assert log.storage.flush_due(START_MS + 3000), "flush.ms began again"
     run_work(log.flush_work())
     again = crash(machine, manager, power_lost=True)
     assert again.logs[A].log_end_offset == 2
