@@ -48,7 +48,7 @@ async def list_offsets(
         with trio.move_on_after(max(left_ms, 0) / 1000) as scope:
             await search.ask_leaders()
         if scope.cancelled_caught and left_ms > 0:
-            search.code = ErrorCode.REQUEST_TIMED_OUT
+            search.timed_out()
         if failures is None:
             for error in search.failures.values():
                 raise error
@@ -95,15 +95,20 @@ class _Search:
                 self.failures |= {each: error for each in wanted if each.topic == topic}
             else:
                 client.add_topic(topic)
-        self.code = ErrorCode.LEADER_NOT_AVAILABLE
-        """The last error that may pass."""
+        self._reasons: dict[TopicPartition, str] = {}
+        """Why the last request for a partition gave no outcome; leaders are not known for the others."""
+        self._unanswered: dict[TopicPartition, None] = {}
 
     def cause(self, missing: TopicPartition) -> str:
         """Returns why the partition has no outcome, as far as it is known."""
         info = self._client.cluster_metadata.topics.get(missing.topic)
         if info is not None and 0 < len(info.partitions) <= missing.partition:
             return f"topic {missing.topic} has partitions 0 to {len(info.partitions) - 1}"
-        return self.code.name
+        return self._reasons.get(missing, ErrorCode.LEADER_NOT_AVAILABLE.name)
+
+    def timed_out(self) -> None:
+        """Takes note that the requests of ``ask_leaders`` were given up."""
+        self._reasons.update(dict.fromkeys(self._unanswered, ErrorCode.REQUEST_TIMED_OUT.name))
 
     def missing(self) -> list[TopicPartition]:
         """Returns the partitions without an outcome."""
@@ -113,11 +118,14 @@ class _Search:
         """Asks the known leaders once; a topic that was refused since the call began fails."""
         metadata = self._client.cluster_metadata
         by_node: dict[int, list[TopicPartition]] = {}
+        self._unanswered.clear()
         for partition in self.missing():
             leader = metadata.leader(partition)
             if leader is not None:
                 by_node.setdefault(leader[0], []).append(partition)
+                self._unanswered[partition] = None
                 continue
+            self._reasons.pop(partition, None)
             try:
                 metadata.check_topic(partition.topic, self._before[partition.topic])
             except KafkaError as error:
@@ -131,17 +139,24 @@ class _Search:
             response = await self._client.request(node_id, ListOffsetsResponse, self._request(partitions))
         except TRANSPORT_ERRORS as error:
             self._client.logger.info("list-offsets-unanswered", node=node_id, error=error)
-            self.code = ErrorCode.NETWORK_EXCEPTION
+            late = isinstance(error, trio.TooSlowError)
+            self._unfinished(partitions, (ErrorCode.REQUEST_TIMED_OUT if late else ErrorCode.NETWORK_EXCEPTION).name)
             return
         except KafkaError as error:  # the leader serves no version that the request needs
             self.failures.update(dict.fromkeys(partitions, error))
             return
+        self._unfinished(partitions, f"the answer of broker {node_id} has neither an offset nor an error")
         asked = dict.fromkeys(partitions)
         for topic in response.topics:
             for answer in topic.partitions:
                 partition = TopicPartition(topic.name, answer.partition_index)
                 if partition in asked:
                     self._take(partition, ErrorCode.of(answer.error_code), answer)
+
+    def _unfinished(self, partitions: Iterable[TopicPartition], reason: str) -> None:
+        for each in partitions:
+            self._reasons[each] = reason
+            self._unanswered.pop(each, None)
 
     def _request(self, partitions: Iterable[TopicPartition]) -> ListOffsetsRequest:
         topics: dict[str, list[ListOffsetsPartition]] = {}
@@ -165,6 +180,6 @@ class _Search:
         if code is ErrorCode.NONE:
             self.found[partition] = (answer.offset, answer.timestamp)
         elif code.retriable:
-            self.code = code
+            self._reasons[partition] = code.name
         else:
             self.failures[partition] = KafkaError(code, f"{partition}: {code.message}" if self._raises else None)

@@ -284,6 +284,39 @@ def test_offsets_at_both_ends():
     simulate(scenario, {}, **{"default.api.timeout.ms": 2000})
 
 
+def test_each_missing_offset_has_its_own_reason():
+    """An offset that a broker left out was blamed on a missing leader, or on the last error of another partition."""
+
+    def answer(broker, request):
+        if broker == 2:
+            return trio.sleep_forever
+        parts = {
+            each.partition_index: lo.ListOffsetsPartitionResponse(
+                partition_index=each.partition_index, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER
+            )
+            for topic in request.topics
+            for each in topic.partitions
+        }
+        parts.pop(0)
+        return lo.ListOffsetsResponse(topics=[lo.ListOffsetsTopicResponse(name="u", partitions=list(parts.values()))])
+
+    async def scenario(cluster, admin):
+        for part, leader in zip(cluster.add_topic("u", 4), (1, 1, 2, -1), strict=True):
+            part.leader = leader
+        cluster.handlers[ApiKey.LIST_OFFSETS] = answer
+        with pytest.raises(AdminError) as caught:
+            await admin.within(3_000).list_offsets({("u", number): LATEST for number in range(4)})
+        causes = [str(error).rpartition("(")[2] for error in caught.value.failures.values()]
+        assert causes == [
+            "the answer of broker 1 has neither an offset nor an error)",
+            "NOT_LEADER_OR_FOLLOWER)",
+            "REQUEST_TIMED_OUT)",
+            "LEADER_NOT_AVAILABLE)",
+        ]
+
+    simulate(scenario, {})
+
+
 def test_offsets_of_one_partition_fail_alone():
     """One partition is refused, one has no leader that answers, and the third one's offset is known."""
 
