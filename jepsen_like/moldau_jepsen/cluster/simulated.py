@@ -25,6 +25,7 @@ from moldau.protocol.messages.create_topics import (
 from moldau.runtime.config import BROKER_CONFIG
 from moldau.runtime.net.rpc import RpcConnection
 from moldau_broker.server.lifecycle.broker import Broker
+from moldau_jepsen.cluster.full_disks import FullDisks
 from moldau_jepsen.cluster.outside import NONE_OUTSIDE, Outside
 from moldau_jepsen.cluster.secured import ADMIN, LoginNodes, anonymous_rights, login, password_of, secured_settings
 from moldau_jepsen.launcher.spec import LauncherError
@@ -81,8 +82,7 @@ class SimulatedCluster:
         self.controllers: dict[int, ControllerNode] = {}
         self.lost_logs: dict[int, None] = {}
         """Voters whose metadata log a fault has lost, until they are replaced."""
-        self.full_disks: dict[int, None] = {}
-        """Nodes whose disk was filled at some time, so that they may have ended because of it."""
+        self.full_disks = FullDisks()
         self._stops: dict[int, trio.Event] = {}
         self._kept_down: tuple[int, ...] = ()
 
@@ -151,6 +151,7 @@ class SimulatedCluster:
         if node_id in self._kept_down:
             self.world.trace.note("kept-down", self.host(node_id))
             return
+        self.full_disks.started(node_id, len(self.world.failures))
         stop = self._stops[node_id] = trio.Event()
         main = self._run_controller if node_id >= CONTROLLER_ID_FIRST else self._run_broker
         machine.start(partial(main, node_id, stop))

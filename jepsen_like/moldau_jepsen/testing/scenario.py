@@ -258,12 +258,13 @@ class SimulatedProcesses(Cluster):
     async def fill_disk(self, node_id: int) -> None:
         """See ``Cluster``."""
         machine = self._machine(node_id)
-        self.simulated.full_disks[node_id] = None
+        self.simulated.full_disks.filled(node_id, len(self.simulated.world.failures))
         machine.disk.profile.begin(Trouble(on_effect=_nothing, capacity_bytes=machine.disk.used_bytes()))
 
     async def free_disk(self, node_id: int) -> None:
         """See ``Cluster``."""
         self._machine(node_id).disk.profile.end_all()
+        self.simulated.full_disks.freed(node_id)
 
     async def wait_healthy(self, seconds: float = HEALTHY_SECONDS) -> None:
         """See ``Cluster``; the seconds are virtual.

@@ -77,16 +77,22 @@ class _Watched:
 
     def found(self) -> list[str]:
         """Returns the violations found so far."""
-        full = {self.cluster.host(node_id) for node_id in self.cluster.full_disks}
         found = [str(violation) for violation in self._judge.violations]
         found += [f"failed request: {line}" for line in self._logs.failures]
         found += [self._guard.found] if self._guard.found is not None else []
         found += [
             f"{name} ended with {place_of(error)}"
-            for name, error in self._world.failures
-            if name not in full or not all(isinstance(leaf, OSError | LogStorageError) for leaf in leaves(error))
+            for index, (name, error) in enumerate(self._world.failures)
+            if not self._is_full_disk(index, name, error)
         ]
         return found
+
+    def _is_full_disk(self, index: int, name: str, error: BaseException) -> bool:
+        """Returns whether a process may have ended because the test had filled its disk."""
+        if not all(isinstance(leaf, OSError | LogStorageError) for leaf in leaves(error)):
+            return False
+        nodes = [node_id for node_id in self.cluster.machines if self.cluster.host(node_id) == name]
+        return any(self.cluster.full_disks.explains(node_id, index) for node_id in nodes)
 
 
 def _timeline(world: World, logs: LogLines) -> list[str]:

@@ -3,6 +3,7 @@
 Method: the disk of the leader is full while records are sent; the same story runs in both worlds.
 """
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ import trio
 from moldau import Consumer, Producer
 from moldau_jepsen.launcher import LauncherUsageError
 from moldau_jepsen.testing import cluster
-from moldau_jepsen.testing.scenario import Cluster, run_on_processes, run_simulated
+from moldau_jepsen.testing.scenario import Cluster, SimulatedProcesses, run_on_processes, run_simulated
+from moldau_jepsen.testing.simulated import SimulationError
+from moldau_jepsen.world.disk.disk_profile import Trouble
 
 RECORDS = 40
 
@@ -52,6 +55,36 @@ def test_a_full_disk_loses_nothing_in_the_simulation() -> None:
 def test_a_full_disk_loses_nothing_on_processes(tmp_path: Path) -> None:
     with cluster(brokers=3, controllers=1, hostile=True, directory=tmp_path) as local:
         run_on_processes(a_full_disk, local)
+
+
+async def end_of_the_broker(cluster: SimulatedProcesses) -> None:
+    """Sends until the only broker has ended."""
+    machine = cluster.simulated.machines[1]
+    server = {"bootstrap.servers": cluster.bootstrap}
+    async with Producer(server, environment=cluster.environment) as producer:
+        await producer.send("orders", b"written late")
+        with trio.fail_after(30):
+            await machine.wait_ended()
+        await cluster.free_disk(1)
+        await cluster.wait_healthy()
+
+
+def test_a_full_disk_excuses_no_later_end() -> None:
+    """The broker ended as its disk was full, was started with room, and ended again; the run passed."""
+
+    async def scenario(cluster: Cluster) -> None:
+        assert isinstance(cluster, SimulatedProcesses)
+        await cluster.create_topic("orders", 1, replicas=1)
+        await cluster.fill_disk(1)
+        await end_of_the_broker(cluster)
+        if is_broken:
+            trouble = Trouble(on_effect=lambda: None, write_error_probability=1.0)
+            cluster.simulated.machines[1].disk.profile.begin(trouble)
+            await end_of_the_broker(cluster)
+
+    for is_broken in (False, True):
+        with pytest.raises(SimulationError, match="broker-1 ended with") if is_broken else nullcontext():
+            run_simulated(scenario, seed=1, brokers=1, controllers=1, settings={})
 
 
 async def a_wrong_node(cluster: Cluster) -> None:
