@@ -62,6 +62,19 @@ def test_a_lane_keeps_the_state_at_the_window_begin():
     assert [state for _, state, _ in lane["segments"]] == ["running", "stopped"]
 
 
+def test_notes_outlast_the_window():
+    """They are read as a story, below the picture of the last minute."""
+    timeline = started()
+    timeline.acknowledged(50, 48, 1)
+    timeline.fault(100, "You killed broker 2.")
+    document = timeline.document(10 * WINDOW_MS)
+    assert [note["text"] for note in document["notes"]] == ["You killed broker 2."]
+    assert document["writes"] == []
+    for number in range(NOTES_MAX):
+        timeline.fault(200 + number, f"{number}")
+    assert [note["text"] for note in timeline.document(10 * WINDOW_MS)["notes"]][-1] == "0"
+
+
 def test_the_story_of_a_killed_leader():
     timeline = started()
     timeline.acknowledged(100, 98, 1)

@@ -1,7 +1,8 @@
 """The timeline of a local cluster: acknowledged writes, leaders, replicas, processes. Pure.
 
 Observations go in as they are made; ``document`` returns what the page draws. A lane is one node; its state changes at
-the times of its segments. Everything older than ``WINDOW_MS`` is dropped, and each list has a bound of its own.
+the times of its segments. Writes and segments older than ``WINDOW_MS`` are dropped. Notes stay, because the page shows
+them as a story. Each list has a bound of its own.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class _Segment:
 
 
 class Timeline:
-    """The observations of a watcher in the last minute.
+    """The observations of a watcher: the last minute, and the story since it began to watch.
 
     Invariant: times never decrease within a list, and a lane's neighbouring segments differ.
     """
@@ -165,7 +166,7 @@ class Timeline:
         self._notes.append(Note(at_ms=now_ms, kind=kind, text=text))
 
     def drop_old(self, now_ms: float) -> None:
-        """Drops what is older than the window; a lane keeps the segment that reaches into it."""
+        """Drops all but notes that is older than the window; a lane keeps the segment that reaches into it."""
         begin = now_ms - WINDOW_MS
         while self._writes and self._writes[0][0] < begin:
             self._writes.popleft()
