@@ -256,6 +256,15 @@ def _happens(given: bool | None, seed: int, stream: str, probability: float) -> 
     return derive_random(seed, stream).random() < probability if given is None else given
 
 
+def plan_within(seed: int, options: RunOptions) -> list[PlannedFault]:
+    """Returns the faults of a run that begin within its time for faults.
+
+    Those of a plan for a longer run would disturb the healing and the final reads.
+    """
+    planned = planned_faults(seed, options) if options.faults is None else options.faults
+    return [fault for fault in planned if fault.begin < options.fault_seconds]
+
+
 def drawn_directories(seed: int, options: RunOptions) -> int:
     """Returns the number of log directories of each broker; of a stream of its own, so that it shifts no other draw."""
     if options.directories is not None:

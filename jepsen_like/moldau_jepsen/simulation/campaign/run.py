@@ -38,7 +38,7 @@ from moldau_jepsen.simulation.campaign.options import (
     drawn_streams,
     drawn_timed_syncs,
     drawn_transaction_level,
-    planned_faults,
+    plan_within,
 )
 from moldau_jepsen.simulation.inject.faults import FaultScope
 from moldau_jepsen.simulation.inject.injector import FaultInjector
@@ -127,8 +127,7 @@ class Run:
             replaceable=not (self.synced and self.clients.topics),  # see the replication factors of that workload
             prompt_links=self.clients.prompt_links,
         )
-        drawn = planned_faults(world.seed, options) if options.faults is None else options.faults
-        self.plan: Sequence[PlannedFault] = drawn
+        self.plan: Sequence[PlannedFault] = plan_within(world.seed, options)
         # Drawn apart, so that it shifts no other draw.
         self.core_first = drawn_core_first(world.seed) if options.core_first is None else options.core_first
         self.transaction_level = drawn_transaction_level(world.seed, options)
