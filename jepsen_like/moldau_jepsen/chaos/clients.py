@@ -265,7 +265,7 @@ class RunClients:
     @property
     def wrong(self) -> list[str]:
         """The violations that members of the share group and of the streams group saw."""
-        judged = [one for one in (self._share, self._streams) if one is not None and not one.stuck]
+        judged = [one for one in (self._share, self._streams) if one is not None]
         return [text for one in judged for _, text in one.wrong()]
 
     @property

@@ -286,6 +286,8 @@ class ShareWorkload:
             await self.drain(environment, seconds)
         except trio.TooSlowError:
             self.stuck = f"share group {self._options.group} did not come to its end within {seconds:g} s"
+            if not self.evidence:
+                self._lock_ms = 0  # the brokers' locks are not known: no member is convicted for holding a record
             return
         await self._ask_what_was_given_up(environment)
 
@@ -315,7 +317,10 @@ class ShareWorkload:
         ]
 
     def _verdict(self) -> ShareVerdict:
-        return check_share_group(self.events, delivery_count_max=DELIVERY_COUNT_MAX, lock_ms=self._lock_ms)
+        drained = self.stuck is None
+        return check_share_group(
+            self.events, delivery_count_max=DELIVERY_COUNT_MAX, lock_ms=self._lock_ms, drained=drained
+        )
 
     async def drain(self, environment: Environment, timeout_s: float) -> None:
         """Accepts whatever comes, until nothing has come for longer than the group's lock and session.

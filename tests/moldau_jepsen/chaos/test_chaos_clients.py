@@ -21,9 +21,10 @@ from moldau_jepsen.chaos.foreign import delete_topics, new_mark, with_own_names
 from moldau_jepsen.chaos.nemesis.stage import ProcessStage
 from moldau_jepsen.chaos.options import ChaosOptions, Network, once_more, possible_kinds, refuse_impossible
 from moldau_jepsen.checkers import CheckOptions, RegisterOperation
+from moldau_jepsen.checkers.group.share import Acknowledged, Acknowledgement, Delivered, Sent
 from moldau_jepsen.checkers.log.topics import TopicRead, TopicsMade, TopicWrite
 from moldau_jepsen.faults.kinds import FaultKind
-from moldau_jepsen.history import HistoryWriter, write_history
+from moldau_jepsen.history import HistoryWriter, TopicPartition, write_history
 from moldau_jepsen.launcher import LauncherUsageError, Node
 from moldau_jepsen.launcher.spec import Door
 from moldau_jepsen.workloads.pipe import PipeOptions
@@ -163,6 +164,34 @@ def test_topics_of_a_run_are_deleted_or_it_is_said_why_not() -> None:
     assert said[0] == "deleted at the end"
     assert said[1].startswith("left there: UNKNOWN_TOPIC_OR_PARTITION")
     assert said[2].startswith("left there: ")
+
+
+def test_a_read_that_does_not_end_hides_no_violation() -> None:
+    """Members saw a record change and two of them hold one, and then the cluster did not answer any more.
+
+    Whether a record was lost, and whether a lock had expired, is not known then.
+    """
+    place = (TopicPartition("share", 0), 0)
+    options = ClientOptions(workload=Workload.SHARE)
+
+    async def scenario(cluster) -> None:
+        recorder = Recorder(cluster.client_environment.clock, lambda _: None)
+        clients = RunClients(cluster.client_environment, f"b1:{BROKER_PORT}", options, recorder, None)
+        await clients.create_topics(1, {})
+        cluster.kill(1)
+        share = clients._share
+        assert share is not None
+        share.events += [Sent(place, 1), Sent((TopicPartition("share", 0), 1), 2)]
+        share.events += [Delivered(place, 1, 1, 1, 0, 1), Delivered(place, 7, 1, 2, 2, 3)]
+        share.events += [Acknowledged(place, 1, Acknowledgement.ACCEPT, 4, 5, True)]
+        await clients.final_read(1)
+        found.extend([*clients.stuck, *clients.wrong])
+
+    found: list[str] = []
+    run_cluster(scenario, **options.settings)
+    assert len(found) == 2, found
+    assert "did not come to its end" in found[0]
+    assert found[1].startswith("share-altered: ")
 
 
 def test_once_more_names_all_that_decides_the_plan(tmp_path: Path) -> None:
