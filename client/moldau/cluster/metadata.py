@@ -131,11 +131,16 @@ class ClusterMetadata:
             partitions=tuple(_merge_partition(name, new, before.get(new.partition_index)) for new in partitions),
         )
 
-    def set_leader(self, partition: TopicPartition, leader: int, epoch: int, topic_id: UUID) -> bool:
+    def set_leader(
+        self, partition: TopicPartition, leader: int, epoch: int, topic_id: UUID, *, by_name: bool = False
+    ) -> bool:
         """Takes a leader from a Produce or Fetch answer (KIP-951); returns whether it was new.
 
         ``topic_id`` is the id, at the time of the request, of the topic that it asked about. A topic that was created
         again since begins with leader epoch 0: an epoch of its predecessor would be above those of all its leaders.
+
+        ``by_name``: the request held no id, so a broker that does not know the present topic of that name yet may have
+        answered about its predecessor. The leader then counts until the next Metadata answer, whatever its epoch.
         """
         topic = self.topics.get(partition.topic)
         if topic is None or topic.topic_id != topic_id:
@@ -146,7 +151,9 @@ class ClusterMetadata:
         if epoch <= info.leader_epoch:
             return False
         partitions = list(topic.partitions)
-        partitions[partition.partition] = replace(info, leader=leader, leader_epoch=epoch)
+        partitions[partition.partition] = replace(
+            info, leader=leader, leader_epoch=info.leader_epoch if by_name else epoch
+        )
         self.topics[partition.topic] = replace(topic, partitions=tuple(partitions))
         self.version += 1
         return True

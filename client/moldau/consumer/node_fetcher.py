@@ -303,9 +303,9 @@ class NodeFetcher:
                 elif found[1] == found[0].generation:
                     leader = answer.current_leader
                     if answer.error_code and leader.leader_id >= 0:
-                        asked_id = next((each for each, topic in names.items() if topic == name), NO_TOPIC_ID)
+                        # Up to version 12 the answer holds no id, and may be about a former topic of the name.
                         client.cluster_metadata.set_leader(
-                            found[0].partition, leader.leader_id, leader.leader_epoch, asked_id
+                            found[0].partition, leader.leader_id, leader.leader_epoch, topic.topic_id
                         )
                     follows = found[0].partition in planned.from_follower
                     copies = with_records > 1

@@ -266,13 +266,15 @@ class Sender:
             for answer in topic.partition_responses:
                 batch = by_topic.get(name, {}).get(answer.index)
                 if batch is not None and missing.pop(batch, batch) is None:
-                    self._settle_answer(node_id, batch, answer)
+                    self._settle_answer(node_id, batch, answer, by_name=bool(topic.name))
         # A broker that leaves out a partition is broken or hostile; the batch is retried like one without an
         # answer.
         for batch in missing:
             self._settle(batch, ErrorCode.NETWORK_EXCEPTION)
 
-    def _settle_answer(self, node_id: int, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
+    def _settle_answer(
+        self, node_id: int, batch: ProducerBatch, answer: PartitionProduceResponse, *, by_name: bool
+    ) -> None:
         code = ErrorCode.of(answer.error_code)
         if code is ErrorCode.REQUEST_TIMED_OUT:
             # A leader that only its clients reach answers this each time, and never NOT_LEADER_OR_FOLLOWER.
@@ -280,7 +282,7 @@ class Sender:
         leader = answer.current_leader
         if leader.leader_id >= 0:
             self._client.cluster_metadata.set_leader(
-                batch.partition, leader.leader_id, leader.leader_epoch, batch.topic_id
+                batch.partition, leader.leader_id, leader.leader_epoch, batch.topic_id, by_name=by_name
             )
         message = answer.error_message
         if answer.record_errors:

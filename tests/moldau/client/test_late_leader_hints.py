@@ -85,6 +85,70 @@ def test_a_consumer_reads_the_new_topic_of_a_name():
     run_world(main, 1)
 
 
+def test_a_producer_asks_past_a_broker_that_lags_behind():
+    """The client knows the new topic, the broker does not: up to version 12 it answers about the former one.
+
+    The former leader's epoch counted, so that the client refused the leaders of the new topic until it was restarted.
+    """
+
+    async def main(world):
+        cluster = Cluster(world)
+        cluster.max_versions[ApiKey.PRODUCE] = 12
+        (part,) = cluster.add_topic("t")  # created again; broker 1 leads it in epoch 0
+
+        def of_the_former_topic(broker, request):
+            part.leader, part.epoch = 3, 1
+            if broker == 3:
+                return cluster.on_produce(broker, request)
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            leader = pr.LeaderIdAndEpoch(leader_id=2, leader_epoch=6) if broker == 1 else pr.LeaderIdAndEpoch()
+            answer = pr.PartitionProduceResponse(index=0, error_code=code, base_offset=-1, current_leader=leader)
+            return pr.ProduceResponse(responses=[pr.TopicProduceResponse(name="t", partition_responses=[answer])])
+
+        cluster.handlers[ApiKey.PRODUCE] = of_the_former_topic
+        config = {"bootstrap.servers": cluster.bootstrap, "metadata.max.age.ms": 1000}
+        async with Producer(config, environment=world.node("client").environment) as producer:
+            delivery = await producer.send("t", b"new")
+            with trio.fail_after(60):
+                await delivery
+        assert part.values() == [b"new"]
+
+    run_world(main, 1)
+
+
+def test_a_consumer_asks_past_a_broker_that_lags_behind():
+    """As above, up to version 12 of Fetch."""
+
+    async def main(world):
+        cluster = Cluster(world)
+        cluster.max_versions[ApiKey.FETCH] = 12
+        (part,) = cluster.add_topic("t")  # created again; broker 1 leads it in epoch 0
+        part.append(encode_batch([(1_000, None, b"new", ())]))
+
+        def of_the_former_topic(broker, request):
+            part.leader, part.epoch = 3, 1
+            if broker == 3:
+                return cluster.on_fetch(broker, request)
+            leader = f.LeaderIdAndEpoch(leader_id=2, leader_epoch=6) if broker == 1 else f.LeaderIdAndEpoch()
+            answer = f.PartitionData(
+                partition_index=0, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, current_leader=leader, records=b""
+            )
+            return f.FetchResponse(responses=[f.FetchableTopicResponse(topic="t", partitions=[answer])])
+
+        cluster.handlers[ApiKey.FETCH] = of_the_former_topic
+        config = {"bootstrap.servers": cluster.bootstrap, "metadata.max.age.ms": 1000}
+        async with Consumer(config, environment=world.node("client").environment) as consumer:
+            consumer.assign([T0])
+            consumer.seek(T0, 0)
+            found = []
+            with trio.move_on_after(60):
+                while not found:
+                    found = [record.value for each in await consumer.poll(500) for record in each.records]
+            assert found == [b"new"]
+
+    run_world(main, 1)
+
+
 @pytest.mark.parametrize("version", [11, 13])
 def test_a_producer_writes_to_the_new_topic_of_a_name(version):
     """Up to version 12 of Produce, requests and answers hold no topic ids."""

@@ -77,3 +77,13 @@ def test_answers_of_leaders_raise_the_epoch_only():
     assert metadata.set_leader(T0, 3, 6, FIRST)
     metadata.update(answer(1, 5))
     assert metadata.leader(T0) == (3, 6)
+
+
+def test_a_leader_of_a_named_topic_counts_for_a_while():
+    """Without an id the answer may be about a former topic, whose epochs are above those of the present one."""
+    metadata = after(answer(1, 5))
+    assert not metadata.set_leader(T0, 2, 5, FIRST, by_name=True)
+    assert metadata.set_leader(T0, 2, 9, FIRST, by_name=True)
+    assert metadata.leader(T0) == (2, 5)
+    metadata.update(answer(3, 6))
+    assert metadata.leader(T0) == (3, 6)
