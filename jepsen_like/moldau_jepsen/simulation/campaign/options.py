@@ -251,11 +251,6 @@ def planned_faults(seed: int, options: RunOptions) -> list[PlannedFault]:
     return plan_of_seed(seed, options.fault_seconds, kinds or options.kinds)
 
 
-def _happens(given: bool | None, seed: int, stream: str, probability: float) -> bool:
-    """Returns the option's value; drawn if that is None, of a stream of its own, so that it shifts no other draw."""
-    return derive_random(seed, stream).random() < probability if given is None else given
-
-
 def plan_within(seed: int, options: RunOptions) -> list[PlannedFault]:
     """Returns the faults of a run that begin within its time for faults.
 
@@ -263,6 +258,11 @@ def plan_within(seed: int, options: RunOptions) -> list[PlannedFault]:
     """
     planned = planned_faults(seed, options) if options.faults is None else options.faults
     return [fault for fault in planned if fault.begin < options.fault_seconds]
+
+
+def _happens(given: bool | None, seed: int, stream: str, probability: float) -> bool:
+    """Returns the option's value; drawn if that is None, of a stream of its own, so that it shifts no other draw."""
+    return derive_random(seed, stream).random() < probability if given is None else given
 
 
 def drawn_directories(seed: int, options: RunOptions) -> int:
