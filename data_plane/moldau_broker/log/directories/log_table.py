@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, overload
 
+from moldau_broker.log.by_topic import ByTopic
+from moldau_broker.log.values import TopicPartition
+
 if TYPE_CHECKING:
     import uuid
 
     from moldau_broker.log.partition.partition_log import PartitionLog
     from moldau_broker.log.partition.segmented_log import SegmentedLog
-    from moldau_broker.log.values import TopicPartition
 
 _Key = TypeVar("_Key")
 
@@ -42,6 +44,38 @@ class LogMap(dict[_Key, "PartitionLog"]):
         return super().pop(key, *default)
 
 
+class TopicLogs(LogMap[TopicPartition]):
+    """Logs by partition, which are also found by topic."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._by_topic: ByTopic[PartitionLog] = ByTopic()
+
+    def __setitem__(self, key: TopicPartition, log: PartitionLog) -> None:
+        super().__setitem__(key, log)
+        self._by_topic.put(key, log)
+
+    def __delitem__(self, key: TopicPartition) -> None:
+        super().__delitem__(key)
+        self._by_topic.remove(key)
+
+    @overload  # type: ignore[override]
+    def pop(self, key: TopicPartition, /) -> PartitionLog: ...
+
+    @overload
+    def pop(self, key: TopicPartition, default: None, /) -> PartitionLog | None: ...
+
+    def pop(self, key: TopicPartition, /, *default: None) -> PartitionLog | None:
+        """Removes a log and returns it, as ``dict.pop`` does."""
+        found: PartitionLog | None = super().pop(key, *default)
+        self._by_topic.remove(key)
+        return found
+
+    def of_topic(self, topic: str) -> list[PartitionLog]:
+        """Returns the logs of a topic."""
+        return self._by_topic.of(topic)
+
+
 class LogTable:
     """The loaded logs of one broker.
 
@@ -51,8 +85,8 @@ class LogTable:
     """
 
     def __init__(self) -> None:
-        self.current: LogMap[TopicPartition] = LogMap()
-        self.future: LogMap[TopicPartition] = LogMap()
+        self.current = TopicLogs()
+        self.future = TopicLogs()
         self.rivals: LogMap[tuple[TopicPartition, uuid.UUID]] = LogMap()
 
     @property

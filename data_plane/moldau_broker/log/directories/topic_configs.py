@@ -33,9 +33,8 @@ class TopicConfigs:
         """Changes the settings of a topic, also for its loaded logs."""
         self._by_topic[topic] = config
         for logs in (self._table.current, self._table.future):
-            for topic_partition, log in logs.items():
-                if topic_partition.topic == topic:
-                    log.update_config(config)
+            for log in logs.of_topic(topic):
+                log.update_config(config)
 
     def update_for(self, topic_partition: TopicPartition, config: LogConfig) -> None:
         """Changes the settings of a topic for one log that was just claimed or created.

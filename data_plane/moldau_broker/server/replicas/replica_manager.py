@@ -23,6 +23,7 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.values import Offset
+from moldau_broker.log.by_topic import ByTopic
 from moldau_broker.log.errors import LogStorageError
 from moldau_broker.log.values import AppendOrigin, TopicPartition
 from moldau_broker.replication.alter_partition import AlterPartitionQueue
@@ -102,6 +103,7 @@ class ReplicaManager:
         self._following: Following | None = None
         self._request_sync: SyncRequest | None = None
         self.partitions: dict[tuple[str, int], Partition] = {}
+        self._by_topic: ByTopic[Partition] = ByTopic()  # the same
         self.by_raw_name: dict[tuple[bytes, int], Partition] = {}  # the same, by the bytes on the wire
         self.by_raw_id: dict[tuple[bytes, int], Partition] = {}
         self.traffic = BrokerTraffic()
@@ -370,15 +372,12 @@ class ReplicaManager:
     def _configured_topics(self, delta: MetadataDelta) -> list[str]:
         """Returns topics whose configuration may have changed; a broker's configuration is the default of all here."""
         if any(resource_type == RESOURCE_BROKER for resource_type, _ in delta.changed_configs):
-            return sorted({key[0] for key in self.partitions})
+            return self._by_topic.topics()
         return [name for resource_type, name in delta.changed_configs if resource_type == RESOURCE_TOPIC]
-
-    def _partitions_of(self, topic: str) -> list[Partition]:
-        return [partition for key, partition in self.partitions.items() if key[0] == topic]
 
     def _topic_config_changed(self, topic: str) -> None:
         """Applies changed configuration of a topic, except for a lower ``min.insync.replicas``."""
-        mine = self._partitions_of(topic)
+        mine = self._by_topic.of(topic)
         if not mine:
             return
         settings = self.topic_settings(topic)
@@ -395,7 +394,7 @@ class ReplicaManager:
         self.settled.notify()
 
     def _lower_minimum(self, topic: str) -> None:
-        mine = self._partitions_of(topic)
+        mine = self._by_topic.of(topic)
         if not mine:
             return
         wanted = self.topic_settings(topic).min_insync_replicas
@@ -478,6 +477,7 @@ class ReplicaManager:
         partition = Partition(key, topic_id, log, replica, self.traffic.join(key.topic))
         self._mark_throttled(partition, settings)
         self.partitions[key] = partition
+        self._by_topic.put(key, partition)
         self.by_raw_name[partition.name_key] = partition
         self.by_raw_id[partition.wire_key] = partition
         if not log.is_settled:
@@ -533,6 +533,7 @@ class ReplicaManager:
         self.alterations.withdraw(partition.key)
         if self.partitions.pop(partition.key, None) is not None:
             self.traffic.leave(partition.key.topic)
+            self._by_topic.remove(partition.key)
         self.by_raw_name.pop(partition.name_key, None)
         self.by_raw_id.pop(partition.wire_key, None)
         self._dirty.pop(partition, None)
