@@ -68,6 +68,7 @@ class Rebalancer:
         self._callbacks = callbacks
         self.topics: list[str] | None = None  # None: not subscribed
         self._pattern: re.Pattern[str] | None = None
+        self._matched_version = -1  # of the metadata with which the pattern was compared last
         self._joined_topics: list[str] = []
         self._owned_before: list[TopicPartition] = []
         self._losses = membership.losses  # those that the positions reflect
@@ -89,6 +90,7 @@ class Rebalancer:
             self._client.want_all_topics()
 
     def _matching_topics(self, pattern: re.Pattern[str]) -> list[str]:
+        self._matched_version = self._client.cluster_metadata.version
         return sorted(
             name
             for name, topic in self._client.cluster_metadata.topics.items()
@@ -192,7 +194,8 @@ class Rebalancer:
 
         The leader looks at the topics of all members, since it alone assigns their partitions.
         """
-        if self._pattern is not None:
+        # A cluster may have thousands of topics, and this is part of each poll.
+        if self._pattern is not None and self._matched_version != self._client.cluster_metadata.version:
             self.topics = self._matching_topics(self._pattern)
         membership, counts = self.membership, self._group.partition_counts
         if membership.state is not MemberState.STABLE or self._join is not None:

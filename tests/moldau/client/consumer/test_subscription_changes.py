@@ -88,6 +88,35 @@ def test_a_pattern_is_matched_soon_after_a_metadata_request():
     simulate(scenario)
 
 
+def test_polls_without_news_compare_no_topic_with_the_pattern():
+    """A cluster may have thousands of topics; the metadata say when there is another one."""
+
+    class Counted:
+        def __init__(self, pattern):
+            self.pattern, self.names = pattern, []
+
+        def fullmatch(self, name):
+            self.names.append(name)
+            return self.pattern.fullmatch(name)
+
+    async def scenario(cluster, open_consumer):
+        fill(cluster.add_topic("a0")[0], 0, 10)
+        cluster.add_topic("b")
+        async with open_consumer(metadata_max_age_ms=60_000, **COOPERATIVE) as consumer:
+            consumer.subscribe(pattern="a.*")
+            await holds(consumer, [TopicPartition("a0", 0)])
+            counted = consumer._rebalancer._pattern = Counted(consumer._rebalancer._pattern)
+            for _ in range(20):
+                await consumer.poll(100, max_records=1)
+            assert counted.names == []
+            cluster.add_topic("a1")
+            await trio.sleep(70)
+            await holds(consumer, [TopicPartition("a0", 0), TopicPartition("a1", 0)])
+            assert sorted(set(counted.names)) == ["a0", "a1", "b"]
+
+    simulate(scenario)
+
+
 def joins(cluster):
     """Topics and owned partitions of each JoinGroup, in order."""
     found = []
