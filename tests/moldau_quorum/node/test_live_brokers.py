@@ -97,6 +97,29 @@ def test_a_heartbeat_that_waited_renews_the_session_it_came_for(meanwhile: str) 
     play(story)
 
 
+def test_a_broker_that_falls_behind_was_caught_up_before() -> None:
+    """As KIP-836 says: ``LastFetchTimestamp`` moves with each heartbeat, ``LastCaughtUpTimestamp`` does not."""
+    model = ModelController()
+    model.join(1, 2)
+
+    def beat(broker: int, offset: int) -> BrokerHeartbeatRequest:
+        epoch = model.image.brokers[broker].broker_epoch
+        return BrokerHeartbeatRequest(broker_id=broker, broker_epoch=epoch, current_metadata_offset=offset)
+
+    def story(live: LiveBrokers) -> None:
+        end = model.image.offset
+        live.request_arrived(beat(1, end), None, model.image, 10.0)
+        live.request_arrived(beat(1, end), None, replace(model.image, offset=end + 1), 500.0)
+        live.request_arrived(beat(2, end - 1), None, model.image, 500.0)
+        former, never = live.observers()
+        assert (former.log_end_offset, never.log_end_offset) == (end, end - 1)
+        assert former.last_fetch_timestamp - former.last_caught_up_timestamp == 490
+        assert never.last_fetch_timestamp == former.last_fetch_timestamp
+        assert never.last_caught_up_timestamp == -1
+
+    play(story)
+
+
 def test_an_election_takes_a_part_of_the_time_of_the_silent() -> None:
     """A broker that died with the former controller was silent during the election, too."""
     model = ModelController()

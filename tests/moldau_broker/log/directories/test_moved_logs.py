@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from moldau.protocol.errors import ErrorCode
+from moldau_broker.log.config import LogConfig
 from moldau_broker.log.errors import LogError, LogStorageError
 from moldau_broker.log.values import TopicPartition
 from support.log.lab import A, create, new_manager, open_manager, tick
@@ -63,6 +64,17 @@ def test_a_moved_log_keeps_a_leader_epoch_without_records(records: int) -> None:
     moved = manager.replace_current_with_future(A)
     assert moved.latest_epoch == 5
     assert moved.end_offset_for_epoch(4) == log.end_offset_for_epoch(4)
+
+
+def test_settings_of_a_topic_hold_for_the_copy_of_a_move() -> None:
+    """A log that has moved would else keep the former retention until the next change of its topic."""
+    manager = open_manager(VirtualMachine(1))
+    put(create(manager), b"a", 3)
+    manager.alter_replica_log_dir(A, "/d2", START_MS)
+    manager.update_topic_config(A.topic, LogConfig(retention_ms=500))
+    while not manager.copy_to_future(A, START_MS):
+        pass
+    assert manager.replace_current_with_future(A, START_MS).config.retention_ms == 500
 
 
 def append_of_producer(log: PartitionLog) -> AppendInfo:
