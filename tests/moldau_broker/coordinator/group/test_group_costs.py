@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
@@ -24,6 +25,7 @@ from moldau_broker.coordinator.group.core.group import Group, GroupState
 from moldau_broker.coordinator.group.core.group_core import GroupCore
 from moldau_broker.coordinator.group.core.member_memory import MemberMemory
 from moldau_broker.coordinator.group.core.offsets.gone import BATCH_BYTES_MAX
+from moldau_broker.coordinator.group.share.core.assignor import Sharer, simple_assignor
 from moldau_broker.coordinator.regexes import compile_regex
 from support.coordinator.consumer_world import ConsumerClient
 from support.coordinator.group_world import (
@@ -41,13 +43,15 @@ from support.coordinator.share_group_world import beat as share_beat
 from support.coordinator.streams_world import StreamsClient, streams_driver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from types import FrameType
 
     from moldau.protocol.schema import Request
+    from moldau_broker.coordinator.group.consumer.core.state import Partitions
     from moldau_broker.coordinator.runtime.effects import Moment
 
 COORDINATOR = "moldau_broker/coordinator/"
+TOPIC = UUID(int=5)
 SMALL, LARGE = 40, 160
 GROWTH_MAX = 1.5 * LARGE / SMALL
 """Quadratic work would grow by the square of 4."""
@@ -324,3 +328,26 @@ def test_requests_that_wait_get_writes_that_the_log_takes(kind: str) -> None:
     sizes = [sum(len(record.key) + len(record.value or b"") for record in append.records) for append in driver.log]
     assert sum(sizes) > 2_000_000
     assert max(sizes) < 500_000, "not far below the default of max.message.bytes"
+
+
+@pytest.mark.parametrize("partitions", [LARGE, 4, 1])
+def test_assigning_a_share_group_costs_its_members_and_partitions(partitions: int) -> None:
+    """A look at all members for each partition stopped a broker for half a second, with each member that joined."""
+
+    def steps(count: int) -> int:
+        numbers = {TOPIC: frozenset(range(count if partitions == LARGE else partitions))}
+
+        def sharers(members: int, targets: Mapping[str, Partitions]) -> list[Sharer]:
+            names = [f"m{number:04}" for number in range(members)]
+            return [
+                Sharer(member_id=name, topics=frozenset({TOPIC}), previous=targets.get(name, frozenset()))
+                for name in names
+            ]
+
+        def act() -> None:
+            first = simple_assignor(sharers(count, {}), numbers)
+            simple_assignor(sharers(count + 1, first), numbers)
+
+        return steps_of(act)
+
+    assert steps(LARGE) <= GROWTH_MAX * steps(SMALL)

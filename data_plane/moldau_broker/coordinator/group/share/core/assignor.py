@@ -8,6 +8,7 @@ different ones, the subscribers of each topic share that topic.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -49,7 +50,10 @@ def _shared(order: Sequence[Sharer], partitions: Sequence[TopicIdPartition]) -> 
     if wanted:
         sharing = -(-len(order) // len(wanted))
         quotas = _quotas(order, sharing * len(wanted))
-        holders = {partition: [name for name in held if partition in held[name]] for partition in wanted}
+        holders: dict[TopicIdPartition, list[str]] = {partition: [] for partition in wanted}
+        for name, mine in held.items():
+            for partition in sorted(mine):
+                holders[partition].append(name)
         _release(held, holders, quotas, sharing)
         _hand_out(held, holders, quotas, sharing)
     return {name: frozenset(found) for name, found in held.items()}
@@ -91,12 +95,27 @@ def _hand_out(
     At last a member may lack a partition because it already has all those that lack a member; that imbalance stays, as
     in Kafka. No partition is left without a member, because any member may take such a partition.
     """
+    names_in_order = list(held)
+    # The members that may get more, by the number of their partitions, then in order.
+    open_members = [
+        (len(mine), place) for place, mine in enumerate(held.values()) if len(mine) < quotas[names_in_order[place]]
+    ]
+    heapify(open_members)
     for level in range(sharing):
         for partition, names in holders.items():
             if len(names) > level:
                 continue
-            open_names = [name for name in held if len(held[name]) < quotas[name] and partition not in held[name]]
-            if open_names:
-                name = min(open_names, key=lambda name: len(held[name]))
+            passed: list[tuple[int, int]] = []
+            while open_members:
+                count, place = heappop(open_members)
+                name = names_in_order[place]
+                if partition in held[name]:
+                    passed.append((count, place))  # at most as many as share the partition
+                    continue
                 held[name].add(partition)
                 names.append(name)
+                if count + 1 < quotas[name]:
+                    passed.append((count + 1, place))
+                break
+            for each in passed:
+                heappush(open_members, each)
