@@ -111,10 +111,11 @@ class RoundRobinAssignor:
         """See ``Assignor.assign``."""
         assignment: Assignment = {member.member_id: [] for member in members}
         ordered = sorted(members, key=lambda each: each.sort_key)
+        subscribed = [frozenset(member.topics) for member in ordered]
         turn = 0
         for topic in _members_by_topic(partition_counts, members):
             for partition in range(partition_counts[topic]):
-                while topic not in ordered[turn % len(ordered)].topics:
+                while topic not in subscribed[turn % len(ordered)]:
                     turn += 1
                 assignment[ordered[turn % len(ordered)].member_id].append(TopicPartition(topic, partition))
                 turn += 1
@@ -144,8 +145,9 @@ def _claims(
     """Returns who claims each partition in the newest generation; None where more than one member does."""
     claims: dict[TopicPartition, tuple[int, str | None]] = {}
     for member in members:
+        subscribed = frozenset(member.topics)
         for partition in member.owned:
-            if partition.topic not in member.topics or partition.partition >= partition_counts.get(partition.topic, 0):
+            if partition.topic not in subscribed or partition.partition >= partition_counts.get(partition.topic, 0):
                 continue
             generation, _ = claims.get(partition, (NO_GENERATION - 1, None))
             if member.generation > generation:
@@ -167,9 +169,10 @@ class StickyAssignor:
             return {}
         members = sorted(members, key=lambda each: each.member_id)
         owned = valid_ownership(partition_counts, members)
-        topics = sorted(_members_by_topic(partition_counts, members))
+        topics = list(_members_by_topic(partition_counts, members))
         every = [TopicPartition(topic, part) for topic in topics for part in range(partition_counts[topic])]
-        wanted = [tuple(topic for topic in topics if topic in member.topics) for member in members]
+        known = frozenset(topics)
+        wanted = [known.intersection(member.topics) for member in members]
         if all(each == wanted[0] for each in wanted):
             return _assign_equal(every, members, owned)
         return _assign_general(every, members, owned)
@@ -230,10 +233,11 @@ def _assign_general(
     """Assigns to members with different topics: owned ones stay, the least loaded get the rest; then evens out."""
     assignment: Assignment = {member.member_id: list(owned[member.member_id]) for member in members}
     taken = dict.fromkeys(partition for held in assignment.values() for partition in held)
-    takers = {
-        topic: sorted(member.member_id for member in members if topic in member.topics)
-        for topic in dict.fromkeys(partition.topic for partition in every)
-    }
+    takers: dict[str, list[str]] = {partition.topic: [] for partition in every}
+    for member in members:  # in the order of their ids
+        for topic in dict.fromkeys(member.topics):
+            if topic in takers:
+                takers[topic].append(member.member_id)
     rest = [partition for partition in every if partition not in taken]
     # Partitions that few members can take go first.
     for partition in sorted(rest, key=lambda each: (len(takers[each.topic]), each)):

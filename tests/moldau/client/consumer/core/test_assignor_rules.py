@@ -203,3 +203,42 @@ def test_what_is_remembered_must_be_whole():
     for count in (-1, 2**31 - 1):
         with pytest.raises(DecodeError):
             decode_sticky_user_data(struct.pack(">ih1si", 1, 1, b"a", count) + bytes(16))
+
+
+class Name(str):
+    """A topic name that counts how often it is compared with another one."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other):
+        Name.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+@EVERY
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_a_subscription_of_many_topics_is_not_searched(assignor, is_mixed):
+    """The leader of a group that reads thousands of topics would hold up its event loop for seconds."""
+    names = [Name(f"t{number:03}") for number in range(60)]
+    counts = dict.fromkeys(names, 1)
+    everyone = [f"m{number}" for number in range(10)]
+
+    def members(owned):
+        return [
+            MemberSubscription(
+                member_id=each,
+                topics=tuple(names[1:] if is_mixed and each == "m3" else names),
+                owned=tuple(owned.get(each, ())),
+                generation=3,
+            )
+            for each in everyone
+        ]
+
+    Name.compared = 0
+    first = assignor.assign(counts, members({}))
+    again = assignor.assign(counts, members(first))
+    assert sorted(part.topic for held in again.values() for part in held) == names
+    assert Name.compared <= 4 * len(names) * len(everyone)
