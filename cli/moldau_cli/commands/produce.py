@@ -130,7 +130,7 @@ def produce(
     """Send each line of stdin (or FILE) as a record, and report when all in-sync replicas have them."""
     from moldau_cli.plans.offsets import parse_time_ms
     from moldau_cli.records.core.lines import LineRules, parse_document, parse_line
-    from moldau_cli.records.formats import registry_of
+    from moldau_cli.records.formats import HAVE_JSON, registry_of
     from moldau_cli.records.sending import Job
 
     if key is not None and key_separator is not None and form is Input.LINES:
@@ -151,6 +151,8 @@ def produce(
         tombstones=tombstone,
         partition=partition,
         timestamp=None if timestamp is None else parse_time_ms(timestamp),
+        json_key=key_format in HAVE_JSON,
+        json_value=value_format in HAVE_JSON,
     )
     _check_rules(rules)
     job = Job(

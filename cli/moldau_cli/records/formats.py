@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from moldau_cli.errors import UsageError
-from moldau_cli.records.core.values import Content
+from moldau_cli.records.core.values import Content, Raw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -64,7 +64,9 @@ _READERS: Final[dict[DataFormat, Callable[[str], object]]] = {
     DataFormat.DOUBLE: float,
     DataFormat.UUID: UUID,
 }
-"""How input text becomes a value; formats that are not here take JSON."""
+"""How input text becomes a value; other formats take JSON, except those of bytes."""
+HAVE_JSON: Final = frozenset(DataFormat) - _READERS.keys() - {DataFormat.BYTES, DataFormat.HEX, DataFormat.BASE64}
+"""Formats whose keys and values are JSON on the command line, in both directions."""
 
 
 class _Hex:
@@ -118,7 +120,7 @@ class Encoding:
 
 
 class TextSerializer:
-    """Makes the bytes of a key or value from input: text as bytes, or a value of JSON."""
+    """Makes the bytes of a key or value from input: text as bytes, a value of JSON, or the bytes of the record."""
 
     def __init__(self, encoding: Encoding, serde: Any) -> None:  # noqa: ANN401 - a serializer of any value
         self._format = encoding.format
@@ -126,6 +128,8 @@ class TextSerializer:
 
     def serialize(self, value: object, context: SerializationContext) -> bytes:
         """Returns the bytes; any exception becomes an error that names the field."""
+        if isinstance(value, Raw):
+            return bytes(value)
         if isinstance(value, bytes):
             value = self._read(value)
         written: bytes = self._serde.serialize(value, context)
@@ -142,12 +146,13 @@ class TextSerializer:
 class ContentDeserializer:
     """Keeps the bytes of a key or value beside what a deserializer makes of them."""
 
-    def __init__(self, serde: Any) -> None:  # noqa: ANN401 - a deserializer of any value
+    def __init__(self, encoding: Encoding, serde: Any) -> None:  # noqa: ANN401 - a deserializer of any value
+        self._is_json = encoding.format in HAVE_JSON
         self._serde = serde
 
     def deserialize(self, data: bytes, context: SerializationContext) -> Content:
         """Returns both; any exception becomes an error that names the record."""
-        return Content(data, self._serde.deserialize(data, context))
+        return Content(data, self._serde.deserialize(data, context), self._is_json)
 
 
 def registry_of(url: str | None, config_file: Path | None, settings: Mapping[str, str]) -> SchemaRegistry | None:
@@ -211,9 +216,9 @@ def deserializer_of(encoding: Encoding, registry: SchemaRegistry | None) -> Cont
     if encoding.format in WITH_SCHEMA:
         from moldau_cli.records.schemas import reader_of
 
-        return ContentDeserializer(reader_of(encoding, registry))
+        return ContentDeserializer(encoding, reader_of(encoding, registry))
     plain = _plain(encoding.format)
-    return None if plain is None else ContentDeserializer(plain)
+    return None if plain is None else ContentDeserializer(encoding, plain)
 
 
 def _plain(data_format: DataFormat) -> object | None:

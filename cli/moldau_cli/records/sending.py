@@ -112,7 +112,7 @@ class _Acknowledgements:
             placed = await delivery
             (self._uncommitted if job.is_transactional else job.acknowledged)[placed.partition] += 1
             if job.report is not None:
-                key, value = (Content(_raw(one), one) for one in (record.key, record.value))
+                key, value = map(_content, (record.key, record.value))
                 place = (placed.topic, placed.partition, placed.offset, placed.timestamp)
                 job.report(Row(*place, key, value, record.headers))
 
@@ -126,8 +126,8 @@ class _Acknowledgements:
             self._uncommitted.clear()
 
 
-def _raw(content: object) -> bytes | None:
-    return content if isinstance(content, bytes) else None
+def _content(given: object) -> Content:
+    return Content(given if isinstance(given, bytes) else None, given, is_json=isinstance(given, str))
 
 
 async def _send(producer: Producer[Any, Any], job: Job, record: NewRecord) -> Delivery:

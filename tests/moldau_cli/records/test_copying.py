@@ -56,6 +56,21 @@ def test_json_lines_copy_a_topic(shell):
     ]
 
 
+def test_pipes_keep_texts_of_json(shell):
+    """A copy with the same format on both sides has the same bytes; the text "3" became a number, "a b" an error."""
+    values = [b'"3"', b'"a b"', b"null", b'{"a":"1"}', b"[1.5]"]
+    shell("produce", "-p", "0", given=b"\n".join(values).decode())
+    options = ("--value-format", "json", "-p", "0")
+    lines = shell("consume", "-e", *options).stdout
+    documents = shell("consume", "-e", *options, "--json").stdout.replace('"partition": 0', '"partition": 1')
+    shell("produce", *options, given=lines)
+    shell("produce", "--input", "jsonl", "--value-format", "json", given=documents)
+    assert [record.value for record in shell.partitions[0].records()] == values * 2
+    assert [record.value for record in shell.partitions[1].records()] == values
+    done = shell("produce", "--input", "jsonl", *options, "-f", r"%s\n", given='{"value": "x"}\n')
+    assert done.stdout == '"x"\n'
+
+
 def test_files_are_lines_or_whole_records(shell, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_bytes(b"a\nb\n")

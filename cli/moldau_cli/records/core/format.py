@@ -62,10 +62,10 @@ def parse_format(text: str, null: bytes = b"") -> Writer:
 
 def _tokens(null: bytes) -> dict[str, Callable[[Row], bytes]]:
     return {
-        "s": lambda row: text_of(row.value.value, null),
+        "s": lambda row: text_of(row.value, null),
         "S": lambda row: b"%d" % _length(row.value.raw),
         "R": lambda row: _length(row.value.raw).to_bytes(4, "big", signed=True),
-        "k": lambda row: text_of(row.key.value, null),
+        "k": lambda row: text_of(row.key, null),
         "K": lambda row: b"%d" % _length(row.key.raw),
         "T": lambda row: b"%d" % row.timestamp,
         "h": lambda row: headers_text(row.headers, null),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from moldau_cli.errors import UsageError
-from moldau_cli.records.core.values import Headers, NewRecord
+from moldau_cli.records.core.values import Headers, NewRecord, Raw
 
 LINE_BYTES_MAX: Final = 256 * 1024 * 1024
 """Bytes of one line; more is an input without the delimiter. No broker takes records of that size."""
@@ -63,7 +63,8 @@ class LineRules:
     """How a line becomes a record.
 
     ``headers_delimiter`` ends the headers in front of the key; None if lines have none. Keys, values and header values
-    that equal ``null`` are null; with ``tombstones`` empty values are null too.
+    that equal ``null`` are null; with ``tombstones`` empty values are null too. ``json_key`` and ``json_value`` say
+    that the format of keys or values has JSON: a text in a document is a value then, and not the text of a value.
     """
 
     key_separator: bytes | None = None
@@ -77,6 +78,8 @@ class LineRules:
     partition: int | None = None
     timestamp: int | None = None
     topic: str = field(default="")
+    json_key: bool = False
+    json_value: bool = False
 
 
 def parse_line(line: bytes, rules: LineRules, origin: str) -> NewRecord:
@@ -121,7 +124,8 @@ def _value(value: bytes, rules: LineRules) -> bytes | None:
 def parse_document(line: bytes, rules: LineRules, origin: str) -> NewRecord:
     """Returns the record of a line of JSON: an object with ``value``, ``key``, ``headers`` and more.
 
-    Texts become their UTF-8; other values of JSON stay as they are, for a serializer. ``offset`` is ignored.
+    Texts become their UTF-8, unless the format has JSON; other values of JSON stay as they are, for a serializer.
+    Base64 holds the bytes of the record. ``offset`` is ignored.
 
     Raises:
         UsageError: the line is no such object, or names another topic.
@@ -138,10 +142,10 @@ def parse_document(line: bytes, rules: LineRules, origin: str) -> NewRecord:
         raise UsageError(f"{origin}: neither value nor value_base64 is there; null makes a tombstone")
     if rules.topic and document.get("topic", rules.topic) != rules.topic:
         raise UsageError(f"{origin}: topic {document['topic']!r} is not {rules.topic!r}")
-    key = _content(document, "key", origin) if document.keys() & {"key", "key_base64"} else rules.key
+    key = _content(document, "key", origin, rules.json_key) if document.keys() & {"key", "key_base64"} else rules.key
     return NewRecord(
         key,
-        _content(document, "value", origin),
+        _content(document, "value", origin, rules.json_value),
         (*rules.headers, *_document_headers(document.get("headers"), origin)),
         _number(document, "partition", origin) if rules.partition is None else rules.partition,
         _timestamp(document, origin) if rules.timestamp is None else rules.timestamp,
@@ -149,15 +153,15 @@ def parse_document(line: bytes, rules: LineRules, origin: str) -> NewRecord:
     )
 
 
-def _content(document: dict[str, object], name: str, origin: str) -> object:
+def _content(document: dict[str, object], name: str, origin: str, is_json: bool) -> object:
     if f"{name}_base64" not in document:
         value = document[name]
-        return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+        return value.encode("utf-8", "surrogatepass") if isinstance(value, str) and not is_json else value
     if name in document:
         raise UsageError(f"{origin}: {name} and {name}_base64 exclude each other")
     encoded = document[f"{name}_base64"]
     try:
-        return base64.b64decode(encoded if isinstance(encoded, str) else "?", validate=True)
+        return Raw(base64.b64decode(encoded if isinstance(encoded, str) else "?", validate=True))
     except (binascii.Error, ValueError) as error:
         raise UsageError(f"{origin}: {name}_base64 is no base64: {error}") from error
 
@@ -175,7 +179,7 @@ def _document_headers(given: object, origin: str) -> Headers:
     for entry in entries:
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
             raise UsageError(f"{origin}: a header needs a name and a value, not {json.dumps(entry)}")
-        value = _content(entry, "value", origin) if entry.keys() & {"value", "value_base64"} else None
+        value = _content(entry, "value", origin, False) if entry.keys() & {"value", "value_base64"} else None
         if value is not None and not isinstance(value, bytes):
             raise UsageError(f"{origin}: the value of header {entry['name']} must be text or null")
         found.append((entry["name"], value))

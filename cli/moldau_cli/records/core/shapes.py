@@ -6,7 +6,7 @@ import base64
 import enum
 from typing import TYPE_CHECKING, Final
 
-from moldau_cli.records.core.values import json_text, text_of
+from moldau_cli.records.core.values import Raw, json_text, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,9 +38,9 @@ def writer_of(
     match shape:
         case Shape.TEXT:
             if key_delimiter is None:
-                return lambda row: text_of(row.value.value, null) + delimiter
+                return lambda row: text_of(row.value, null) + delimiter
             between = key_delimiter
-            return lambda row: text_of(row.key.value, null) + between + text_of(row.value.value, null) + delimiter
+            return lambda row: text_of(row.key, null) + between + text_of(row.value, null) + delimiter
         case Shape.JSONL:
             return lambda row: _json(row, None) + b"\n"
         case Shape.JSON:
@@ -54,15 +54,16 @@ def writer_of(
 def document_of(row: Row) -> dict[str, Json]:
     """Returns a record as JSON; ``produce --input jsonl`` reads the same keys.
 
-    Content that is neither text nor a deserialized value stands as base64 under ``key_base64`` or ``value_base64``.
+    Bytes that are neither text nor a deserialized value stand as base64 under ``key_base64`` or ``value_base64``. So do
+    those of a null that a deserializer returned: ``null`` is a record without a key or value.
     """
     document: dict[str, Json] = {
         "topic": row.topic,
         "partition": row.partition,
         "offset": row.offset,
         "timestamp": row.timestamp,
-        **_field("key", row.key.value),
-        **_field("value", row.value.value),
+        **_field("key", _shown(row.key)),
+        **_field("value", _shown(row.value)),
     }
     if row.headers:
         document["headers"] = [{"name": name, **_field("value", value)} for name, value in row.headers]
@@ -73,8 +74,16 @@ def _json(row: Row, indent: int | None) -> bytes:
     return json_text(document_of(row), indent=indent).encode()
 
 
+def _shown(content: Content) -> object:
+    if content.value is None and content.raw is not None:
+        return Raw(content.raw)
+    return content.value
+
+
 def _field(name: str, value: object) -> dict[str, Json]:
     if isinstance(value, bytes):
+        if isinstance(value, Raw):
+            return {f"{name}_base64": base64.b64encode(value).decode("ascii")}
         try:
             return {name: value.decode("utf-8")}
         except UnicodeDecodeError:

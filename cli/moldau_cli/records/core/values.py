@@ -5,15 +5,25 @@ from __future__ import annotations
 import json
 import math
 from typing import NamedTuple
+from uuid import UUID
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class Content(NamedTuple):
-    """A key or a value: its bytes, and what a deserializer made of them (the bytes themselves without one)."""
+    """A key or a value: its bytes, and what a deserializer made of them (the bytes themselves without one).
+
+    ``is_json`` says that the format has JSON on the command line: a text has quotes then, and None beside bytes is the
+    null of JSON.
+    """
 
     raw: bytes | None
     value: object
+    is_json: bool = False
+
+
+class Raw(bytes):
+    """Bytes of a key or value that no serializer changes."""
 
 
 class Row(NamedTuple):
@@ -43,17 +53,22 @@ class NewRecord(NamedTuple):
     origin: str = ""
 
 
-def text_of(content: object, null: bytes = b"") -> bytes:
-    """Returns bytes and texts as they are, other values as JSON, and ``null`` for None."""
-    if content is None:
+def text_of(content: Content, null: bytes = b"") -> bytes:
+    """Returns a key or value as ``produce`` reads it in the same format, and ``null`` for one that is not there.
+
+    Bytes, texts and UUIDs are as they are, values of formats that have JSON are JSON.
+    """
+    value = content.value
+    if value is None and content.raw is None:
         return null
-    if isinstance(content, bytes):
-        return content
-    if isinstance(content, str):
-        return content.encode("utf-8", "backslashreplace")  # JSON can hold half of a surrogate pair, UTF-8 cannot
-    if isinstance(content, float):
-        return json.dumps(content).encode()
-    return json_text(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str | UUID) and not content.is_json:
+        return str(value).encode("utf-8", "backslashreplace")
+    if isinstance(value, float):
+        return json.dumps(value).encode()
+    # JSON can hold half of a surrogate pair, UTF-8 cannot
+    return json_text(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
 
 def json_text(

@@ -4,20 +4,46 @@ import json
 import math
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau_cli.errors import UsageError
+from moldau_cli.records import formats
 from moldau_cli.records.core.escapes import unescape
 from moldau_cli.records.core.format import parse_format
-from moldau_cli.records.core.lines import LineRules, parse_document
+from moldau_cli.records.core.lines import LineRules, parse_document, parse_line
 from moldau_cli.records.core.shapes import Shape, writer_of
 from moldau_cli.records.core.values import Content, Row
+from moldau_cli.records.formats import HAVE_JSON, DataFormat, Encoding, deserializer_of
 
 
 def row(key=b"k", value=b"v", headers=(), value_view=None):
     view = value if value_view is None else value_view
     return Row("t", 3, 42, 1_700_000_000_000, Content(key, key), Content(value, view), tuple(headers))
+
+
+def serializer_of(data_format):
+    return trio.run(formats.serializer_of, Encoding(field="value", format=data_format), None, "t")
+
+
+def read(data, data_format):
+    """Returns a value as ``consume`` reads it."""
+    reader = deserializer_of(Encoding(field="value", format=data_format), None)
+    return Content(None, None) if data is None else reader.deserialize(data, None)
+
+
+def sent(value, data_format):
+    """Returns the bytes of a value that ``produce`` has read."""
+    return None if value is None else serializer_of(data_format).serialize(value, None)
+
+
+def copied(data, data_format):
+    """Returns the bytes of a value that went through ``consume --output jsonl`` and ``produce --input jsonl``."""
+    line = writer_of(Shape.JSONL)(row()._replace(value=read(data, data_format)))
+    return sent(
+        parse_document(line, LineRules(topic="t", json_value=data_format in HAVE_JSON), "line").value, data_format
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,6 +116,58 @@ def test_json_lines_come_back_as_they_were(key, value, headers):
     assert (back.key, back.value, back.headers) == (key, value, tuple(headers))
     assert (back.partition, back.timestamp) == (3, 1_700_000_000_000)
     assert json.loads(writer_of(Shape.JSON)(row(key, value, headers))) == json.loads(line)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@pytest.mark.parametrize("data_format", [DataFormat.JSON, DataFormat.MSGPACK])
+@given(value=JSON_VALUES)
+def test_values_of_json_come_back_as_they_were(data_format, value):
+    """The text "3" became the number 3, "a b" ended the copy, and JSON's null became a tombstone."""
+    if data_format is DataFormat.MSGPACK and not fits_msgpack(value):
+        return
+    data = serializer_of(data_format).serialize(value, None)
+    assert copied(data, data_format) == data
+    line = writer_of(Shape.TEXT)(row()._replace(value=read(data, data_format)))
+    assert line.count(b"\n") == 1
+    assert sent(parse_line(line[:-1], LineRules(), "line").value, data_format) == data
+
+
+def fits_msgpack(value):
+    if isinstance(value, list | dict):
+        return all(map(fits_msgpack, value.values() if isinstance(value, dict) else value))
+    return not isinstance(value, int) or -(2**63) <= value < 2**64
+
+
+@pytest.mark.parametrize(
+    ("data_format", "data"),
+    [
+        (DataFormat.STRING, b'"a"\n'),
+        (DataFormat.HEX, b"\xff"),
+        (DataFormat.BASE64, b"\xff\0"),
+        (DataFormat.LONG, b"\xff" * 8),
+        (DataFormat.DOUBLE, b"\x7f\xf0" + b"\0" * 6),
+        (DataFormat.UUID, b"123e4567-e89b-12d3-a456-426614174000"),
+        *((each, None) for each in (DataFormat.STRING, DataFormat.LONG, DataFormat.JSON, DataFormat.MSGPACK)),
+    ],
+)
+def test_values_of_other_formats_come_back(data_format, data):
+    assert copied(data, data_format) == data
+    if data is not None and b"\n" not in data:
+        line = writer_of(Shape.TEXT)(row()._replace(value=read(data, data_format)))
+        assert sent(parse_line(line[:-1], LineRules(), "line").value, data_format) == data
+
+
+def test_a_tombstone_is_not_the_null_of_json():
+    assert parse_format("%s", b"NULL")(row()._replace(value=read(b"null", DataFormat.JSON))) == b"null"
+    assert parse_format("%s", b"NULL")(row()._replace(value=read(None, DataFormat.JSON))) == b"NULL"
+    line = json.loads(writer_of(Shape.JSONL)(row()._replace(value=read(b"null", DataFormat.JSON))))
+    assert (line["value_base64"], "value" in line) == ("bnVsbA==", False)
 
 
 def test_a_record_without_a_timestamp_comes_back():
