@@ -519,10 +519,11 @@ async def check_topic(topic: str, settings: Mapping[str, str], partition: int | 
     import trio
 
     from moldau import Admin
+    from moldau_cli.quorum_watch import SILENT, noting_a_wait
 
     async with Admin(admin_settings(settings)) as admin:
         wanted = 1 if partition is None else partition + 1
-        if (count := await _partition_count(admin, topic, None)) >= wanted:
+        if (count := await noting_a_wait(lambda: _partition_count(admin, topic, None), SILENT)) >= wanted:
             return
         for broker in (await admin.describe_cluster()).brokers:
             with trio.move_on_after(PROBE_TIMEOUT_S):
@@ -576,7 +577,8 @@ async def _partition_count(admin: Admin, topic: str, node_id: int | None) -> int
 def with_admin(bootstrap: str | None, work: Callable[[Admin], Awaitable[R]], *, explains_waits: bool = True) -> R:
     """Runs ``work`` with an open admin client.
 
-    If it takes seconds because no controller leads, a note says so, unless ``explains_waits`` is false.
+    If it takes seconds because no broker answers or no controller leads, a note says so, unless ``explains_waits`` is
+    false.
     """
     address = bootstrap_of(bootstrap)
 

@@ -1,7 +1,8 @@
-"""Says why a command waits, if the brokers reach no controller that leads.
+"""Says why a command waits, if no broker answers, or the brokers reach no controller that leads.
 
 Without a leader of the quorum, brokers hold the requests that a controller must decide until these time out. An
-election may end the wait at any time, so the command goes on, and the user learns what it waits for.
+election, or a broker that answers again, may end the wait at any time, so the command goes on, and the user learns
+what it waits for.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-FIRST_LOOK_S: Final = 1.5
+FIRST_LOOK_S: Final = 1.0
 """Commands that are done by then cost the cluster no look."""
+SILENCE_S: Final = 1.0
+"""How long the brokers may take to describe the cluster at a look, until a note says that none answers."""
 LOOK_S: Final = 3.0
 """How long a look may take; brokers answer a healthy cluster's in milliseconds."""
 NEXT_LOOK_S: Final = 10.0
@@ -30,20 +33,33 @@ NO_LEADER: Final = (
     "the brokers reach no controller that leads the quorum, so nothing can be changed: start controllers until a "
     "majority runs that has its data; the command waits, and Ctrl-C ends it"
 )
+SILENT: Final = (
+    "no broker answers: brokers hang, or this machine does not reach them; the command waits, and Ctrl-C ends it"
+)
 
 
 async def noting_a_wait(work: Callable[[], Awaitable[R]], text: str, note: Callable[[str], None] = output.note) -> R:
-    """Runs ``work`` and returns its result; if it takes long, writes ``text``, which says what it waits for."""
+    """Runs ``work`` and returns its result; if it takes long, writes ``text``, which says what it waits for.
+
+    An exception of ``work`` comes as it is, in no group.
+    """
 
     async def later() -> None:
         await trio.sleep(FIRST_LOOK_S)
         note(text)
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(later)
-        result = await work()
-        nursery.cancel_scope.cancel()
-    return result
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(later)
+            result = await work()
+            nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        if len(group.exceptions) > 1:
+            raise
+        only = group.exceptions[0]
+    else:
+        return result
+    raise only
 
 
 async def explaining_waits(
@@ -51,7 +67,9 @@ async def explaining_waits(
     open_admin: Callable[[], AbstractAsyncContextManager[Admin]],
     note: Callable[[str], None] = output.note,
 ) -> R:
-    """Runs ``work`` and returns its result; if it takes long and no controller leads, writes one note about that.
+    """Runs ``work`` and returns its result; if it takes long, writes why it may wait.
+
+    That is one note if no broker answers, and one if no controller leads.
 
     Args:
         work: The command.
@@ -70,32 +88,34 @@ async def _look_until_noted(
     open_admin: Callable[[], AbstractAsyncContextManager[Admin]], note: Callable[[str], None]
 ) -> None:
     await trio.sleep(FIRST_LOOK_S)
-    while True:
+    noted = None
+    while noted != NO_LEADER:
         try:
             async with open_admin() as admin:
-                if await has_no_leader(admin):
-                    note(NO_LEADER)
-                    return
+                found = await reason_to_wait(admin)
         except (KafkaError, OSError):
             return  # the command itself meets the same, and reports it
+        if found not in (None, noted):
+            note(found)
+            noted = found
         await trio.sleep(NEXT_LOOK_S)
 
 
-async def has_no_leader(admin: Admin) -> bool:
-    """Returns whether a broker answers, and knows no controller that leads the quorum.
+async def reason_to_wait(admin: Admin) -> str | None:
+    """Returns the note that says why a command may wait: ``SILENT``, ``NO_LEADER``, or None if there is no reason.
 
     Raises:
         KafkaError: the broker refuses to describe the quorum.
         OSError: no broker can be reached.
     """
-    with trio.move_on_after(LOOK_S) as patience:
+    with trio.move_on_after(SILENCE_S) as patience:
         await admin.describe_cluster()
     if patience.cancelled_caught:
-        return False  # the brokers are silent themselves
+        return SILENT
     with trio.move_on_after(LOOK_S):
         try:
-            return (await admin.describe_quorum()).leader_id < 0
+            return NO_LEADER if (await admin.describe_quorum()).leader_id < 0 else None
         except KafkaError as error:
             if error.code is not ErrorCode.REQUEST_TIMED_OUT:
                 raise
-    return True
+    return NO_LEADER

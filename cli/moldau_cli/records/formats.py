@@ -179,9 +179,9 @@ def registry_of(url: str | None, config_file: Path | None, settings: Mapping[str
     if not given:
         return None
     try:
-        from moldau.serialization.registry import SchemaRegistry
+        from moldau_cli.records.registry import WatchedRegistry
 
-        return SchemaRegistry(given)
+        return WatchedRegistry(given)
     except ImportError as error:
         raise UsageError(str(error)) from error
     except ConfigError as error:

@@ -72,6 +72,11 @@ class SchemaRegistry:
         self._tls: ReloadingContext | None = None
         self._at = 0
 
+    @property
+    def addresses(self) -> str:
+        """The addresses of the registry, with commas between them and without logins."""
+        return ", ".join(map(_without_login, self._urls))
+
     # --- the cache
 
     def known(self, need: Need) -> RegisteredSchema:

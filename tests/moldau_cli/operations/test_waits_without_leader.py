@@ -1,4 +1,4 @@
-"""Goal: a command that waits for the controllers says so within seconds, and only then.
+"""Goal: a command that waits for brokers or controllers says so within seconds, and only then.
 
 Method: clusters on virtual time, whose controller is killed, or one of whose brokers is slow.
 """
@@ -10,8 +10,8 @@ import trio
 import trio.testing
 
 from moldau.admin import Admin, NewTopic
-from moldau.protocol.errors import KafkaError
-from moldau_cli.quorum_watch import NO_LEADER, explaining_waits, noting_a_wait
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau_cli.quorum_watch import NO_LEADER, SILENT, explaining_waits, noting_a_wait
 from support.cluster.broker_cluster import run_cluster
 
 
@@ -48,9 +48,6 @@ def test_a_command_that_waits_for_something_else_says_nothing():
     async def scenario(cluster):
         result = await explaining_waits(lambda: _slowly(40), opener(cluster), notes.append)
         assert result == "done"
-        for broker in cluster.broker_ids:
-            cluster.kill(broker)
-        assert await explaining_waits(lambda: _slowly(40), opener(cluster), notes.append) == "done"
 
     async def _slowly(seconds):
         await trio.sleep(seconds)
@@ -58,6 +55,30 @@ def test_a_command_that_waits_for_something_else_says_nothing():
 
     run_cluster(scenario, brokers=2)
     assert notes == []
+
+
+@pytest.mark.parametrize("fault", ["pause", "kill"])
+def test_a_command_says_that_no_broker_answers(fault):
+    """All brokers hang, or are gone: the command was silent for 11 s, and then wrote a line of a log."""
+    notes = []
+
+    async def scenario(cluster):
+        for broker in cluster.broker_ids:
+            getattr(cluster.world.node(f"b{broker}"), fault)()
+        began = trio.current_time()
+
+        def note(text):
+            notes.append((text, trio.current_time() - began))
+
+        async with opener(cluster)() as admin:
+            with pytest.raises(ExceptionGroup) as raised:
+                await explaining_waits(admin.describe_cluster, opener(cluster), note)
+        assert raised.group_contains(KafkaError)
+
+    run_cluster(scenario, brokers=2)
+    [(text, after_s)] = notes
+    assert text == SILENT
+    assert after_s < 2.5
 
 
 def test_a_leader_that_is_lost_meanwhile_is_noticed():
@@ -88,3 +109,13 @@ def test_a_wait_is_named_if_it_takes_long(seconds, notes):
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     assert noted == notes
+
+
+def test_the_error_of_a_named_wait_is_in_no_group():
+    """Callers catch the registry's errors by their class."""
+
+    async def work():
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+
+    with pytest.raises(KafkaError):
+        trio.run(noting_a_wait, work, "text", strict_exception_groups=True)
