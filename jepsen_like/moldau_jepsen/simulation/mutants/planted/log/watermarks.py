@@ -139,8 +139,8 @@ def moved_log_loses_watermark() -> list[Patch]:
     """A log that replaces another one in a move between directories begins without a high watermark."""
     original = ReplicaMover.replace_current_with_future
 
-    def replace_current(self: ReplicaMover, topic_partition: TopicPartition, now_ms: int) -> PartitionLog:
-        future = original(self, topic_partition, now_ms)
+    def replace_current(self: ReplicaMover, topic_partition: TopicPartition) -> PartitionLog:
+        future = original(self, topic_partition)
         future.update_high_watermark(0)
         return future
 
