@@ -84,7 +84,7 @@ def test_each_replaced_import_is_used_where_it_is_replaced():
 
 
 def test_each_replacement_takes_what_the_original_takes():
-    """A replacement that lacks a parameter would end its node, or the test, instead of doing what the bug says."""
+    """One that lacks a parameter, or demands one more, would end its node or the test instead of doing what it says."""
     checked = 0
     for bug in [*MUTANTS.values(), *(bug for suite in load_suites(ROOT) for bug in suite.bugs)]:
         for given, name, replacement in bug.patches():
@@ -92,6 +92,7 @@ def test_each_replacement_takes_what_the_original_takes():
             if inspect.isfunction(original) and inspect.isfunction(replacement):
                 checked += 1
                 assert left_out(original, replacement) == [], f"{bug.name}: {name}"
+                assert demanded_besides(original, replacement) == [], f"{bug.name}: {name}"
     assert checked > 200
 
 
@@ -106,6 +107,18 @@ def left_out(original, replacement):
         named = [name for name, each in has.items() if each.kind is inspect.Parameter.KEYWORD_ONLY]
         lacking += [name for name in named if name not in takes]
     return lacking
+
+
+def demanded_besides(original, replacement):
+    """Returns the parameters without a default that no call of the original gives."""
+    has, takes = inspect.signature(original).parameters, inspect.signature(replacement).parameters
+    demanded = {name: each for name, each in takes.items() if each.default is inspect.Parameter.empty}
+    if inspect.Parameter.VAR_POSITIONAL in {each.kind for each in has.values()}:
+        return []
+    room = sum(each.kind in BY_POSITION for each in has.values())
+    positional = [name for name, each in demanded.items() if each.kind in BY_POSITION][room:]
+    named = [name for name, each in demanded.items() if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    return [*positional, *(name for name in named if name not in has)]
 
 
 def names_in(module):

@@ -83,7 +83,7 @@ def recreated_topic_reuses_old_log() -> list[Patch]:
             log.topic_id = topic_id
         return original(self, topic_partition, topic_id)
 
-    def delete(self: LogStore, topic_partition: TopicPartition, now_ms: int) -> bool:
+    def delete(self: LogStore, topic_partition: TopicPartition) -> bool:
         return topic_partition in self.table.current
 
     return [(LogClaims, "claim", claim), (LogStore, "delete", delete)]
