@@ -331,7 +331,7 @@ def test_requests_that_wait_get_writes_that_the_log_takes(kind: str) -> None:
 
 
 @pytest.mark.parametrize("partitions", [LARGE, 4, 1])
-def test_assigning_a_share_group_costs_its_members_and_partitions(partitions: int) -> None:
+def test_assigning_a_share_group_costs_what_it_assigns(partitions: int) -> None:
     """A look at all members for each partition stopped a broker for half a second, with each member that joined."""
 
     def steps(count: int) -> int:
