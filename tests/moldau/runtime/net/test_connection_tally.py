@@ -97,16 +97,56 @@ def test_clients_count_together_and_brokers_are_admitted() -> None:
         assert await is_served(oldest)
         assert await is_served(await node.connect(0))
         assert not await is_served(oldest)
-        assert not await is_served(await node.connect(0)), "there are none left but brokers"
-        assert node.tally.total == 3
-        assert [server.refused for server in node.servers] == [1, 1]
+        fourth = await node.connect(0)
+        assert await is_served(fourth), "there are none left but brokers, which do not shut each other out"
+        assert node.tally.total == 4
+        assert not await is_served(await node.connect(1))
+        assert [server.refused for server in node.servers] == [0, 2]
         await second.aclose()
+        await fourth.aclose()
         with trio.fail_after(10):
-            while node.tally.total == 3:
+            while node.tally.total > 2:
                 await trio.lowlevel.checkpoint()
         assert await is_served(await node.connect(1)), "there is room again"
 
     with_node(test, ServerLimits(connections_max=3))
+
+
+class Silent:
+    """A connection that was active at a time."""
+
+    def __init__(self, last_active_ms: float) -> None:
+        self.last_active_ms = last_active_ms
+        self.reason = ""
+
+    def make_way(self, reason: str) -> None:
+        self.reason = reason
+
+
+class Owner:
+    def __init__(self, *times: float, is_protected: bool = False) -> None:
+        self.is_protected = is_protected
+        self.connections = [Silent(each) for each in times]
+
+    def removable(self) -> list[Silent]:
+        return [each for each in self.connections if not each.reason]
+
+    def left(self) -> list[float]:
+        return [each.last_active_ms for each in self.removable()]
+
+
+def test_a_bound_that_falls_ends_silent_clients() -> None:
+    """The bound held for new connections only."""
+    tally, brokers, clients, others = ConnectionTally(), Owner(1, is_protected=True), Owner(7, 5), Owner(4, 6)
+    for owner in (brokers, clients, others):
+        tally.add_owner(owner)
+    tally.shed(5)
+    assert (clients.left(), others.left()) == ([7, 5], [4, 6])
+    tally.shed(3)
+    assert (clients.left(), others.left()) == ([7], [6])
+    assert clients.connections[1].reason == "max.connections=3 is below the number of connections"
+    tally.shed(0)
+    assert (brokers.left(), clients.left(), others.left()) == ([1], [], [])
 
 
 def test_an_address_counts_over_all_listeners() -> None:
@@ -148,8 +188,10 @@ def test_a_listener_may_have_a_bound_of_its_own() -> None:
     with_node(test, ServerLimits(listener_connections_max=1))
 
 
-@pytest.mark.parametrize("listener", [0, 1])
-def test_a_burst_is_counted_before_the_first_of_it_runs(listener: int) -> None:
+@pytest.mark.parametrize(
+    ("listener", "limits"), [(0, ServerLimits(listener_connections_max=5)), (1, ServerLimits(connections_max=5))]
+)
+def test_a_burst_is_counted_before_the_first_of_it_runs(listener: int, limits: ServerLimits) -> None:
     async def test(node: Node) -> None:
         served: list[bool] = []
 
@@ -165,7 +207,7 @@ def test_a_burst_is_counted_before_the_first_of_it_runs(listener: int) -> None:
                 nursery.start_soon(ask, stream)
         assert (sum(served), node.tally.total) == (5, 5)
 
-    with_node(test, ServerLimits(connections_max=5))
+    with_node(test, limits)
 
 
 async def _append(streams: list[trio.SocketStream], connecting) -> None:

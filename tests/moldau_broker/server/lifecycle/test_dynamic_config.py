@@ -19,12 +19,13 @@ from moldau.protocol.messages.incremental_alter_configs import (
 from moldau.protocol.messages.metadata import MetadataRequest
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.runtime.config import BROKER_CONFIG
+from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.server.lifecycle.dynamic_config import DynamicConfig
 from moldau_broker.server.lifecycle.log_tasks import known_log_configs
 from moldau_quorum.metadata.image import MetadataImage
 from moldau_quorum.metadata.records import ConfigRecord, TopicRecord
-from support.cluster.broker_cluster import batch, run_cluster
+from support.cluster.broker_cluster import CONTROLLER_PORT, batch, run_cluster
 
 if TYPE_CHECKING:
     from support.cluster.broker_cluster import Client, Cluster
@@ -48,6 +49,22 @@ async def alter(client: Client, kind: int, name: str, **values: str) -> tuple[in
     )
     response = (await client.request(request)).responses[0]
     return response.error_code, response.error_message
+
+
+async def lift_limit_at_the_controller(cluster: Cluster) -> None:
+    """Does what an admin client with ``bootstrap.controllers`` does (KIP-919)."""
+    connection = await RpcConnection.open(cluster.client_environment, "c101", CONTROLLER_PORT, "test")
+    request = IncrementalAlterConfigsRequest(
+        resources=[
+            AlterConfigsResource(
+                resource_type=BROKER,
+                resource_name="",
+                configs=[AlterableConfig(name="max.connections", config_operation=1, value=None)],
+            )
+        ]
+    )
+    assert (await connection.request(request)).responses[0].error_code == ErrorCode.NONE
+    connection.close()
 
 
 async def described(client: Client, kind: int, name: str, key: str) -> tuple[str | None, int]:
@@ -134,6 +151,17 @@ def test_limits_of_connections_apply_at_once() -> None:
         assert (await alter(client, BROKER, "", max_connections="100"))[0] == 0
         await cluster.until(lambda: cluster.running[1].context.config.get_int("max.connections") == 100)
         other.close()
+        await other.request(MetadataRequest(topics=[]))
+        await trio.sleep(1)
+        code, _ = await alter(client, BROKER, "", max_connections="1")  # the other has been silent longer
+        assert code == ErrorCode.NONE
+        await trio.sleep(5)
+        assert cluster.running[1].listening.servers()[0][1].statistics().connections == 1
+        await client.request(MetadataRequest(topics=[]), timeout_ms=1_000)
+        with pytest.raises((OSError, trio.TooSlowError)):
+            await other.request(MetadataRequest(topics=[]), timeout_ms=1_000)
+        await lift_limit_at_the_controller(cluster)
+        await cluster.until(lambda: cluster.running[1].context.config.get_int("max.connections") > 1)
         await other.request(MetadataRequest(topics=[]))
 
     run_cluster(scenario)

@@ -174,9 +174,9 @@ class ConnectionLoop:
         """Whether the connection is about to end."""
         return self._scope.cancel_called
 
-    def make_way(self) -> None:
+    def make_way(self, reason: str) -> None:
         """See ``connection_tally.Removable``."""
-        self._finish("makes way for a broker: max.connections reached")
+        self._finish(reason)
 
     def give_up_handshake(self) -> None:
         """Closes a handshake whose peer has been silent for too long while others want to connect."""

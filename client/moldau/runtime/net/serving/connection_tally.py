@@ -1,8 +1,9 @@
 """Counts the connections of a node, over all its listeners and per address.
 
 ``max.connections`` and ``max.connections.per.ip`` hold for the whole node (KIP-402); a listener may have its own bound
-too. If brokers have their own listener, clients at the other listeners cannot lock them out: a broker's connection is
-admitted beyond the bound, and the client connection that was silent longest is closed.
+too. If brokers have their own listener, nothing locks them out: a broker's connection is admitted beyond the bound, and
+the client connection that was silent longest is closed, if there is one. Where the bound falls below the number of
+connections, those of clients that were silent longest are closed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Removable(Protocol):
         """When it last did something, in milliseconds of the monotonic clock."""
         ...
 
-    def make_way(self) -> None:
+    def make_way(self, reason: str) -> None:
         """Ends the connection soon."""
         ...
 
@@ -85,15 +86,25 @@ class ConnectionTally:
         if self.per_host[host] == 0:
             del self.per_host[host]
 
-    def make_room(self, owner: ConnectionOwner) -> bool:
-        """Returns whether ``owner`` may have a connection although the node is at its limit; then another makes way.
+    def make_room(self, owner: ConnectionOwner, limit: str) -> bool:
+        """Lets the client that was silent longest make way for a connection of ``owner``; returns whether one does.
 
-        Only a protected listener beside others may, while these have connections.
+        Clients make way for a protected listener only. ``limit`` says which limit of the node is reached.
         """
-        if not owner.is_protected:
-            return False
-        others = [connection for other in self._owners if not other.is_protected for connection in other.removable()]
-        if not others:
-            return False
-        min(others, key=lambda connection: connection.last_active_ms).make_way()
-        return True
+        return owner.is_protected and self._end_silent(1, f"makes way for a broker: {limit}") == 1
+
+    def shed(self, most: int) -> None:
+        """Ends connections of clients that were silent longest, so that at most ``most`` connections are left.
+
+        Those of a protected listener stay, as in Kafka.
+        """
+        left = sum(1 for owner in self._owners for _ in owner.removable())
+        if left > most:
+            self._end_silent(left - most, f"max.connections={most} is below the number of connections")
+
+    def _end_silent(self, count: int, reason: str) -> int:
+        others = [connection for owner in self._owners if not owner.is_protected for connection in owner.removable()]
+        chosen = sorted(others, key=lambda connection: connection.last_active_ms)[:count]
+        for connection in chosen:
+            connection.make_way(reason)
+        return len(chosen)

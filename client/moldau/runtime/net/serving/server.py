@@ -146,10 +146,14 @@ class Server:
         per_ip_max = limits.connections_of_ips.get(peer_host, limits.connections_per_ip_max)
         if tally.per_host.get(peer_host, 0) >= per_ip_max:
             return f"max.connections.per.ip={per_ip_max} reached"
-        if tally.total >= limits.connections_max and not tally.make_room(self):
-            return f"max.connections={limits.connections_max} reached"
-        if tally.total >= tally.descriptors_max() and not tally.make_room(self):
-            return f"file descriptors are left for {tally.descriptors_max()} connections only"
+        if tally.total >= limits.connections_max:
+            reason = f"max.connections={limits.connections_max} reached"
+            if not tally.make_room(self, reason) and not self.is_protected:
+                return reason
+        if tally.total >= tally.descriptors_max():
+            reason = f"file descriptors are left for {tally.descriptors_max()} connections only"
+            if not tally.make_room(self, reason):
+                return reason
         if shakes_hands and not self._make_room_for_handshake(peer_host):
             return f"{len(self.handshakes)} TLS handshakes are under way"
         return None
@@ -258,6 +262,9 @@ class Server:
             if now_ms < all_due_ms:
                 continue
             all_due_ms = now_ms + period_ms
+            most = self.limits.connections_max  # it may have changed while brokers run
+            if self.tally.total > most:
+                self.tally.shed(most)
             for loop in list(self.connections.values()):
                 loop.shrink_if_parked(now_ms - LARGE_BUFFER_MS)
                 loop.enforce_deadlines(now_ms)
