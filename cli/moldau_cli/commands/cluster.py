@@ -74,6 +74,7 @@ def start(
 
     began = time.monotonic()
     parsed = parse_settings(settings or [])
+    emptied: list[str] = []
     with launcher_errors(), exclusive(directory):
         if (directory / FILE_NAME).exists():
             if parsed or base_port is not None:
@@ -86,7 +87,7 @@ def start(
             if all(status.state is not ProcessState.STOPPED for status in cluster.status()):
                 raise CommandError(f"the cluster in {directory} already runs at {cluster.bootstrap}")
             resume_links(cluster.directory)
-            cluster.start_all(ready_timeout_ms=timeout * 1000)
+            emptied = _start_again(cluster, timeout)
         elif links:
             cluster = _start_with_links(
                 directory, brokers, controllers, base_port, secure=secure, settings=parsed, timeout_s=timeout
@@ -119,6 +120,30 @@ def start(
         if cluster.client_config is not None:
             output.note(f"the administrator's login is in {cluster.client_config} (--command-config)")
         _note_other_choice(cluster.bootstrap)
+    for line in emptied:
+        output.note(line)
+
+
+def _start_again(cluster: LocalCluster, timeout_s: float) -> list[str]:
+    """Starts the nodes that do not run; returns a line about each controller that has lost its log.
+
+    Raises:
+        CommandError: the controllers elect no leader, which comes before what brokers report.
+        LauncherError: a node ended, or a broker did not serve in time.
+    """
+    from moldau_cli.operations.emptied_voters import advice, emptied_voters, wait_led
+    from moldau_jepsen.launcher import LauncherError
+
+    emptied = emptied_voters(cluster)
+    began_ms, deadline_s = time.time() * 1000, time.monotonic() + timeout_s
+    try:
+        cluster.start_all(ready_timeout_ms=timeout_s * 1000)
+    except LauncherError:
+        if time.monotonic() >= deadline_s:
+            wait_led(cluster, emptied, began_ms, deadline_s, time.monotonic)
+        raise
+    wait_led(cluster, emptied, began_ms, deadline_s, time.monotonic)
+    return advice(cluster, emptied)
 
 
 def _note_other_choice(bootstrap: str) -> None:

@@ -73,12 +73,16 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumStatus:
-    """The metadata quorum as a controller reports it; offsets are exclusive ends."""
+    """The metadata quorum as a controller reports it; offsets are exclusive ends.
+
+    ``heard_ms`` has for each voter when the leader last heard from it, in Unix milliseconds; -1 if it does not say.
+    """
 
     leader_id: int
     leader_epoch: int
     high_watermark: int
     voters: tuple[tuple[int, int], ...]  # (node id, log end offset)
+    heard_ms: tuple[tuple[int, int], ...] = ()
 
 
 class LocalCluster:
@@ -339,6 +343,7 @@ class LocalCluster:
                 leader_epoch=partition.leader_epoch,
                 high_watermark=partition.high_watermark,
                 voters=tuple((voter.replica_id, voter.log_end_offset) for voter in partition.current_voters),
+                heard_ms=tuple((voter.replica_id, voter.last_fetch_timestamp) for voter in partition.current_voters),
             )
         return None
 

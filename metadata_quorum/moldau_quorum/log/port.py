@@ -112,10 +112,14 @@ class LogDamagedError(MetadataLogError):
 
 
 def replacement_advice(node_id: int) -> str:
-    """Returns the remedy for a voter that lost its log, and with it its promises to other voters."""
+    """Returns the remedies for a voter that lost its log, and with it its promises to other voters.
+
+    A voter is replaced by the others: if no majority of them has its log, there is no leader who could do it.
+    """
     return (
-        f"restore the directory as it was, or let another voter take its place: moldau quorum remove-voter {node_id}, "
-        f"delete the directory, start the node, moldau quorum add-voter {node_id} HOST:PORT"
+        "restore the directory as it was, or, while a majority of the voters has its log, let another voter take its "
+        f"place: moldau quorum remove-voter {node_id}, delete the directory, start the node, moldau quorum add-voter "
+        f"{node_id} HOST:PORT"
     )
 
 
