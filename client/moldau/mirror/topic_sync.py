@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from moldau.admin import Admin, AdminError, ConfigResource, NewTopic, ResourceType
+from moldau.admin import Admin, AdminError, ConfigAlteration, ConfigResource, NewTopic, ResourceType
 from moldau.admin.calls.acls import AclFilter
 from moldau.mirror.core.filters import mirrored_acl
 from moldau.mirror.core.topics import SourceTopics, TopicPlan, plan_topics
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from moldau.admin.calls.acls import Acl
-    from moldau.admin.values import ConfigAlteration, ConfigEntry
+    from moldau.admin.values import ConfigEntry
     from moldau.mirror.core.settings import SourceSettings
     from moldau.mirror.core.topics import SourceTopic, TopicChanges
     from moldau.runtime.telemetry.log import EventLogger
@@ -119,6 +119,7 @@ class TopicSync:
             plain = [NewTopic(each.name, each.partitions, each.replication_factor) for each in refused]
             if plain:  # a key or value of the source that the target does not take
                 await self._create(plain)
+                await self._configure({each.name: each.configs for each in refused})
         if plan.growth:
             try:
                 await self._target.create_partitions(plan.growth)
@@ -139,6 +140,19 @@ class TopicSync:
                 and error.failures[each.name].code is ErrorCode.INVALID_CONFIG
             ]
         return []
+
+    async def _configure(self, wanted: Mapping[str, Mapping[str, str]]) -> None:
+        """Gives topics the keys that the target knows and the values that it takes, and names the others."""
+        known = await _described(self._target, list(wanted))
+        changes: dict[ConfigResource, list[ConfigAlteration]] = {}
+        for name, entries in known.items():
+            unknown = sorted(wanted[name].keys() - entries.keys())
+            if unknown:
+                self._logger.warning("topic-config-left-out", topic=name, keys=unknown, reason="unknown to the target")
+            changes[ConfigResource(ResourceType.TOPIC, name)] = [
+                ConfigAlteration(name=key, value=value) for key, value in wanted[name].items() if key in entries
+            ]
+        await self._alter({resource: altered for resource, altered in changes.items() if altered})
 
     def _log_failures(self, event: str, error: AdminError) -> None:
         for name, failure in error.failures.items():
@@ -164,11 +178,45 @@ class TopicSync:
             found = rules.changes(entries, targets.get(self.remote(name), {}))
             if found:
                 changes[ConfigResource(ResourceType.TOPIC, self.remote(name))] = found
-        if changes:
-            await self._target.alter_configs(changes)
-            for resource, altered in changes.items():
-                self._logger.info("topic-config-synced", topic=resource.name, keys=[each.name for each in altered])
+        await self._alter(changes)
         return len(changes)
+
+    async def _alter(self, changes: Mapping[ConfigResource, list[ConfigAlteration]]) -> None:
+        """Changes configurations; a value that the target refuses keeps no other one from being changed.
+
+        Raises:
+            KafkaError: the target cannot be asked, or refuses for another reason than a value.
+        """
+        if not changes:
+            return
+        try:
+            await self._target.alter_configs(changes)
+        except AdminError as error:
+            if any(failure.code is not ErrorCode.INVALID_CONFIG for failure in error.failures.values()):
+                raise
+            failed = error.failures
+        else:
+            failed = {}
+        for resource, altered in changes.items():
+            done = [each.name for each in altered]
+            if resource.name in failed:
+                done = [each.name for each in altered if await self._alter_one(resource, each)]
+            if done:
+                self._logger.info("topic-config-synced", topic=resource.name, keys=done)
+
+    async def _alter_one(self, resource: ConfigResource, alteration: ConfigAlteration) -> bool:
+        """Changes one key; returns whether the target took it."""
+        try:
+            await self._target.alter_configs({resource: [alteration]})
+        except AdminError as error:
+            failure = error.failures[resource.name]
+            if failure.code is not ErrorCode.INVALID_CONFIG:
+                raise
+            self._logger.warning(
+                "topic-config-left-out", topic=resource.name, keys=[alteration.name], reason=str(failure)
+            )
+            return False
+        return True
 
     # --- ACLs
 

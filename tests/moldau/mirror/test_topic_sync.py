@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 import trio
 
-from moldau.admin import Acl, ConfigEntry
+from moldau.admin import Acl, AdminError, ConfigEntry
 from moldau.mirror.core.settings import parse_settings
 from moldau.mirror.topic_sync import TopicSync
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -136,3 +136,78 @@ def test_a_configuration_reaches_the_copy():
     assert trio.run(topics.sync_configs) == 1
     assert target.value == "5"
     assert trio.run(topics.sync_configs) == 0
+
+
+class Choosy(Cluster):
+    """An admin client: topics with configurations; as a target it takes known keys only, and no ``retention.ms`` of 9.
+
+    As Kafka does, it refuses all keys of a topic if it refuses one.
+    """
+
+    KNOWN = ("cleanup.policy", "retention.ms")
+
+    def __init__(self, configs):
+        super().__init__(**dict.fromkeys(configs, 1))
+        self.configs = configs
+
+    async def describe_configs(self, resources):
+        await trio.lowlevel.checkpoint()
+        found = {each: self.configs[each.name] for each in resources if each.name in self.configs}
+        return {
+            each: {
+                key: ConfigEntry(
+                    name=key,
+                    value=values.get(key, "default"),
+                    source=ConfigSource.DYNAMIC_TOPIC if key in values else ConfigSource.DEFAULT,
+                    is_read_only=False,
+                    is_sensitive=False,
+                )
+                for key in (*self.KNOWN, *values)
+            }
+            for each, values in found.items()
+        }
+
+    def check(self, name, values):
+        wrong = [key for key, value in values.items() if key not in self.KNOWN or (key, value) == ("retention.ms", "9")]
+        if wrong:
+            raise AdminError({name: KafkaError(ErrorCode.INVALID_CONFIG, f"{wrong[0]} is refused")})
+
+    async def create_topics(self, topics):
+        await trio.lowlevel.checkpoint()
+        for each in topics:
+            self.check(each.name, each.configs)
+            self.topics[each.name], self.configs[each.name] = each.partitions, dict(each.configs)
+
+    async def alter_configs(self, changes):
+        await trio.lowlevel.checkpoint()
+        for resource, alterations in changes.items():
+            values = {each.name: each.value for each in alterations}
+            self.check(resource.name, values)
+            self.configs[resource.name] |= values
+
+
+def choosy(configs, caplog):
+    """Mirrors a topic with these configurations; returns what the target has, and the warnings about keys."""
+    (settings,) = parse_settings(SETTINGS, "mirror.toml").sources
+    target = Choosy({})
+    topics = TopicSync(settings, Choosy({"orders": configs}), target, lambda _: None, EventLogger("moldau.mirror"))
+    trio.run(topics.refresh)
+    made = dict(target.configs["e.orders"])
+    trio.run(topics.sync_configs)
+    return made, target.configs["e.orders"], [line for line in caplog.messages if "topic-config-left-out" in line]
+
+
+def test_a_key_that_the_target_lacks_leaves_the_others(caplog):
+    """The topic was made without any configuration, so a compacted one deleted records for ten minutes."""
+    made, later, warnings = choosy({"cleanup.policy": "compact", "new.key": "1", "retention.ms": "5"}, caplog)
+    assert made == later == {"cleanup.policy": "compact", "retention.ms": "5"}
+    (warning,) = warnings
+    assert "new.key" in warning
+
+
+def test_a_value_that_the_target_refuses_leaves_the_others(caplog):
+    """A synchronization of configurations ended there, at each interval again."""
+    made, later, warnings = choosy({"retention.ms": "9", "cleanup.policy": "compact"}, caplog)
+    assert made == later == {"cleanup.policy": "compact"}
+    assert len(warnings) == 2
+    assert all("retention.ms is refused" in each for each in warnings)
