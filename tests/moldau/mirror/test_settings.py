@@ -163,3 +163,13 @@ def test_a_missing_target_is_named_once():
         parsed(without='target = "hub"\n')
     (problem,) = caught.value.problems
     assert "target: missing mirror configuration key" in problem
+
+
+def test_a_mistake_for_all_sources_is_not_blamed_on_each():
+    """The table of each source was named as well, in which the key does not stand."""
+    with pytest.raises(ConfigError) as raised:
+        parse_settings('"offset.lag.max" = -5\n' + FILE, "mirror.toml")
+    assert raised.value.problems == ("offset.lag.max = -5: must be an integer from 0 to 2147483647",)
+    with pytest.raises(ConfigError) as raised:
+        parse_settings(FILE + '"offset.lag.max" = -5\n', "mirror.toml")
+    assert raised.value.problems == ("[sources.west] offset.lag.max = -5: must be an integer from 0 to 2147483647",)

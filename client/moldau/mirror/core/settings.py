@@ -241,19 +241,19 @@ def parse_settings(
 
 
 def _parsed(schema: ConfigSchema, given: dict[str, object], place: str, problems: list[str]) -> Config | None:
-    known = dict(given)
+    """Returns the configuration, None if there are problems; one that is known without ``place`` is not repeated."""
+    own = dict(given)
     for key in given:
         hint = None if key in schema.keys else advice(key)
         if hint is not None:
             problems.append(f"{place}{key}: a key of MirrorMaker; {hint}")
-            del known[key]
-    given = known
+            del own[key]
     try:
-        config = schema.parse(given)
+        config = schema.parse(own)
         if "metrics.listener" in config and config.get_str("metrics.listener"):
             parse_address(config.get_str("metrics.listener"))
     except ConfigError as error:
-        problems += [place + problem for problem in error.problems]
+        problems += [place + problem for problem in error.problems if problem not in problems]
         return None
     except ValueError as error:
         problems.append(f"metrics.listener: {error}")
