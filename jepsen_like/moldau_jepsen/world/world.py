@@ -53,7 +53,6 @@ class SimulatedNode:
         """Makes a machine with power, an empty disk and no process; called by ``World.node``."""
         self.name = name
         self._world = world
-        self.clock_rate = 1.0
         self.disk = VirtualDisk(name, derive_random(world.seed, "disk", name), world.trace, DiskProfile())
         self.disk.clock = NodeClock(world.agenda.clock)
         self.disk.is_watched = lambda: world.agenda.watching

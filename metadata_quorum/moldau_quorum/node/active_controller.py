@@ -128,7 +128,6 @@ class ActiveController:
         self._environment = environment
         self._settings = settings
         self._metadata_log = log
-        self._machine = machine
         self._node_id = node_id
         self._incarnation_id = incarnation_id
         self._endpoints = endpoints

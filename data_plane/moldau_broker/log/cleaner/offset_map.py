@@ -38,7 +38,7 @@ class Selection(NamedTuple):
 class OffsetMap:
     """Maps key hashes to offsets. Invariant: ``len(buffer) == 24 * slots``, ``size`` entries are used."""
 
-    __slots__ = ("_buffer", "_entries_max", "latest_offset", "probes", "size", "slots")
+    __slots__ = ("_buffer", "_entries_max", "latest_offset", "size", "slots")
 
     def __init__(self, memory_bytes: int, load_factor: float = 0.9) -> None:
         """Allocates at most ``memory_bytes``; ``load_factor`` (above 0, at most 1) of the slots are used."""
@@ -49,7 +49,6 @@ class OffsetMap:
         # One slot stays empty, or the search for an absent key would not end.
         self._entries_max = max(1, min(int(self.slots * load_factor), self.slots - 1))
         self.size = 0
-        self.probes = 0
         self.latest_offset = -1
 
     @property
@@ -76,7 +75,7 @@ class OffsetMap:
         Raises:
             CorruptRecordError: A record is damaged.
         """
-        self.size, probes, complete = map_keys(
+        self.size, _, complete = map_keys(
             data,
             start,
             end,
@@ -88,7 +87,6 @@ class OffsetMap:
             self.size,
             self._entries_max,
         )
-        self.probes += probes
         return complete
 
     def select(self, data: Buffer, start: int, end: int, header: BatchHeader, *, keeps_tombstones: bool) -> Selection:
@@ -99,7 +97,7 @@ class OffsetMap:
         Raises:
             CorruptRecordError: A record is damaged.
         """
-        keep, count, has_tombstone, probes = select_records(
+        keep, count, has_tombstone, _ = select_records(
             data,
             start,
             end,
@@ -110,14 +108,12 @@ class OffsetMap:
             keeps_tombstones,
             self._buffer,
         )
-        self.probes += probes
         return Selection(keep, count, has_tombstone)
 
     def clear(self) -> None:
         """Empties the map, and gives the pages that its entries were on back to the system."""
         self._buffer = _empty(len(self._buffer))
         self.size = 0
-        self.probes = 0
         self.latest_offset = -1
 
 
