@@ -74,8 +74,7 @@ class RaftLog:
         self._node: EngineNode | None = None
         self._inbox: deque[tuple[Session, Callable[[float], None]]] = deque()
         self._inbox_bytes = 0
-        self.inbox_dropped = 0
-        """Messages that did not fit."""
+        self._inbox_dropped = 0
         self.sync_times = Histogram()
         """Milliseconds until appended entries were durable, as the event loop sees it."""
         self._kick = trio.Event()
@@ -187,9 +186,11 @@ class RaftLog:
                 await self._kick.wait()
 
     def _enqueue(self, session: Session, take: Callable[[float], None], size: int) -> None:
-        """Keeps a checked message for the driver, or drops it."""
+        """Keeps a checked message for the driver, or drops it: Raft repeats what matters."""
         if self._inbox_bytes + size > self._config.limits.inbox_bytes_max:
-            self.inbox_dropped += 1
+            self._inbox_dropped += 1
+            if self._inbox_dropped & (self._inbox_dropped - 1) == 0:  # the 1st, 2nd, 4th, 8th ...
+                self._log.warning("quorum-inbox-full", bytes=self._inbox_bytes, dropped=self._inbox_dropped)
             return
         self._inbox.append((session, take))
         self._inbox_bytes += size

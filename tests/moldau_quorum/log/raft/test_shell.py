@@ -576,3 +576,18 @@ def test_a_node_that_waits_to_be_added_reports_nothing(caplog):
 
     play(story)
     assert reports(caplog) == []
+
+
+def test_dropped_messages_are_reported_and_more_rarely(caplog):
+    """A node whose driver does not keep up drops messages; without a sign an operator sees only slow elections."""
+
+    async def story(world):
+        quorum = Quorum(world, limits=LogLimits(inbox_bytes_max=0))
+        await trio.sleep(20)
+        assert not any(log.leadership.active for log in quorum.logs.values())
+
+    play(story)
+    lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("quorum-inbox-full ")]
+    counts = [int(line.rpartition("=")[2]) for line in lines if " node=1 " in line]
+    assert counts == [1 << power for power in range(len(counts))]
+    assert len(counts) > 3
