@@ -78,7 +78,7 @@ def test_a_voter_whose_log_is_gone_does_not_start(damage, engine):
         while isinstance(error, BaseExceptionGroup):
             (error,) = error.exceptions
         assert isinstance(error, NodeDirectoryError | LogDamagedError)
-        remedy = f"restore the directory as it was, or, while a majority .*moldau quorum remove-voter {victim.node_id}.*add-voter"
+        remedy = f"restore the directory as it was, or, while a majority .*remove-voter {victim.node_id}.*add-voter"
         with pytest.raises(type(error), match=remedy):
             raise error
         assert victim.running is None
