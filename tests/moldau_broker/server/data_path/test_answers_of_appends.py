@@ -61,15 +61,15 @@ def test_a_lost_batch_ends_its_connection_and_no_other_one(path: str) -> None:
                 partition.write()
 
         replicas: Any = SimpleNamespace(flush=flush)
+        service = service_of(replicas)
         if path == "any other request":
-            services: Any = SimpleNamespace(quotas=None, context=SimpleNamespace(replicas=replicas))
+            services: Any = SimpleNamespace(quotas=None, produce=service)
             connection: Any = SimpleNamespace(peer_address=("client", 1))
             peer: Any = None
             handler = BrokerConnection(services, connection, peer)
             handler._touched = touched
             written = handler.flush
         else:
-            service = service_of(replicas)
             written = partial(service.flush, touched)
         if any(outcomes):
             with pytest.raises(CloseConnection):
