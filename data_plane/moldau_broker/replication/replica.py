@@ -350,10 +350,10 @@ class Replica:
         self.log_end_offset = self.settled_end_offset = log_start_offset
         self.high_watermark = log_start_offset
 
-    def leader_high_watermark(self, high_watermark: Offset, log_start_offset: Offset = Offset(0)) -> bool:
+    def leader_high_watermark(self, high_watermark: Offset) -> bool:
         """Applies the leader's high watermark on a follower; returns True if its own advanced."""
         assert self.role is not Role.LEADER, "a leader does not follow"
-        candidate = max(min(high_watermark, self.log_end_offset), min(log_start_offset, self.log_end_offset))
+        candidate = min(high_watermark, self.log_end_offset)
         if candidate <= self.high_watermark:
             return False
         self.high_watermark = candidate

@@ -109,7 +109,7 @@ def broker_unfenced(view: DecisionView, broker_id: BrokerId, first: list[Metadat
     return walk(view, change, first=first)
 
 
-def elect_leaderless(view: DecisionView, *, first: list[MetadataRecord] | None = None) -> Slices:
+def elect_leaderless(view: DecisionView) -> Slices:
     """Elects a leader for each leaderless partition that can have one.
 
     A new controller calls it, and so does a decision that allows unclean elections.
@@ -120,7 +120,7 @@ def elect_leaderless(view: DecisionView, *, first: list[MetadataRecord] | None =
             return None
         return begin_change(view.image, view.context, topic, partition_id, partition)
 
-    return walk(view, change, first=first)
+    return walk(view, change)
 
 
 def balance_leaders(view: DecisionView, *, limit: int) -> Slices:

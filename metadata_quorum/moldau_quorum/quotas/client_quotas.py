@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from moldau_quorum.quotas.ledger import SENSORS_MAX, Ledger
+from moldau_quorum.quotas.ledger import Ledger
 from moldau_quorum.quotas.precedence import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, Limit
 from moldau_quorum.quotas.rate import Rate, Windows
 
@@ -45,10 +45,10 @@ class ClientQuotas:
 
     __slots__ = ("_ledger", "throttled", "windows")
 
-    def __init__(self, windows: Windows, *, sensors_max: int = SENSORS_MAX) -> None:
-        """``sensors_max`` bounds the groups whose use is remembered."""
+    def __init__(self, windows: Windows) -> None:
+        """Nothing is used yet; ``Ledger`` bounds the groups whose use is remembered."""
         self.windows = windows
-        self._ledger: Ledger[ClientSensor] = Ledger(lambda: ClientSensor(windows), sensors_max=sensors_max)
+        self._ledger: Ledger[ClientSensor] = Ledger(lambda: ClientSensor(windows))
         self.throttled = dict.fromkeys(BROKER_QUOTAS, 0)
         """Throttled requests by quota."""
 

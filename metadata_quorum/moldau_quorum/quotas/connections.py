@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from moldau_quorum.quotas.ledger import SENSORS_MAX, Ledger
+from moldau_quorum.quotas.ledger import Ledger
 from moldau_quorum.quotas.rate import Rate, Windows
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ class ConnectionRates:
 
     __slots__ = ("_broker", "_broker_limit", "_hosts", "_limits", "_listeners", "_protected", "_windows")
 
-    def __init__(self, windows: Windows, *, sensors_max: int = SENSORS_MAX) -> None:
+    def __init__(self, windows: Windows) -> None:
         """No rate is limited."""
         self._windows = windows
         self._broker = Rate(windows)
         self._listeners: dict[str, Rate] = {}
-        self._hosts: Ledger[Rate] = Ledger(lambda: Rate(windows), sensors_max=sensors_max)
+        self._hosts: Ledger[Rate] = Ledger(lambda: Rate(windows))
         self._broker_limit: float | None = None
         self._limits: Mapping[str, float] = {}
         self._protected: str | None = None

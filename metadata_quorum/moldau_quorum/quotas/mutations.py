@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.api import ApiKey
-from moldau_quorum.quotas.ledger import SENSORS_MAX, Ledger
+from moldau_quorum.quotas.ledger import Ledger
 from moldau_quorum.quotas.precedence import CONTROLLER_MUTATION_RATE, Limit, QuotaIndex
 from moldau_quorum.quotas.token_bucket import TokenBucket
 
@@ -58,9 +58,9 @@ class MutationQuotas:
 
     __slots__ = ("_ledger",)
 
-    def __init__(self, windows: Windows, *, sensors_max: int = SENSORS_MAX) -> None:
+    def __init__(self, windows: Windows) -> None:
         """``windows`` are those of ``controller.quota.window.*``."""
-        self._ledger: Ledger[TokenBucket] = Ledger(lambda: TokenBucket(windows), sensors_max=sensors_max)
+        self._ledger: Ledger[TokenBucket] = Ledger(lambda: TokenBucket(windows))
 
     def allowance(
         self, index: QuotaIndex, user: str, client_id: str, *, api_key: int, version: int, now_ms: float

@@ -439,14 +439,6 @@ def test_the_high_watermark_of_a_follower_is_capped_and_grows() -> None:
     assert subject.high_watermark == 10
 
 
-def test_the_leaders_log_start_raises_it_to_the_log_end_at_most() -> None:
-    """A follower that the leader's log start has passed knows its own records to be committed, and no others."""
-    subject = replica(2, end=5)
-    subject.apply(state(), 5, 0)
-    assert subject.leader_high_watermark(1, log_start_offset=9)
-    assert subject.high_watermark == 5
-
-
 def test_metadata_come_with_the_present_log_end() -> None:
     """The log may have changed since the last event, so a new role begins with the log end that it is given."""
     subject = replica(2, end=10, high_watermark=5)

@@ -203,7 +203,7 @@ def _convicting(control: Control, result: Result) -> str | None:
     return next(found, None)
 
 
-def judge_control(name: str, *, seed_first: int = 1, seeds_max: int | None = None) -> ControlVerdict:
+def judge_control(name: str, *, seeds_max: int | None = None) -> ControlVerdict:
     """Runs seeds of one control until one convicts; ``seeds_max`` defaults to what the control is given.
 
     Raises:
@@ -211,9 +211,9 @@ def judge_control(name: str, *, seed_first: int = 1, seeds_max: int | None = Non
     """
     if name in OUTSIDE_CONTROLS:
         outside = OUTSIDE_CONTROLS[name]
-        return _judge_outside(outside, range(seed_first, seed_first + (seeds_max or outside.seeds_max)))
+        return _judge_outside(outside, range(1, 1 + (seeds_max or outside.seeds_max)))
     control = CONTROLS[name]
-    result, count = run_control(control, range(seed_first, seed_first + (seeds_max or SEEDS_MAX)))
+    result, count = run_control(control, range(1, 1 + (seeds_max or SEEDS_MAX)))
     violation = _convicting(control, result) if result is not None else None
     shown = violation if violation is not None or result is None else result.violations[0]
     return ControlVerdict(
@@ -256,7 +256,6 @@ def _judge_outside(control: OutsideControl, seeds: Iterable[int]) -> ControlVerd
 def run_controls(
     names: Iterable[str] | None = None,
     *,
-    seed_first: int = 1,
     seeds_max: int | None = None,
     processes: int | None = None,
 ) -> Iterator[ControlVerdict]:
@@ -273,9 +272,7 @@ def run_controls(
         if name not in known:
             raise KeyError(name)
     with workers(processes, tasks=len(chosen)) as pool:
-        running = {
-            pool.submit(judge_control, name, seed_first=seed_first, seeds_max=seeds_max): name for name in chosen
-        }
+        running = {pool.submit(judge_control, name, seeds_max=seeds_max): name for name in chosen}
         for future in concurrent.futures.as_completed(running):
             try:
                 verdict = future.result()

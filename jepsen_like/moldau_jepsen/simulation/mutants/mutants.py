@@ -21,7 +21,7 @@ from moldau_jepsen.workers import workers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from moldau_jepsen.simulation.campaign.options import Result, RunOptions
+    from moldau_jepsen.simulation.campaign.options import RunOptions
     from moldau_jepsen.simulation.mutants.mutant import Mutant
 
 
@@ -73,7 +73,6 @@ def run_mutant(
     seeds: Iterable[int],
     *,
     options: RunOptions | None = None,
-    on_result: Callable[[Result], None] | None = None,
     rule: str = "",
     passes: Callable[[int, RunOptions], bool] | None = None,
 ) -> MutantVerdict:
@@ -95,8 +94,6 @@ def run_mutant(
         except Exception as error:  # noqa: BLE001 - part of the verdict; the hunt for other mutants goes on
             detail = f"seed {seed}: {kit_failed(seed, error).violations[0]}"
             return dataclasses.replace(verdict, seeds=count, spoiled=spoiled, detail=detail)
-        if on_result is not None:
-            on_result(result)
         if not result.violations:
             continue
         if not innocent:
@@ -159,7 +156,6 @@ def run_mutants(
     *,
     rules: Iterable[str] = (),
     seeds_max: int = SEEDS_MAX,
-    seed_first: int = 1,
     processes: int | None = None,
 ) -> Iterator[MutantVerdict]:
     """Hunts mutants over the cores, one mutant per task; yields verdicts as they finish.
@@ -172,7 +168,7 @@ def run_mutants(
     chosen = [(MUTANTS[name].name, "") for name in (names if names is not None else MUTANTS)]
     chosen += [(ALONE[rule].mutant, rule) for rule in rules]
     with workers(processes, tasks=len(chosen)) as pool:
-        hunts = {pool.submit(_hunt, name, rule, seed_first, seeds_max): (name, rule) for name, rule in chosen}
+        hunts = {pool.submit(_hunt, name, rule, seeds_max): (name, rule) for name, rule in chosen}
         for hunt in concurrent.futures.as_completed(hunts):
             try:
                 verdict = hunt.result()
@@ -187,8 +183,8 @@ def _not_hunted(name: str, rule: str, error: Exception) -> MutantVerdict:
     return dataclasses.replace(_unjudged(MUTANTS[name], rule), detail=detail)
 
 
-def _hunt(name: str, rule: str, seed_first: int, seeds_max: int) -> MutantVerdict:
-    seeds = range(seed_first, seed_first + seeds_max)
+def _hunt(name: str, rule: str, seeds_max: int) -> MutantVerdict:
+    seeds = range(1, 1 + seeds_max)
     return run_trial(rule, seeds) if rule else run_mutant(MUTANTS[name], seeds)
 
 
