@@ -40,13 +40,23 @@ def controllers(tmp_path):
         log.write_text("first\nlast line\n")
         nodes.append(SimpleNamespace(node_id=number, directory=str(directory), address=address, log=str(log)))
     (tmp_path / "101" / "__cluster_metadata" / "raft" / "0.wal").touch()
-    return SimpleNamespace(controllers=nodes, quorum=lambda: None)
+    broker = SimpleNamespace(node_id=1, directory=str(tmp_path / "1"))
+    (tmp_path / "1").mkdir()
+    return SimpleNamespace(controllers=nodes, brokers=[broker], quorum=lambda: None)
 
 
 def test_controllers_without_a_log_are_found(controllers, tmp_path):
     assert emptied_voters(controllers) == [102, 103]
     (tmp_path / "101" / "__cluster_metadata" / "raft" / "0.wal").unlink()
     assert emptied_voters(controllers) == []  # a cluster that never ran
+
+
+def test_controllers_that_all_lost_their_logs_do_not_start(controllers, tmp_path):
+    """They began another cluster, the start said ready, and the brokers ended."""
+    (tmp_path / "101" / "__cluster_metadata" / "raft" / "0.wal").unlink()
+    (tmp_path / "1" / "applied-metadata-checkpoint").touch()
+    with pytest.raises(CommandError, match="all controllers are empty"):
+        emptied_voters(controllers)
 
 
 def test_a_lost_majority_is_not_to_be_removed(controllers):
