@@ -149,6 +149,10 @@ class ClusterClient:
         """Returns an open connection, or None; then it starts opening one if the back-off allows it."""
         return self._links.connection_nowait(node_id, purpose)
 
+    def is_connected(self, node_id: int | None) -> bool:
+        """Returns whether a connection to the broker is open, as far as the client has noticed; None is no broker."""
+        return node_id is not None and self._links.link(node_id).connection is not None
+
     def retry_delay_ms(self, node_id: int, purpose: str = "") -> float:
         """Returns the time during which ``connection_nowait`` opens no connection.
 

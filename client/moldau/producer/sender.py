@@ -107,7 +107,9 @@ class Sender:
                 self._fetch_producer_id()
             else:
                 return min(self._retry_id_at_ms, accumulator.next_expiry_ms())
-        ready = accumulator.ready(now_ms, self.leaders())
+        leaders = self.leaders()
+        self._fail_refused(leaders)
+        ready = accumulator.ready(now_ms, leaders)
         if ready.has_unknown_leader:
             client.request_update()
         next_ms = min(ready.next_check_ms, accumulator.next_expiry_ms())
@@ -131,6 +133,15 @@ class Sender:
             del self._stuck_since_ms[node_id]
             self._send(node_id, connection, accumulator.drain(queues, now_ms))
         return next_ms
+
+    def _fail_refused(self, leaders: Mapping[TopicPartition, int]) -> None:
+        """Fails the batches that need a connection while the login is refused, as it would be again."""
+        client, accumulator = self._client, self._accumulator
+        refused = client.bootstrap_error
+        if refused is not None and refused.code is ErrorCode.SASL_AUTHENTICATION_FAILED:
+            queues = accumulator.queues.items()
+            lost = [queue for at, queue in queues if not client.is_connected(leaders.get(at))]
+            self._settled(accumulator.abort(refused, queues=lost))
 
     def _send(self, node_id: int, connection: RpcConnection, batches: list[ProducerBatch]) -> None:
         if not batches:

@@ -205,6 +205,37 @@ def test_connections_outlive_their_tokens(caplog):
     run_secured(scenario, brokers=1, controllers=1, **settings)
 
 
+@pytest.mark.parametrize("is_idempotent", ["true", "false"])
+def test_a_revoked_user_ends_sends_at_once(is_idempotent):
+    """The session of a user who was removed ends: sends waited for delivery.timeout.ms, and named no reason.
+
+    When the user is there again, the same producer goes on.
+    """
+
+    async def scenario(cluster):
+        environment = cluster.client_environment
+        config = {**client_settings("carol", "carol-secret"), "enable.idempotence": is_idempotent}
+        async with Admin(client_settings("bob", "bob-secret", "PLAIN"), environment=environment) as admin:
+            await admin.set_user_password("carol", "carol-secret")
+            async with Producer(config, environment=environment) as producer:
+                await (await producer.send("t", b"first"))
+                await admin.remove_user_credential("carol")
+                await trio.sleep(10)
+                for _ in range(2):
+                    begun = trio.current_time()
+                    with pytest.raises(KafkaError) as raised:
+                        await (await producer.send("t", b"refused"))
+                    assert raised.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED
+                    assert trio.current_time() - begun < 5
+                await admin.set_user_password("carol", "carol-secret")
+                await trio.sleep(5)
+                await (await producer.send("t", b"last"))
+        return await consumed(cluster, 2, client_settings("bob", "bob-secret", "PLAIN"))
+
+    found, _ = run_secured(scenario, brokers=2, controllers=1, **{"connections.max.reauth.ms": "3000"})
+    assert found == ["first", "last"]
+
+
 def test_links_between_controllers_authenticate_again(caplog):
     """A link opens its next connection before its session ends: no message is refused, and no leader is deposed."""
     caplog.set_level(logging.DEBUG)

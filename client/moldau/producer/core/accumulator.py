@@ -543,9 +543,9 @@ class Accumulator:
             return batch.created_ms + self.limits.delivery_timeout_ms
         return math.inf
 
-    def abort(self, error: KafkaError, *, only_queued: bool = False) -> list[ProducerBatch]:
-        """Fails all batches (``only_queued``: all that are not in flight) and returns them."""
-        doomed = [batch for batch in self.incomplete if not (only_queued and batch.is_in_flight)]
+    def abort(self, error: KafkaError, *, queues: Iterable[PartitionQueue] | None = None) -> list[ProducerBatch]:
+        """Fails all batches, or those in ``queues``, which are not in flight, and returns them."""
+        doomed = list(self.incomplete) if queues is None else [each for queue in queues for each in queue.batches]
         for batch in doomed:
             self._discard(batch, error)
         return doomed

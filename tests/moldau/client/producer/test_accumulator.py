@@ -346,13 +346,14 @@ def test_without_idempotence_a_batch_may_fail_again_and_again():
     assert (core.memory_used, core.incomplete) == (0, {})
 
 
-def test_abort_fails_all_or_only_what_waits():
+def test_abort_fails_all_or_what_waits_for_partitions():
     core = accumulator(linger_ms=0)
     add(core, b"flying")
     (flying,) = sent(core)
     add(core, b"queued")
     error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
-    (queued,) = core.abort(error, only_queued=True)
+    assert core.abort(error, queues=()) == []
+    (queued,) = core.abort(error, queues=core.queues.values())
     assert (queued.error, flying.is_settled) == (error, False)
     assert core.abort(error) == [flying]
     assert (core.memory_used, core.incomplete) == (0, {})
