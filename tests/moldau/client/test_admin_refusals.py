@@ -184,6 +184,22 @@ def test_offsets_of_an_older_broker_are_read():
     simulate(scenario, {ApiKey.OFFSET_FETCH: fetch})
 
 
+@pytest.mark.parametrize("version", [7, 8, 9])
+def test_an_answer_without_the_group_has_no_offsets_to_show(version):
+    """From version 8 on it must name the group; before, a group without offsets has an empty answer."""
+
+    async def scenario(cluster, admin):
+        cluster.max_versions[ApiKey.OFFSET_FETCH] = version
+        if version == 7:
+            assert await admin.list_group_offsets("g") == {}
+            return
+        with pytest.raises(KafkaError, match="leaves group g out") as caught:
+            await admin.list_group_offsets("g")
+        assert caught.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+    simulate(scenario, {ApiKey.OFFSET_FETCH: lambda broker, request: of.OffsetFetchResponse()})
+
+
 def test_records_of_a_missing_partition_are_a_failure():
     """The records of the partitions that exist are deleted."""
 

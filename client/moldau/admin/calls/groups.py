@@ -71,6 +71,7 @@ G = TypeVar("G", bound=_Described)
 D = TypeVar("D")
 
 _OFFSET_FETCH_VERSION_MAX = 9
+_OFFSET_FETCH_WITH_GROUPS = 8
 _OFFSET_COMMIT_WITH_RETENTION = 4
 """The last version with ``retention_time_ms``; an offset that has one does not expire with the others of its group."""
 _DEAD = "Dead"
@@ -188,6 +189,7 @@ class Groups:
     ) -> dict[TopicPartition, CommittedOffset]:
         """Implements ``Admin.list_group_offsets``."""
         arguments.text("list_group_offsets", "group_id", group_id)
+        at = self._requester.group_coordinator(group_id)
         response = await self._requester.ask(
             OffsetFetchResponse,
             OffsetFetchRequest(
@@ -196,14 +198,26 @@ class Groups:
                 groups=[OffsetFetchRequestGroup(group_id=group_id, topics=None)],
                 require_stable=require_stable,
             ),
-            at=self._requester.group_coordinator(group_id),
+            at=at,
             code_of=lambda each: _offset_fetch_code(each, require_stable=require_stable),
             version_max=_OFFSET_FETCH_VERSION_MAX,
         )
         raise_group_error(_offset_fetch_code(response, require_stable=require_stable), group_id)
-        if response.groups:  # older versions are about one group, and do not name it
+        if response.groups or self._names_groups(at.node_id, response):
             judge_one("group", group_id, ((each.group_id, None, each) for each in response.groups))
         return _offsets_of(response)
+
+    def _names_groups(self, node_id: int, response: OffsetFetchResponse) -> bool:
+        """Returns whether an answer should name its group: those of older versions are about one, and do not.
+
+        Without the connection, only topics show such a version.
+        """
+        if response.topics:
+            return False
+        connection = self._requester.client.connection_nowait(node_id)
+        if connection is None:
+            return True
+        return connection.version_for(OffsetFetchRequest, _OFFSET_FETCH_VERSION_MAX) >= _OFFSET_FETCH_WITH_GROUPS
 
     async def delete_group_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> None:
         """Implements ``Admin.delete_group_offsets``."""
