@@ -362,6 +362,7 @@ class ConfigSchema:
     unserved: Mapping[str, ConfigKey] = field(default_factory=dict)  # Kafka's keys that are accepted, without effect
     unserved_prefixes: tuple[str, ...] = ()  # and what begins like this
     foreign: Mapping[str, str] = field(default_factory=dict)  # keys of other clients, with the clients that have them
+    refused: Mapping[str, str] = field(default_factory=dict)  # Kafka's keys that are not accepted, with the reason
 
     @staticmethod
     def of(
@@ -372,6 +373,7 @@ class ConfigSchema:
         unserved: Sequence[ConfigKey] = (),
         unserved_prefixes: tuple[str, ...] = (),
         foreign: Mapping[str, Sequence[ConfigKey]] | None = None,
+        refused: Mapping[str, str] | None = None,
     ) -> ConfigSchema:
         """Builds a schema; two keys of one name are a mistake. ``foreign`` has the keys of other clients, by client."""
         table: dict[str, ConfigKey] = {}
@@ -386,6 +388,7 @@ class ConfigSchema:
             unserved={key.name: key for key in unserved},
             unserved_prefixes=unserved_prefixes,
             foreign={key.name: owner for owner, others in (foreign or {}).items() for key in others},
+            refused=refused or {},
         )
 
     def key(self, name: str) -> ConfigKey:
@@ -437,7 +440,9 @@ class ConfigSchema:
         return nearest_names((*self.keys, *self.unserved)).find(name)
 
     def unknown(self, name: str) -> str:
-        """Says that ``name`` is unknown, with its owner, or with the nearest known key."""
+        """Says that ``name`` is unknown, with its owner, or with the nearest known key; or why it is not served."""
+        if name in self.refused:
+            return f"{name}: a {self.name} configuration key of Kafka that Moldau does not serve: {self.refused[name]}"
         if name in self.foreign:
             return f"{name}: unknown {self.name} configuration key; {self.foreign[name]}s have it"
         nearest = self.nearest(name)

@@ -98,6 +98,8 @@ def render() -> str:
     lines += _section("Nodes (brokers and controllers)", BROKER_CONFIG.keys.values(), is_broker=True)
     lines += _section("Topics", TOPIC_CONFIG.keys.values())
     lines += _section("Groups", GROUP_CONFIG.keys.values())
+    refused = "; ".join(f"`{name}` ({why})" for name, why in GROUP_CONFIG.refused.items())
+    lines += [f"These keys of Kafka's groups are refused with the reason: {refused}.", ""]
     lines += _section("Client metrics", CLIENT_METRICS_CONFIG.keys.values())
     lines += _section("Producer", PRODUCER_CONFIG.keys.values())
     lines += _section("Consumer", CONSUMER_CONFIG.keys.values())

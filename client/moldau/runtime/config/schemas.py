@@ -10,6 +10,8 @@ from moldau.runtime.config.keys.coordinator import GROUP_KEYS, TRANSACTION_KEYS
 from moldau.runtime.config.keys.groups.group import (
     CLIENT_METRICS_KEYS,
     GROUP_CONFIG_KEYS,
+    NO_DEAD_LETTERS,
+    NOT_SERVED,
     check_bounds,
     check_client_metrics,
     check_group,
@@ -105,7 +107,7 @@ def _login_problems(config: Config) -> list[str]:
 
 _UNSERVED_OF_TOPICS = {
     "remote.storage.enable": "tiered storage is not served",
-    "errors.deadletterqueue.group.enable": "share groups write to no dead letter queue",
+    "errors.deadletterqueue.group.enable": NO_DEAD_LETTERS,
 }
 
 
@@ -161,7 +163,7 @@ BROKER_CONFIG = ConfigSchema.of(
     unserved_prefixes=KAFKA_PREFIXES,
 )
 TOPIC_CONFIG = ConfigSchema.of("topic", TOPIC_KEYS, (_check_topic,))
-GROUP_CONFIG = ConfigSchema.of("group", GROUP_CONFIG_KEYS, (check_group,))
+GROUP_CONFIG = ConfigSchema.of("group", GROUP_CONFIG_KEYS, (check_group,), refused=NOT_SERVED)
 CLIENT_METRICS_CONFIG = ConfigSchema.of("client metrics", CLIENT_METRICS_KEYS, (check_client_metrics,))
 
 

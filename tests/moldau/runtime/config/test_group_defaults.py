@@ -76,3 +76,34 @@ def test_a_share_group_needs_a_place_to_begin(reset):
     with pytest.raises(ConfigError, match="must be earliest, latest or by_duration"):
         GROUP_CONFIG.parse({"share.auto.offset.reset": f"by_duration:P{'9' * 400}D"})
     GROUP_CONFIG.parse({"share.auto.offset.reset": "by_duration:P3DT1H30M2.5S"})
+
+
+def test_dead_letter_queues_of_groups_have_their_defaults_only():
+    """Tools that copy a whole configuration name these keys of Kafka 4.4 (KIP-1191); they were unknown."""
+    topic, copy = "errors.deadletterqueue.topic.name", "errors.deadletterqueue.copy.record.enable"
+    given = GROUP_CONFIG.parse({topic: "", copy: "false"})
+    assert (given.get_str(topic), given.get_bool(copy)) == ("", False)
+    with pytest.raises(ConfigError) as raised:
+        GROUP_CONFIG.parse({topic: "dlq.orders", copy: "true"})
+    assert raised.value.problems == (
+        f"{topic} = 'dlq.orders': must be empty, because share groups write to no dead letter queue",
+        f"{copy} = true: must be false, because share groups write to no dead letter queue",
+    )
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "streams.num.warmup.replicas",
+        "streams.acceptable.recovery.lag",
+        "streams.assignor.name",
+        "streams.rack.aware.assignment.tags",
+    ],
+)
+def test_keys_that_are_not_served_are_no_misspellings(key):
+    """The answer was a similar key, such as ``streams.num.standby.replicas``, which means something else."""
+    with pytest.raises(ConfigError) as raised:
+        GROUP_CONFIG.parse({key: "1"})
+    (problem,) = raised.value.problems
+    assert problem.startswith(f"{key}: a group configuration key of Kafka that Moldau does not serve: ")
+    assert "did you mean" not in problem

@@ -36,6 +36,17 @@ BOUNDED_KEYS: Final = (
     "share.partition.max.record.locks",
 )
 """Keys of groups that brokers bound with keys of their own, ``group.KIND.min.KEY`` and ``group.KIND.max.KEY``."""
+DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
+DEAD_LETTER_COPY: Final = "errors.deadletterqueue.copy.record.enable"
+NO_DEAD_LETTERS: Final = "share groups write to no dead letter queue"
+_NO_WARMUP: Final = "tasks move to another member without a warm-up copy"
+NOT_SERVED: Final = {
+    "streams.num.warmup.replicas": _NO_WARMUP,
+    "streams.acceptable.recovery.lag": _NO_WARMUP,
+    "streams.assignor.name": "the only assignor is sticky",
+    "streams.rack.aware.assignment.tags": "standby copies are placed by the load of processes, not by tags",
+}
+"""Keys of Kafka's groups that are refused, with the reason."""
 
 
 def _broker(name: str) -> tuple[Synonym, ...]:
@@ -137,6 +148,20 @@ GROUP_CONFIG_KEYS = (
         group="Share groups",
         doc="Whether members may prolong the lock of a record.",
     ),
+    string(
+        name=DEAD_LETTER_TOPIC,
+        default="",
+        group="Share groups",
+        has_effect=False,
+        doc="Accepted, without effect: share groups write to no dead letter queue, so only the empty name is allowed.",
+    ),
+    boolean(
+        name=DEAD_LETTER_COPY,
+        default=False,
+        group="Share groups",
+        has_effect=False,
+        doc="Accepted, without effect: share groups write to no dead letter queue, so true is refused.",
+    ),
     *_common("streams"),
     _group_integer(
         "streams.num.standby.replicas", 0, (0, None), "Standby copies of each task's state.", has_effect=True
@@ -190,6 +215,11 @@ def check_group(config: Config) -> list[str]:
             problems.append(
                 f"{session} = {config.get_int(session)}: must be above {heartbeat} = {config.get_int(heartbeat)}"
             )
+    if config.get_str(DEAD_LETTER_TOPIC):
+        name = config.get_str(DEAD_LETTER_TOPIC)
+        problems.append(f"{DEAD_LETTER_TOPIC} = {name!r}: must be empty, because {NO_DEAD_LETTERS}")
+    if config.get_bool(DEAD_LETTER_COPY):
+        problems.append(f"{DEAD_LETTER_COPY} = true: must be false, because {NO_DEAD_LETTERS}")
     reset = config.get_str("share.auto.offset.reset")
     if not is_reset(reset, "earliest", "latest"):
         problems.append(
