@@ -171,6 +171,16 @@ class ClusterMetadata:
             return None
         return topic.partitions[partition.partition]
 
+    def partition_infos(self, partitions: Iterable[TopicPartition]) -> list[PartitionInfo | None]:
+        """Returns ``partition_info`` of each, for callers that look at thousands of partitions again and again."""
+        topics = self.topics
+        found: list[PartitionInfo | None] = []
+        for name, number in partitions:
+            topic = topics.get(name)
+            infos = () if topic is None else topic.partitions
+            found.append(infos[number] if 0 <= number < len(infos) else None)
+        return found
+
     def leader(self, partition: TopicPartition) -> tuple[int, int] | None:
         """Returns (node id, leader epoch), None while no leader or no address of it is known."""
         info = self.partition_info(partition)

@@ -15,7 +15,7 @@ import trio
 
 from moldau.cluster.client import TRANSPORT_ERRORS
 from moldau.cluster.committed import CommittedOffset, OffsetsUnknownError
-from moldau.cluster.metadata import TopicPartition
+from moldau.cluster.metadata import PartitionInfo, TopicPartition
 from moldau.consumer.core.positions import NO_EPOCH, PartitionPosition, Phase, Positions
 from moldau.consumer.core.statistics import ConsumerCounters
 from moldau.consumer.node_fetcher import NodeFetcher
@@ -144,15 +144,19 @@ class Fetcher:
     def _step(self) -> float:
         client, positions = self._client, self._positions
         now_ms = client.now_ms
-        for position in positions.by_partition.values():
-            info = client.cluster_metadata.partition_info(position.partition)
-            if info is not None:
+        infos = client.cluster_metadata.partition_infos(positions.by_partition)
+        is_searching = False
+        for position, info in zip(positions.by_partition.values(), infos, strict=True):
+            if info is not None and info.leader_epoch != position.leader_epoch:
                 position.leader_is(info.leader_epoch)
+            if position.phase is not Phase.FETCH:
+                is_searching = True
         next_ms = positions.next_retry_ms(now_ms)
-        self._look_up(now_ms)
-        next_ms = min(next_ms, self._ask(Phase.RESET, self._list_offsets, now_ms))
-        next_ms = min(next_ms, self._ask(Phase.VALIDATE, self._validate, now_ms))
-        return min(next_ms, self._fetch(now_ms))
+        if is_searching:
+            self._look_up(now_ms)
+            next_ms = min(next_ms, self._ask(Phase.RESET, self._list_offsets, now_ms))
+            next_ms = min(next_ms, self._ask(Phase.VALIDATE, self._validate, now_ms))
+        return min(next_ms, self._fetch(now_ms, infos))
 
     def _leader_of(self, position: PartitionPosition) -> int | None:
         leader = self._client.cluster_metadata.leader(position.partition)
@@ -364,14 +368,23 @@ class Fetcher:
 
     # --- fetching
 
-    def _fetch(self, now_ms: float) -> float:
-        """Starts the fetches that are due at each node; returns when to look again."""
+    def _fetch(self, now_ms: float, infos: list[PartitionInfo | None]) -> float:
+        """Starts the fetches that are due at each node; returns when to look again.
+
+        ``infos`` are the metadata of all partitions, in the order of the positions.
+        """
         by_node: dict[int, list[PartitionPosition]] = {}
-        for position in self._positions.by_partition.values():
-            if position.phase is Phase.FETCH and now_ms >= position.retry_at_ms:
+        brokers = self._client.cluster_metadata.brokers
+        for position, info in zip(self._positions.by_partition.values(), infos, strict=True):
+            if position.phase is not Phase.FETCH or now_ms < position.retry_at_ms:
+                continue
+            node_id: int | None
+            if info is not None and info.leader in brokers and position.may_ask_any_leader:
+                node_id = info.leader
+            else:
                 node_id = self._node_for(position, now_ms)
-                if node_id is not None:
-                    by_node.setdefault(node_id, []).append(position)
+            if node_id is not None:
+                by_node.setdefault(node_id, []).append(position)
         return self._node_fetches.start_due(self._loop.nursery, by_node, now_ms)
 
     def _node_for(self, position: PartitionPosition, now_ms: float) -> int | None:

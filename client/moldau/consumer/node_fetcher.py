@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 
 from moldau.cluster.client import TRANSPORT_ERRORS
-from moldau.cluster.metadata import NO_TOPIC_ID, BrokerNode, TopicPartition
+from moldau.cluster.metadata import NO_EPOCH, NO_TOPIC_ID, BrokerNode, TopicPartition
 from moldau.consumer.core.chunk import FetchedChunk
 from moldau.consumer.core.fetch_plan import FetchLimits, FetchPlan, Lane, PlannedFetch
 from moldau.consumer.core.fetch_session import SESSION_ERRORS, Asked, SessionRequest, full_request
@@ -71,10 +71,6 @@ class FetchHost(Protocol):
 
     def out_of_range(self, position: PartitionPosition, offset: int) -> None:
         """Handles OFFSET_OUT_OF_RANGE for the fetched offset."""
-        ...
-
-    def leader_epoch(self, partition: TopicPartition) -> int:
-        """Returns the leader epoch that the metadata names."""
         ...
 
 
@@ -200,29 +196,35 @@ class NodeFetcher:
 
     async def _request(self, planned: PlannedFetch) -> tuple[FetchResponse, Mapping[UUID, str]]:
         """Returns the answer, and the names of the topics by the ids of the request."""
-        client = self._client
-        connection = await client.connection(planned.node_id, FETCH_PURPOSES[planned.lane])
+        connection = await self._client.connection(planned.node_id, FETCH_PURPOSES[planned.lane])
+        metadata, partition_bytes = self._client.cluster_metadata, self._limits.partition_bytes
+        topic_ids = {name: metadata.topic_id(name) for name in dict.fromkeys(topic for topic, _ in planned.asked)}
         wanted = {
             partition: Asked(
-                client.cluster_metadata.topic_id(partition.topic),
-                self._host.leader_epoch(partition),
-                offset,
-                self._limits.partition_bytes,
+                topic_ids[partition.topic], NO_EPOCH if info is None else info.leader_epoch, offset, partition_bytes
             )
-            for partition, (_, _, offset) in planned.asked.items()
+            for (partition, (_, _, offset)), info in zip(
+                planned.asked.items(), metadata.partition_infos(planned.asked), strict=True
+            )
         }
-        has_ids = all(asked.topic_id != NO_TOPIC_ID for asked in wanted.values())
+        has_ids = NO_TOPIC_ID not in topic_ids.values()
         version = connection.version_for(FetchRequest, None if has_ids else _TOPIC_ID_VERSION - 1)
         if planned.lane is Lane.MAIN and version >= _SESSION_VERSION:
             session = self._plan.session(planned.node_id)
             said = session.next_request(wanted, by_topic_id=version >= _TOPIC_ID_VERSION)
         else:
             said = full_request(wanted)
-        names = {asked.topic_id: partition.topic for partition, asked in wanted.items()}
-        return await self._send(connection, planned, said, version), names
+        leaders = [(partition, asked.leader_epoch) for partition, asked in wanted.items()]
+        names = {topic_id: name for name, topic_id in topic_ids.items()}
+        return await self._send(connection, planned, said, version, leaders), names
 
     async def _send(
-        self, connection: RpcConnection, planned: PlannedFetch, said: SessionRequest, version: int
+        self,
+        connection: RpcConnection,
+        planned: PlannedFetch,
+        said: SessionRequest,
+        version: int,
+        leaders: list[tuple[TopicPartition, int]],
     ) -> FetchResponse:
         topics: dict[tuple[str, UUID], list[FetchPartition]] = {}
         for partition, asked in said.partitions.items():
@@ -256,7 +258,6 @@ class NodeFetcher:
             rack_id=self._rack_for(planned),
         )
         timeout_ms = self._client.request_timeout_ms + planned.max_wait_ms
-        leaders = [(partition, self._host.leader_epoch(partition)) for partition in planned.asked]
         watch = self._client.silence
         awaited = watch.sent(connection, planned.node_id, leaders, wait_ms=planned.max_wait_ms)
         try:

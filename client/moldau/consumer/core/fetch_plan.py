@@ -111,14 +111,16 @@ class FetchPlan:
         node = self._node(node_id)
         if Lane.LATE in node.under_way:
             return math.inf  # it comes back without a wait, and then its partitions can be part of the next long poll
+        main = node.under_way.get(Lane.MAIN)
+        if main is not None and main.max_wait_ms == 0:
+            return math.inf
         limits = self._limits
         wanted = [each for each in positions if each.wants_fetch(now_ms, limits.partition_bytes)]
         if not wanted:
             return math.inf
-        main = node.under_way.get(Lane.MAIN)
         if main is not None:
             late = [each for each in wanted if not each.is_idle and not main.covers(each)]
-            if main.max_wait_ms == 0 or not late:
+            if not late:
                 return math.inf
             return self._planned(node_id, Lane.LATE, late, 0, limits.partition_bytes * len(late))
         room = self._room(positions, nodes)

@@ -178,6 +178,11 @@ class PartitionPosition:
         return True
 
     @property
+    def may_ask_any_leader(self) -> bool:
+        """Whether the leader of the metadata is to be asked, whatever its epoch, and no follower."""
+        return self.preferred_replica < 0 and self.awaited_epoch == NO_EPOCH
+
+    @property
     def last_fetched_epoch(self) -> int:
         """Leader epoch of the last record before ``fetch_offset``, -1 where it is not known."""
         return self.chunks[-1].last_epoch if self.chunks else self.offset_epoch
@@ -209,11 +214,11 @@ class PartitionPosition:
 
     def wants_fetch(self, now_ms: float, partition_bytes: int) -> bool:
         """Returns whether the partition should be part of the next fetch."""
-        return self._is_fetched(now_ms) and self.has_room(partition_bytes)
+        return self._is_fetched(now_ms) and (not self.chunks or self.has_room(partition_bytes))
 
     def is_full(self, now_ms: float, partition_bytes: int) -> bool:
         """Returns whether the partition would be fetched if its buffer had room."""
-        return self._is_fetched(now_ms) and not self.has_room(partition_bytes)
+        return bool(self.chunks) and self._is_fetched(now_ms) and not self.has_room(partition_bytes)
 
     def add_chunk(self, generation: int, requested_offset: int, chunk: FetchedChunk) -> bool:
         """Buffers an answer; returns False for one that a seek has overtaken."""

@@ -20,7 +20,7 @@ def take_records(positions: Positions, limit: int, partitions_max: int = 2**31) 
     """
     batches: list[ConsumedBatch] = []
     left = limit
-    for partition, position in list(positions.by_partition.items()):
+    for partition, position in [each for each in positions.by_partition.items() if each[1].chunks]:
         if left <= 0 or len(batches) >= partitions_max:
             break
         if position.is_paused or not position.has_position:

@@ -4,6 +4,8 @@ Method: consumers against a small cluster on virtual time. The long poll of an i
 that a wait for it shows at once.
 """
 
+import sys
+
 import pytest
 import trio
 
@@ -248,5 +250,36 @@ def test_topic_made_again_is_fetched_in_the_session():
             fill(cluster.topics["u"][0], 10, 15)
             cluster.appended.notify()
             assert sorted(await take(consumer, 10)) == sorted(numbers(0, 5) + numbers(10, 15))
+
+    simulate(scenario, brokers=1)
+
+
+def test_many_partitions_cost_few_calls():
+    """A consumer of thousands of partitions looks at all of them around each fetch, in the application's event loop."""
+
+    async def scenario(cluster, open_consumer):
+        partitions, records = 200, 40
+        parts = cluster.add_topic("t", partitions)
+        calls = 0
+
+        def count(frame, event, _):
+            nonlocal calls
+            path = frame.f_code.co_filename
+            calls += event == "call" and ("/moldau/consumer/" in path or "/moldau/cluster/" in path)
+
+        async with open_consumer(**LONG) as consumer:
+            consumer.assign([("t", number) for number in range(partitions)])
+            await consumer.poll(1000)
+            asked = len(fetches(cluster))
+            sys.setprofile(count)
+            try:
+                for number in range(records):
+                    fill(parts[number % 3], number, number + 1)
+                    cluster.appended.notify()
+                    assert sum(len(batch.records) for batch in await consumer.poll(5000)) == 1
+            finally:
+                sys.setprofile(None)
+            each = calls / partitions / (len(fetches(cluster)) - asked)
+            assert each < 15, f"{each} calls for each partition and fetch"
 
     simulate(scenario, brokers=1)
