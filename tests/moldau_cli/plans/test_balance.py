@@ -231,3 +231,40 @@ def test_three_thousand_partitions_are_planned_in_time():
     plan = plan_balance(partitions, brokers, Options(moves_max=1_000))
     assert 0 < copies(partitions, plan) <= 1_000
     assert {node for where, one in plan.items() for node in set(one) - set(partitions[where].replicas)} == {11, 12}
+
+
+def sized(*sizes_by_broker):
+    """Partitions of one replica: broker 1 has the first sizes, broker 2 the second ones, and so on."""
+    rows = [(node, size) for node, sizes in enumerate(sizes_by_broker, 1) for size in sizes]
+    return {
+        ("t", number): PlacedPartition(replicas=(node,), size_bytes=size) for number, (node, size) in enumerate(rows)
+    }
+
+
+def live(count):
+    return {node: BrokerState() for node in range(1, count + 1)}
+
+
+def test_what_an_emptied_broker_had_goes_to_the_emptiest() -> None:
+    options = Options(emptied=frozenset({1}), tolerance=10.0)  # nothing else needs to be evened out
+    assert plan_balance(sized([1], [1, 1], [1]), live(3), options) == {("t", 0): (3,)}
+
+
+def test_a_cluster_within_the_tolerance_stays_as_it_is() -> None:
+    """Three and five replicas are within half of the mean, and nearer to each other after a move."""
+    partitions = sized([1] * 3, [1] * 5)
+    assert plan_balance(partitions, live(2), Options(tolerance=0.5)) == {}
+    assert len(plan_balance(partitions, live(2), Options(tolerance=0.1))) == 1
+
+
+def test_the_exchange_that_evens_out_most_is_made() -> None:
+    """22 against 16 leaves 71 and 70 bytes; others that help a little would need more exchanges, and so more copies."""
+    partitions = sized([25, 30, 22], [35, 16, 13])
+    assert plan_balance(partitions, live(2), EXACT) == {("t", 2): (2,), ("t", 4): (1,)}
+
+
+def test_an_excluded_broker_keeps_what_it_leads() -> None:
+    brokers = live(3) | {3: BrokerState(is_excluded=True)}
+    orders = [(3, 1), (3, 2), (1, 2), (1, 2)]
+    partitions = {("t", number): PlacedPartition(replicas=order, size_bytes=1) for number, order in enumerate(orders)}
+    assert plan_balance(partitions, brokers) == {("t", 2): (2, 1)}

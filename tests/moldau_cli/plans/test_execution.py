@@ -122,3 +122,11 @@ def test_other_moves_are_waited_for_and_topics_may_go():
     assert step.gone == (("gone", 0),)
     assert not step.is_over
     assert next_step(plan, {("t", 0): (2,)}, {}, {}, at_once_max=1).is_over
+
+
+def test_as_many_moves_start_as_may_run_at_once() -> None:
+    """Three partitions go to one broker, or leave one, two at a time."""
+    for before, wanted in (([1, 2, 3], [4, 4, 4]), ([4, 4, 4], [1, 2, 3])):
+        current = {("t", number): (node,) for number, node in enumerate(before)}
+        plan = {("t", number): (node,) for number, node in enumerate(wanted)}
+        assert next_step(plan, current, {}, {}, at_once_max=2).start == (("t", 0), ("t", 1))

@@ -119,4 +119,4 @@ def test_partitions_without_an_offset_are_named():
     """`groups delete-offsets` left a misspelt topic out, and deleted the offsets of the others."""
     held = {TopicPartition("t", 0), TopicPartition("t", 1)}
     assert missing_in(held, [("t", None), ("t", [0, 1])]) == []
-    assert missing_in(held, [("t", [1, 7]), ("T", None)]) == ["t:7", "T"]
+    assert missing_in(held, [("t", [1, 7]), ("T", None), ("U", [0, 1])]) == ["t:7", "T", "U"]

@@ -149,3 +149,8 @@ def test_partitions_that_need_each_replica_are_named():
     found = unserved_meanwhile(topics, {"strict": 2, "safe": 1, "single": 2}, [1, 2])
     assert found == [("single-0", "1 replica"), ("strict-0", "2 replicas, min.insync.replicas 2")]
     assert [subject for subject, _ in unserved_meanwhile(topics, {"strict": 2}, [2])] == ["strict-0"]
+
+
+def test_a_broker_may_have_the_number_zero() -> None:
+    assert out_of_sync({"t": topic("t", (0, (0, 1), (0, 1)))}) == frozenset()
+    assert out_of_sync({"t": topic("t", (-1, (0, 1), (0,)))}) == {("t", 0, 1), ("t", 0, -1)}

@@ -273,6 +273,16 @@ AREAS = (
         tests=("tests/moldau/processing",),
     ),
     Area(
+        name="record batches",
+        modules=("client/moldau/records",),
+        tests=("tests/moldau/records",),
+    ),
+    Area(
+        name="plans of commands",
+        modules=("cli/moldau_cli/plans",),
+        tests=("tests/moldau_cli/plans", "tests/moldau_cli/test_partition_filters.py"),
+    ),
+    Area(
         name="Spark source",
         modules=("spark/pyspark_moldau/source/core",),
         tests=tests_in("tests/pyspark_moldau/source", "ends", "filters", "offsets", "options", "reader"),
