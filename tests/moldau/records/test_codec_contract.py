@@ -284,3 +284,12 @@ def test_damage_before_what_is_searched_is_found(module):
         searched(module, data[:-1], 2, 150)
     with pytest.raises(CorruptRecordError, match="record 1 of the batch: its timestamp or offset"):
         searched(module, data, 2, 2**63 - 1, base_timestamp=2**63 - 50)
+
+
+def test_offset_deltas_of_a_batch_ascend(module):
+    writer = module.RecordWriter()
+    assert writer.append(1, None, b"x", offset_delta=0) == 0
+    for delta in (0, 3):
+        with pytest.raises(ValueError, match=f"offset delta {delta} is not above {delta}"):
+            writer.append(1, None, b"y", offset_delta=delta)
+        assert writer.append(1, None, b"z", offset_delta=delta + 3) == delta + 3

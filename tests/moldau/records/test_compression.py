@@ -26,6 +26,17 @@ def test_round_trip(codec, data):
     assert decompress(codec, memoryview(compress(codec, memoryview(data)))) == data
 
 
+@pytest.mark.parametrize(
+    ("codec", "low", "usual", "high"),
+    [(Compression.GZIP, 1, 6, 9), (Compression.LZ4, 0, 0, 9), (Compression.ZSTD, 1, 3, 19)],
+)
+def test_the_level_counts_and_the_usual_one_is_kafkas(codec, low, usual, high):
+    data = b"".join(b"%d %d\n" % (number, number * number % 977) for number in range(5000))
+    by_level = {level: compress(codec, data, level) for level in (low, usual, high)}
+    assert len(by_level[high]) < len(by_level[low])
+    assert compress(codec, data) == by_level[usual]
+
+
 @pytest.mark.parametrize("codec", list(Compression))
 def test_bound_is_exact(codec):
     packed = compress(codec, TEXT)

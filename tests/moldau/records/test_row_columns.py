@@ -3,6 +3,7 @@
 import importlib
 import struct
 from array import array
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -136,6 +137,12 @@ def test_wrong_buffers_are_refused(module):
         )
         with pytest.raises(ValueError, match="values: offsets do not ascend"):
             module.RowColumns(2, None, bad)
+    for count, needed in ((8, 1), (9, 2), (17, 3)):
+        nulls = column([None] * count)
+        module.RowColumns(count, nulls)
+        short = replace(nulls, validity=bytes(needed - 1))
+        with pytest.raises(ValueError, match=f"values: {needed - 1} bytes, {needed} needed"):
+            module.RowColumns(count, None, short)
     with pytest.raises(ValueError, match="keys: 2 rows, 3 needed"):
         module.RowColumns(3, good)
     with pytest.raises(ValueError, match="timestamps: 8 bytes, 16 needed"):
