@@ -189,6 +189,18 @@ def test_builder_is_bounded_and_keeps_gaps():
         second.build(last_offset_delta=0)
 
 
+def test_a_base_offset_leaves_room_for_all_offsets_of_a_batch():
+    """The largest offset of a batch has 32 bits more; it must fit 64."""
+    batch = bytearray(encode_batch([(1, None, b"x", ())]))
+    bound = 2**63 - 1 - 2**31
+    struct.pack_into(">q", batch, 0, bound)
+    assert parse_batch_header(batch).base_offset == bound
+    for base in (bound + 1, 2**63 - 1, -1):
+        struct.pack_into(">q", batch, 0, base)
+        with pytest.raises(CorruptRecordError, match=f"base offset {base} is out of range"):
+            parse_batch_header(batch)
+
+
 def test_batch_without_records_stands_for_removed_ones():
     """The cleaner keeps an empty batch for a producer's last sequence."""
     batch = BatchBuilder(100, compression=Compression.GZIP).build(base_offset=5, last_offset_delta=3, producer_id=1)
