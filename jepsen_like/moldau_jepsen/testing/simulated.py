@@ -143,18 +143,20 @@ def run_reported(
         shape = ClusterShape(brokers=brokers, controllers=controllers, settings=chosen)
         watched = _Watched(world, shape, logs)
         result = None
-        with trio.CancelScope() as scope, watched.watching(scope):
-            try:
-                watched.cluster.start_all()
-                result = await scenario(watched.cluster, watched.acknowledged)
-            except trio.Cancelled:
-                raise
-            except BaseException as error:
-                if is_interrupt(error):
+        try:
+            with trio.CancelScope() as scope, watched.watching(scope):
+                try:
+                    watched.cluster.start_all()
+                    result = await scenario(watched.cluster, watched.acknowledged)
+                except trio.Cancelled:
                     raise
-                raised.append(error)  # It is raised again below; pytest.fail does not raise an Exception.
-        if timeline is not None:
-            timeline.extend(_timeline(world, logs))
+                except BaseException as error:
+                    if is_interrupt(error):
+                        raise
+                    raised.append(error)  # It is raised again below; pytest.fail does not raise an Exception.
+        finally:
+            if timeline is not None:
+                timeline.extend(_timeline(world, logs))
         return result, watched.found()
 
     logger = logging.getLogger("moldau")

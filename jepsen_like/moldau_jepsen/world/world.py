@@ -46,6 +46,15 @@ def is_interrupt(error: BaseException) -> bool:
     return any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves(error))
 
 
+def ends_the_run(error: BaseException) -> bool:
+    """Returns whether an error is meant for the run as a whole, and not for the process whose code it reached.
+
+    That is an interrupt, and what test frameworks raise to end a test (``pytest.fail``, a time limit whose signal
+    reached this code by chance): exceptions that are no ``Exception``. ``SystemExit`` ends a process only.
+    """
+    return not isinstance(error, Exception | SystemExit | GeneratorExit | trio.Cancelled)
+
+
 class SimulatedNode:
     """A machine of a simulated world."""
 
@@ -135,8 +144,8 @@ class SimulatedNode:
         except trio.Cancelled:
             raise
         except BaseException as error:
-            if is_interrupt(error):
-                raise  # The interrupt ends the whole run; it reached this node's code by chance.
+            if any(map(ends_the_run, leaves(error))):
+                raise  # It ends the whole run.
             failure = error  # The process ends; the world judges the failure.
         finally:
             ended.set()
@@ -272,7 +281,11 @@ def run_world(main: Callable[[World], Awaitable[T]], seed: int, network_profile:
     Levels of loggers that brokers of this world were asked to change (KIP-412) are taken back.
 
     An interrupt from the terminal may be raised in any code, a node's too (as in trio: code that never waits must be
-    interruptible). It ends the run at once and is raised as ``KeyboardInterrupt``, never in a group.
+    interruptible). It ends the run at once and is raised as ``KeyboardInterrupt``, never in a group. The same holds for
+    exceptions with which test frameworks end a test, such as those of a time limit.
+
+    Raises:
+        StuckError: The program would never end: all tasks wait for each other, or tasks run without time advancing.
     """
     agenda, gate = Agenda(), TaskGate()
 
@@ -293,6 +306,12 @@ def run_world(main: Callable[[World], Awaitable[T]], seed: int, network_profile:
     except BaseExceptionGroup as group:
         if is_interrupt(group):
             raise KeyboardInterrupt from group
+        if (ending := next(filter(ends_the_run, leaves(group)), None)) is not None:
+            raise ending from group
+        raise
+    except trio.TrioInternalError as error:
+        if error.__cause__ is not None and ends_the_run(error.__cause__):
+            raise error.__cause__ from None  # A signal handler raised it in trio's own code.
         raise
     finally:
         PROCESS_LOG_LEVELS.reset_all()

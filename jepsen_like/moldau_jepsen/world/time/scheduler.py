@@ -15,6 +15,7 @@ collector is off during a run, so that no finalizer runs at a moment that depend
 from __future__ import annotations
 
 import gc
+import inspect
 import math
 import threading
 from contextlib import contextmanager
@@ -31,14 +32,21 @@ from moldau_jepsen.world.time.gate import MACHINE
 from moldau_jepsen.world.time.timeline import Agenda
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Iterator, MutableSequence
+    from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, MutableSequence
 
     from moldau_jepsen.world.time.gate import TaskGate
 
 T = TypeVar("T")
 
 TURNS_BETWEEN_POLLS = 512
+TURNS_AT_ONE_INSTANT_MAX = 500_000
+"""After so many turns without time advancing, a run is a busy loop; a cluster's own guard ends its run much earlier."""
 STUCK_POLL_SECONDS = 1.0
+STUCK_POLLS_MAX = 5
+"""So many polls without a signal from outside end a run in which no task waits for a moment of virtual time."""
+WIND_DOWN_TURNS_MAX = 100_000
+"""A run that was broken off is cancelled, and abandoned if its tasks have not ended after so many turns."""
+STUCK_TASKS_SHOWN = 5
 GARBAGE_MAX = 50_000
 """How many objects may be left from earlier runs when a run starts; a small cluster leaves some 5,000."""
 
@@ -62,6 +70,10 @@ def check_trio(version: str = trio.__version__) -> None:
             f"the simulation drives the event loop of trio {TRIO_SERIES}, and trio {version} is installed; "
             "run: pip install 'moldau[kit]'"
         )
+
+
+class StuckError(RuntimeError):
+    """A run would never end: all its tasks wait for each other, or tasks run without time advancing."""
 
 
 class _ThreadStream(Random):
@@ -162,8 +174,11 @@ def run_deterministic(
     Time is the ``agenda``'s, and its calls are made between turns; the ``gate`` may hold tasks back. The function is
     not reentrant and not for use in two threads at once; trio may run in other threads meanwhile.
 
+    An exception raised between two steps of tasks, as by a signal handler, cancels all tasks and passes through.
+
     Raises:
         TrioVersionError: The installed trio is not the one that this module drives.
+        StuckError: No task can ever run again, or tasks run without time advancing.
     """
     check_trio()
     chosen = agenda if agenda is not None else Agenda()
@@ -182,8 +197,13 @@ def run_deterministic(
         runner.instruments = cast("Instruments", _Instruments(_all={}))
         if gate is not None:
             runner.runq = gate.queue
+        loop = _trio_run.unrolled_run(runner, main, ())
         with _short_ways():
-            _drive(runner, _trio_run.unrolled_run(runner, main, ()), chosen)
+            try:
+                _drive(runner, loop, chosen)
+            except BaseException:
+                _wind_down(runner, loop, chosen)
+                raise
     finally:
         sniffio.thread_local.name = library
         _trio_run._ALLOW_DETERMINISTIC_SCHEDULING = previous  # type: ignore[misc]
@@ -204,7 +224,7 @@ def _drive(runner: _trio_run.Runner, loop: Generator[float, Any, None], agenda: 
         agenda.watchers,
     )
     next_moment, make_due_calls, ran = agenda.next_moment, agenda.make_due_calls, agenda.ran
-    turns = 0
+    turns = advanced = stuck = 0
     events: Any = None  # The first value sent to a generator must be None.
     while True:
         if watchers:
@@ -222,10 +242,16 @@ def _drive(runner: _trio_run.Runner, loop: Generator[float, Any, None], agenda: 
         if next_moment() <= clock.now:
             make_due_calls()
         turns += 1
-        events = () if turns % TURNS_BETWEEN_POLLS else poll(0.0)
+        if turns % TURNS_BETWEEN_POLLS:
+            events = ()
+        else:
+            events = poll(0.0)
+            if turns - advanced > TURNS_AT_ONE_INSTANT_MAX:
+                raise StuckError(f"busy loop at {clock.now:.6f} s, time does not advance: {_named(runner, runnable)}")
         # Tasks in wait_all_tasks_blocked are woken by the loop itself when nothing else can run.
         while not runnable and not events and not runner.waiting_for_idle:
             deadline, moment = deadlines.next_deadline(), next_moment()
+            advanced = turns
             if moment <= deadline and moment < math.inf:
                 clock.now = max(clock.now, moment)
                 make_due_calls()
@@ -234,3 +260,56 @@ def _drive(runner: _trio_run.Runner, loop: Generator[float, Any, None], agenda: 
                 break
             else:  # Only a signal or another thread can make a task runnable.
                 events = poll(STUCK_POLL_SECONDS)
+                stuck = 0 if events or _waits_for_thread() else stuck + 1
+                if stuck == STUCK_POLLS_MAX:
+                    waiting = _named(runner, runner.tasks)
+                    raise StuckError(f"deadlock at {clock.now:.6f} s, no task waits for a moment of time: {waiting}")
+
+
+def _named(runner: _trio_run.Runner, tasks: Iterable[trio.lowlevel.Task]) -> str:
+    """Returns where the tasks of a program stand, for an error message; trio's own tasks and the agenda's are left out.
+
+    The names of functions are in the order of their calls, each with the number of its line.
+    """
+    own = [
+        task
+        for task in sorted(tasks, key=lambda one: one._counter)
+        if task.parent_nursery is not None
+        and (task is runner.main_task or task.parent_nursery.parent_task is not runner.init_task)
+        and getattr(task.coro, "cr_code", None) is not Agenda.run.__code__
+    ]
+    texts = []
+    for task in own[:STUCK_TASKS_SHOWN]:
+        machine = task.context.get(MACHINE, "")
+        frames = [
+            f"{frame.f_code.co_qualname}:{line}"
+            for frame, line in task.iter_await_frames()
+            if not frame.f_globals.get("__name__", "").startswith("trio.")
+        ]
+        texts.append(f"{f'{machine}: ' if machine else ''}{' > '.join(frames) or task.name}")
+    return "; ".join([*texts, *([f"and {len(own) - len(texts)} more"] if len(own) > len(texts) else [])])
+
+
+def _waits_for_thread() -> bool:
+    """Returns whether a thread works for a task, which runs again when the thread is done."""
+    return trio.to_thread.current_default_thread_limiter().borrowed_tokens > 0
+
+
+def _wind_down(runner: _trio_run.Runner, loop: Generator[float, Any, None], agenda: Agenda) -> None:
+    """Cancels the tasks of a run that was broken off between two steps, and turns the loop until they have ended.
+
+    Without this the tasks would be collected as garbage, with a warning for each of them.
+    """
+    main = runner.main_task
+    if inspect.getgeneratorstate(loop) != inspect.GEN_SUSPENDED or main is None or main.parent_nursery is None:
+        return  # The loop has ended by itself, or has run nothing yet.
+    main.parent_nursery.cancel_scope.cancel()
+    for _ in range(WIND_DOWN_TURNS_MAX):
+        try:
+            loop.send(runner.io_manager.get_events(0.0))  # trio ends with a signal to itself
+        except StopIteration:
+            return
+        moments = runner.deadlines.next_deadline(), agenda.next_moment()
+        if not runner.runq and not runner.waiting_for_idle and min(moments) < math.inf:
+            agenda.clock.now = max(agenda.clock.now, min(moments))
+        agenda.make_due_calls()
