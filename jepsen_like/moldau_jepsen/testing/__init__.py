@@ -28,6 +28,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from moldau_jepsen.testing.imports import require_kit
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
 
@@ -73,7 +75,9 @@ def cluster(
 
     Raises:
         LauncherError: A node did not start; the message holds the end of its log.
+        ImportError: The extra ``kit`` is not installed.
     """
+    require_kit()
     from moldau_jepsen.testing.local import start_test_cluster
 
     with ExitStack() as stack:
@@ -114,6 +118,7 @@ def simulate(
             cluster ended with an exception, or tasks kept running without time advancing. Its cause is the exception
             that the scenario raised, if any.
     """
+    require_kit()
     from moldau_jepsen.testing.simulated import run_scenario
 
     return run_scenario(scenario, seed=seed, brokers=brokers, controllers=controllers, settings=dict(settings or {}))
@@ -121,6 +126,7 @@ def simulate(
 
 def new_history() -> PipelineHistory:
     """Returns an empty history of a pipeline under test; see ``moldau_jepsen.testing.pipeline``."""
+    require_kit()
     from moldau_jepsen.testing.pipeline import PipelineHistory
 
     return PipelineHistory()

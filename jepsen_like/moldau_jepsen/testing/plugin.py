@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import pytest
 
+from moldau_jepsen.testing.imports import end_plain_imports, use_plain_imports
 from moldau_jepsen.testing.wanted import Wanted, hint_of_outsiders, read_marker
 
 if TYPE_CHECKING:
@@ -99,6 +100,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         KEEP_OPTION, action="store_true", help="keep the folders of clusters: configurations, data and logs"
     )
     parser.addini(KEEP_INI, f"as {KEEP_OPTION}", type="bool", default=False)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    """Makes imports of Moldau plain ones, before a test or its conftest.py imports anything of it."""
+    use_plain_imports()
+
+
+def pytest_unconfigure() -> None:
+    """Takes back the way of imports: the process may go on after pytest."""
+    end_plain_imports()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -51,6 +51,10 @@ async def test_loads_no_campaign_and_no_planted_bug(moldau_cluster):
     assert not {"moldau_jepsen.simulation.campaign", "moldau_jepsen.simulation.mutants"} & set(sys.modules)
 
 
+async def test_passes_without_compilation_by_pytest(moldau_cluster):
+    assert type(sys.modules["moldau_jepsen.simulation.judge.invariants"].__loader__).__name__ == "SourceFileLoader"
+
+
 async def test_passes_beside_asyncio_in_mode_auto(moldau_cluster):
     assert trio.current_time() > 0
 
@@ -79,6 +83,8 @@ async def test_has_a_wrong_marker(moldau_cluster): ...
 
 AUTO = """
 import pytest
+
+pytest.register_assert_rewrite("moldau_jepsen.simulation")  # as pytest does for installed distributions
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -135,7 +141,7 @@ def test_the_documented_consumer_is_tested_in_the_simulation(simulated: Finished
 def test_fixtures_and_failures_in_the_simulation(simulated: Finished) -> None:
     said = simulated.stdout
     outcomes = re.findall(r"^(\w+) test_2_some.py::", said, re.MULTILINE)
-    assert (outcomes.count("FAILED"), outcomes.count("PASSED"), outcomes.count("ERROR")) == (2, 5, 2), said
+    assert (outcomes.count("FAILED"), outcomes.count("PASSED"), outcomes.count("ERROR")) == (2, 6, 2), said
     early = section(said, "ERROR at setup of test_is_too_early")
     assert "no 'bootstrap': the cluster of a simulated test exists only while the test's coroutine runs" in early
     for name in ("test_fails_by_outcome", "test_fails_in_a_group"):
