@@ -44,6 +44,8 @@ FOLDER = "moldau_folder"
 """Name of the report property that holds the kept folder of a cluster."""
 TIMELINE_SHOWN = 40
 """Number of timeline lines that the report of a failed simulated test shows."""
+LOOPS = ("asyncio", "anyio")
+"""Markers of tests that the plugins of these names run on their own event loops."""
 MARKER_TEXT = (
     "moldau(simulated, seeds, brokers, controllers, settings, links, hostile, fresh): the cluster of moldau_cluster. "
     "simulated: run the coroutine test in the deterministic simulation, once per seed; fresh: a cluster of the test's "
@@ -182,7 +184,7 @@ def moldau_cluster(request: pytest.FixtureRequest) -> Iterator[TestCluster | Sim
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     """Replaces a shared cluster that could not be restored after an earlier test; keeps the test's coroutine."""
     test = getattr(item, "obj", None)
-    if inspect.iscoroutinefunction(test) and not _is_of_asyncio(item):
+    if inspect.iscoroutinefunction(test) and not _is_of_another_plugin(item):
         item.stash[TEST] = test
     shared = item.config.stash.get(SHARED, None)
     if shared is not None and "moldau_shared_cluster" in getattr(item, "fixturenames", ()):
@@ -190,14 +192,14 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     yield
 
 
-def _is_of_asyncio(item: pytest.Item) -> bool:
-    """Returns whether the test, its class or its module has the marker of pytest-asyncio.
+def _is_of_another_plugin(item: pytest.Item) -> bool:
+    """Returns whether the test, its class or its module has the marker of pytest-asyncio or anyio.
 
-    In its mode ``auto`` that plugin marks all coroutine tests itself, which does not count.
+    In its mode ``auto`` pytest-asyncio marks all coroutine tests itself, which does not count; anyio marks none.
     """
     own = getattr(getattr(item, "obj", None), "pytestmark", ())
-    above = item.parent is not None and item.parent.get_closest_marker("asyncio") is not None
-    return above or any(mark.name == "asyncio" for mark in own)
+    above = item.parent is not None and any(item.parent.get_closest_marker(name) is not None for name in LOOPS)
+    return above or any(mark.name in LOOPS for mark in own)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -82,5 +82,7 @@ def read_marker(marker: pytest.Mark | None, *, is_coroutine: bool, simulate: boo
         )
     wanted = Wanted(**given)
     if wanted.simulated and not is_coroutine:
-        raise ValueError("only a test that is a coroutine function can be simulated, and none with the marker asyncio")
+        raise ValueError(
+            "only a test that is a coroutine function can be simulated, and none with the marker asyncio or anyio"
+        )
     return Wanted(**{**given, "simulated": True}) if simulate and is_coroutine else wanted

@@ -81,6 +81,27 @@ async def test_has_a_wrong_marker(moldau_cluster): ...
 """
 
 
+ANYIO = """
+import asyncio
+
+import pytest
+
+
+@pytest.mark.anyio
+@pytest.mark.moldau(brokers=1, controllers=1, links=False)
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_stays_with_anyio(moldau_cluster, anyio_backend):
+    asyncio.get_running_loop()
+    moldau_cluster.kill(1)
+
+
+@pytest.mark.anyio
+@pytest.mark.moldau(simulated=True)
+@pytest.mark.parametrize("anyio_backend", ["trio"])
+async def test_is_not_simulated(moldau_cluster, anyio_backend): ...
+"""
+
+
 AUTO = """
 import pytest
 
@@ -127,6 +148,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory, interruptible: None) -> 
     (directory / "conftest.py").write_text(AUTO)
     (directory / "test_1_payments.py").write_text(examples()[0])
     (directory / "test_2_some.py").write_text(SIMULATED)
+    (directory / "test_2_with_anyio.py").write_text(ANYIO)
     (directory / "test_3_interrupted.py").write_text(INTERRUPTED)
     return run_pytest(directory, "-rfEp", in_fork=False)  # what is loaded there is looked at
 
@@ -150,6 +172,12 @@ def test_fixtures_and_failures_in_the_simulation(simulated: Finished) -> None:
         assert "in the simulation, with seed 7" in reported.split("- moldau: the last events -")[1], reported
     assert re.search(r"\d\.\d{6}  kill +broker-1 1\n", section(said, "test_fails_by_outcome"))
     assert "the marker takes simulated, seeds, " in section(said, "ERROR at setup of test_has_a_wrong_marker")
+
+
+def test_anyio_keeps_its_tests(simulated: Finished) -> None:
+    assert "PASSED test_2_with_anyio.py::test_stays_with_anyio[asyncio]" in simulated.stdout, simulated.stdout
+    refused = section(simulated.stdout, r"ERROR at setup of test_is_not_simulated[trio]")
+    assert "none with the marker asyncio or anyio" in refused
 
 
 def test_an_interrupt_in_the_simulation_ends_the_session(simulated: Finished) -> None:
