@@ -6,6 +6,6 @@ It knows nothing of Kafka and runs any trio program that takes clock, randomness
 
 from moldau_jepsen.world.network.network import NetworkProfile
 from moldau_jepsen.world.time.scheduler import StuckError
-from moldau_jepsen.world.world import SimulatedNode, World, derive_random, run_world
+from moldau_jepsen.world.world import ProcessFailedError, SimulatedNode, World, derive_random, run_world
 
-__all__ = ["NetworkProfile", "SimulatedNode", "StuckError", "World", "derive_random", "run_world"]
+__all__ = ["NetworkProfile", "ProcessFailedError", "SimulatedNode", "StuckError", "World", "derive_random", "run_world"]

@@ -18,6 +18,7 @@ import trio
 from moldau.runtime.ports.environment import Environment
 from moldau.runtime.tasks.exceptions import leaves
 from moldau.runtime.telemetry.log_levels import PROCESS_LOG_LEVELS
+from moldau_jepsen.places import place_of
 from moldau_jepsen.world.disk.disk import NodeDisk
 from moldau_jepsen.world.disk.disk_profile import DiskProfile
 from moldau_jepsen.world.disk.virtual_disk import VirtualDisk
@@ -33,6 +34,13 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+FAILURES_SHOWN = 5
+
+
+class ProcessFailedError(AssertionError):
+    """A process of a world ended with an exception."""
 
 
 def derive_random(seed: int, *names: object) -> random.Random:
@@ -270,6 +278,19 @@ class World:
         """Returns the random stream of a part of a test."""
         return derive_random(self.seed, *names)
 
+    def check_failures(self) -> None:
+        """Checks that no process has ended with an exception.
+
+        Raises:
+            ProcessFailedError: One has; the message names the machines and the code, and the cause has the traceback.
+        """
+        if self.failures:
+            shown = [f"{name} ended with {place_of(failure)}" for name, failure in self.failures[:FAILURES_SHOWN]]
+            more = len(self.failures) - len(shown)
+            raise ProcessFailedError("; ".join([*shown, *([f"and {more} more"] if more else [])])) from self.failures[
+                0
+            ][1]
+
     def node_failed(self, node: SimulatedNode, failure: BaseException) -> None:
         """Adds a process that ended with an exception to ``failures``."""
         self.failures.append((node.name, failure))
@@ -284,10 +305,14 @@ def run_world(main: Callable[[World], Awaitable[T]], seed: int, network_profile:
     interruptible). It ends the run at once and is raised as ``KeyboardInterrupt``, never in a group. The same holds for
     exceptions with which test frameworks end a test, such as those of a time limit.
 
+    Exceptions of ``main`` pass through.
+
     Raises:
         StuckError: The program would never end: all tasks wait for each other, or tasks run without time advancing.
     """
     agenda, gate = Agenda(), TaskGate()
+
+    raised: list[BaseException] = []  # Keeps the exception of ``main`` out of the nursery's group.
 
     async def run() -> T:
         async with trio.open_nursery() as nursery:
@@ -295,11 +320,18 @@ def run_world(main: Callable[[World], Awaitable[T]], seed: int, network_profile:
             nursery.start_soon(world.agenda.run)
             try:
                 return await main(world)
+            except trio.Cancelled:
+                raise
+            except BaseException as error:
+                if any(isinstance(leaf, trio.Cancelled) for leaf in leaves(error)):
+                    raise  # The nursery knows what was cancelled.
+                raised.append(error)
             finally:
                 for node in world.nodes.values():
                     node.kill()
                     node.resume()  # Tasks that are held back could not be cancelled.
                 nursery.cancel_scope.cancel()
+        raise raised.pop()
 
     try:
         return run_deterministic(run, seed, agenda, gate)

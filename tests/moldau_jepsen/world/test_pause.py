@@ -46,9 +46,8 @@ def test_a_scenario_that_fails_while_a_machine_is_paused_ends():
         await trio.sleep(1.5)
         raise ValueError("this is why")
 
-    with pytest.raises(ExceptionGroup) as caught:
+    with pytest.raises(ValueError, match="this is why"):
         run_world(main, 1)
-    assert caught.group_contains(ValueError, match="this is why")
 
 
 def test_connections_of_a_paused_process_stay_open():
