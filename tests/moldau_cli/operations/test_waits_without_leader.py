@@ -96,7 +96,7 @@ def test_a_leader_that_is_lost_meanwhile_is_noticed():
     assert notes == [NO_LEADER]
 
 
-@pytest.mark.parametrize(("seconds", "notes"), [(1, []), (40, ["waiting for the voter"])])
+@pytest.mark.parametrize(("seconds", "notes"), [(0.5, []), (40, ["waiting for the voter"])])
 def test_a_wait_is_named_if_it_takes_long(seconds, notes):
     noted = []
 
