@@ -1,6 +1,7 @@
 """Goal: the commands that Kafka comes with work against a cluster of Moldau, and say what they say about Kafka.
 
-Method: one Java process runs the classes behind ``kafka-topics.sh`` and the others, in order, against three brokers.
+Method: one Java process runs the classes behind ``kafka-topics.sh`` and the others, in order, against three brokers,
+and those that know ``--bootstrap-controller`` (KIP-919) against a controller.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from moldau_jepsen.testing import cluster
 from support.interop import clients
 from support.interop.kafka_node import NEWEST
 from support.interop.maven import kafka_jars_of
@@ -72,30 +74,55 @@ COMMANDS: tuple[tuple[str, str, int, str], ...] = (
 )
 
 
+OF_CONTROLLERS: tuple[tuple[str, str, int, str], ...] = (
+    ("ConfigCommand --describe --entity-type brokers --entity-default", "", 0, "Default configs for brokers"),
+    (
+        "ConfigCommand --alter --entity-type brokers --entity-default --add-config log.retention.ms=7200000",
+        "",
+        0,
+        "Completed updating",
+    ),
+    ("ConfigCommand --describe --entity-type brokers --entity-default", "", 0, "log.retention.ms=7200000"),
+    ("ConfigCommand --describe --entity-type brokers --entity-name 101", "", 0, "Dynamic configs for broker 101"),
+    ("MetadataQuorumCommand describe --status", "", 0, r"(?s)LeaderId:\s+101\s.*CurrentObservers:\s+\[{\"id\": 1}\]"),
+    ("MetadataQuorumCommand describe --replication", "", 0, r"(?s)101\s.*Leader.*\s1\s.*Observer"),
+    ("FeatureCommand describe", "", 0, r"share.version\s+SupportedMinVersion: 0"),
+    ("ClusterTool cluster-id", "", 0, r"Cluster ID: \S{22}"),
+    ("ClusterTool list-endpoints", "", 0, r"101\s+127.0.0.1\s+\d+\s+null\s+controller"),
+    ("ClusterTool unregister --id 99", "", 1, "BrokerIdNotRegistered"),
+    ("AclCommand --list", "", 1, "SecurityDisabledException"),
+)
+
+
 def test_the_commands_of_kafka_work(bootstrap: str, tmp_path: Path) -> None:
+    check_commands(COMMANDS, "--bootstrap-server", bootstrap, tmp_path)
+
+
+def test_the_commands_of_kafka_work_with_a_controller(tmp_path: Path) -> None:
+    with cluster(brokers=1, controllers=1, links=False) as running:
+        check_commands(OF_CONTROLLERS, "--bootstrap-controller", running.controllers[0].address, tmp_path)
+
+
+def check_commands(commands: tuple[tuple[str, str, int, str], ...], option: str, address: str, tmp_path: Path) -> None:
+    """Runs commands against the node whose address the option names; fails with all that were wrong."""
     jars, reason = kafka_jars_of(NEWEST, ("kafka-tools", "kafka_2.13"), "kafka-tools")
     if jars is None:
         pytest.skip(reason)
     lines = []
-    for command, given, _, _ in COMMANDS:
+    for command, given, _, _ in commands:
         name, *words = command.split()
-        lines.append("\t".join((name, given, *_with_server(name, words, bootstrap))))
+        at = 1 if name == "ClusterTool" else 0  # it has the address behind its subcommand
+        lines.append("\t".join((name, given, *words[:at], option, address, *words[at:])))
     script = tmp_path / "commands"
     script.write_text("\n".join(lines))
     done = subprocess.run(
         java(jars, str(PROGRAM), str(script)), capture_output=True, text=True, check=False, timeout=4 * clients.WAIT_S
     )
     said = re.findall(r"(?s)(.*?)exit code (-?\d+)\n", done.stdout)
-    assert len(said) == len(COMMANDS), done.stderr + done.stdout
+    assert len(said) == len(commands), done.stderr + done.stdout
     wrong = [
         f"{command}: exit code {code}\n{output}"
-        for (command, _, expected, pattern), (output, code) in zip(COMMANDS, said, strict=True)
+        for (command, _, expected, pattern), (output, code) in zip(commands, said, strict=True)
         if int(code) != expected or not re.search(pattern, output)
     ]
     assert not wrong, "\n\n".join(wrong)
-
-
-def _with_server(name: str, words: list[str], bootstrap: str) -> list[str]:
-    """Puts the address of the cluster before the words of a tool; one of them has it behind its subcommand."""
-    at = 1 if name == "ClusterTool" else 0
-    return [*words[:at], "--bootstrap-server", bootstrap, *words[at:]]
