@@ -20,10 +20,10 @@ def take_records(positions: Positions, limit: int, partitions_max: int = 2**31) 
     """
     batches: list[ConsumedBatch] = []
     left = limit
-    for partition, position in [each for each in positions.by_partition.items() if each[1].chunks]:
+    for partition, position in list(positions.by_partition.items()):
         if left <= 0 or len(batches) >= partitions_max:
             break
-        if position.is_paused or not position.has_position:
+        if not position.chunks or position.is_paused or not position.has_position:
             continue
         records: list[Record] = []
         while left > 0 and position.chunks:
