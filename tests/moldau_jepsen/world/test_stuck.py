@@ -4,8 +4,10 @@ Method: deadlocks and busy loops in a world, and time limits whose exceptions re
 """
 
 import gc
+import signal
 import threading
 import warnings
+from collections import deque
 
 import pytest
 import trio
@@ -164,6 +166,69 @@ def test_a_time_limit_in_trios_own_code_is_raised(monkeypatch):
     with pytest.raises(TimeLimit, match="too slow"):
         run_world(main, 1)
     gc.collect()
+
+
+@pytest.fixture
+def alarm():
+    """The handler of a time limit, which raises."""
+
+    def strikes(*_):
+        raise TimeLimit("too slow")
+
+    former = signal.signal(signal.SIGALRM, strikes)
+    yield strikes
+    assert signal.getsignal(signal.SIGALRM) is strikes, "a run gives the handler back"
+    signal.signal(signal.SIGALRM, former)
+
+
+def strike(*_):
+    """Is called in place of functions of the kit, whose results do not matter here."""
+    signal.raise_signal(signal.SIGALRM)
+    return 0.0
+
+
+@pytest.mark.parametrize("where", ["a task", "a call", "trio's code", "the queue", "a deadlock"])
+def test_an_alarm_ends_the_run_without_traces(where, alarm, clean, monkeypatch):
+    reached = []
+
+    async def main(world):
+        await trio.sleep(1.0)
+        world.node("a").start(wait_for_nothing)
+        if where == "a task":
+            strike()
+            reached.append(where)
+        elif where == "a call":
+            world.agenda.call_after(1.0, strike)
+            await trio.sleep(1.0)
+        elif where == "trio's code":
+            monkeypatch.setattr(VirtualClock, "deadline_to_sleep_time", strike)
+        elif where == "the queue":
+            world.gate.queue.append = lambda task: (strike(), deque.append(world.gate.queue, task))
+        elif where == "a deadlock":
+            world.node("a").kill()
+            monkeypatch.setattr(scheduler, "_waits_for_thread", strike)
+            await wait_for_nothing(world)
+        await trio.lowlevel.checkpoint()
+        await trio.sleep(1.0)
+        reached.append(where)
+
+    with pytest.raises(TimeLimit, match="too slow"):
+        run_world(main, 1)
+    monkeypatch.undo()
+    assert reached == []
+    assert run_world(of_one_second, 1), "the next run is not affected"
+
+
+def test_a_run_without_an_alarm_leaves_its_handler(alarm):
+    assert run_world(of_one_second, 1)
+
+
+def test_a_run_in_another_thread_has_no_alarm(alarm):
+    ended = []
+    thread = threading.Thread(target=lambda: ended.append(run_world(of_one_second, 1)))
+    thread.start()
+    thread.join()
+    assert ended == [True]
 
 
 def test_a_time_limit_ends_a_simulated_cluster():

@@ -28,6 +28,7 @@ import trio._core._run as _trio_run
 from trio._core._instrumentation import Instruments
 from trio._util import NoPublicConstructor
 
+from moldau_jepsen.world.time.alarms import Alarms
 from moldau_jepsen.world.time.gate import MACHINE
 from moldau_jepsen.world.time.timeline import Agenda
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TURNS_BETWEEN_POLLS = 512
-TURNS_AT_ONE_INSTANT_MAX = 500_000
+TURNS_AT_ONE_INSTANT_MAX = 200_000
 """After so many turns without time advancing, a run is a busy loop; a cluster's own guard ends its run much earlier."""
 STUCK_POLL_SECONDS = 1.0
 STUCK_POLLS_MAX = 5
@@ -198,9 +199,10 @@ def run_deterministic(
         if gate is not None:
             runner.runq = gate.queue
         loop = _trio_run.unrolled_run(runner, main, ())
-        with _short_ways():
+        alarms = Alarms()
+        with _short_ways(), alarms.delayed():
             try:
-                _drive(runner, loop, chosen)
+                _drive(runner, loop, chosen, alarms)
             except BaseException:
                 _wind_down(runner, loop, chosen)
                 raise
@@ -214,7 +216,7 @@ def run_deterministic(
     return cast("T", runner.main_task_outcome.unwrap())
 
 
-def _drive(runner: _trio_run.Runner, loop: Generator[float, Any, None], agenda: Agenda) -> None:
+def _drive(runner: _trio_run.Runner, loop: Generator[float, Any, None], agenda: Agenda, alarms: Alarms) -> None:
     """Turns the event loop until it ends."""
     clock, deadlines, runnable = agenda.clock, runner.deadlines, runner.runq
     poll, turn, notify_watchers, watchers = (
@@ -224,6 +226,7 @@ def _drive(runner: _trio_run.Runner, loop: Generator[float, Any, None], agenda: 
         agenda.watchers,
     )
     next_moment, make_due_calls, ran = agenda.next_moment, agenda.make_due_calls, agenda.ran
+    waiting = alarms.waiting
     turns = advanced = stuck = 0
     events: Any = None  # The first value sent to a generator must be None.
     while True:
@@ -236,7 +239,10 @@ def _drive(runner: _trio_run.Runner, loop: Generator[float, Any, None], agenda: 
         try:
             turn(events)
         except StopIteration:
+            alarms.strike()
             return
+        if waiting:
+            alarms.strike()
         if watchers:
             notify_watchers()
         if next_moment() <= clock.now:
@@ -244,10 +250,10 @@ def _drive(runner: _trio_run.Runner, loop: Generator[float, Any, None], agenda: 
         turns += 1
         if turns % TURNS_BETWEEN_POLLS:
             events = ()
+        elif turns - advanced > TURNS_AT_ONE_INSTANT_MAX:
+            raise StuckError(f"busy loop at {clock.now:.6f} s, time does not advance: {_named(runner, runnable)}")
         else:
             events = poll(0.0)
-            if turns - advanced > TURNS_AT_ONE_INSTANT_MAX:
-                raise StuckError(f"busy loop at {clock.now:.6f} s, time does not advance: {_named(runner, runnable)}")
         # Tasks in wait_all_tasks_blocked are woken by the loop itself when nothing else can run.
         while not runnable and not events and not runner.waiting_for_idle:
             deadline, moment = deadlines.next_deadline(), next_moment()
@@ -259,11 +265,13 @@ def _drive(runner: _trio_run.Runner, loop: Generator[float, Any, None], agenda: 
                 clock.now = max(clock.now, deadline)
                 break
             else:  # Only a signal or another thread can make a task runnable.
+                if waiting:
+                    alarms.strike()  # not after the poll: the events would be lost, and trio needs them to end
                 events = poll(STUCK_POLL_SECONDS)
                 stuck = 0 if events or _waits_for_thread() else stuck + 1
                 if stuck == STUCK_POLLS_MAX:
-                    waiting = _named(runner, runner.tasks)
-                    raise StuckError(f"deadlock at {clock.now:.6f} s, no task waits for a moment of time: {waiting}")
+                    named = _named(runner, runner.tasks)
+                    raise StuckError(f"deadlock at {clock.now:.6f} s, no task waits for a moment of time: {named}")
 
 
 def _named(runner: _trio_run.Runner, tasks: Iterable[trio.lowlevel.Task]) -> str:
