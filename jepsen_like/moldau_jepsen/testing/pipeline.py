@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from operator import index
+from typing import TYPE_CHECKING, NamedTuple, SupportsIndex
 
 from moldau_jepsen.checkers import CheckOptions, Verdict, check_history
 from moldau_jepsen.history import Kind, MicroOperation, Operation, Poll, Send, Status, TopicPartition
@@ -90,6 +91,26 @@ class PipelineVerdict:
             raise PipelineError("; ".join(wrong[:SHOWN_MAX]))
 
 
+UNASSIGNED = -1
+"""Partition that librdkafka reports for a record that failed before it had one."""
+
+
+def _number(what: str, value: object, token: Token, least: int = 0) -> int:
+    """Returns a partition or an offset, checked where the user's own call is still in the traceback.
+
+    Raises:
+        TypeError: It is no integer, as a text from a file is not.
+        ValueError: It is below ``least``, as the offsets by which some clients say that they do not know it.
+    """
+    if not isinstance(value, SupportsIndex):
+        raise TypeError(f"the {what} of record {token!r} is a number, not {value!r}")
+    number = index(value)
+    if number < least:
+        hint = "; say None for a sent record whose offset is unknown" if what == "offset" else ""
+        raise ValueError(f"the {what} of record {token!r} is {number}, and must be 0 or more{hint}")
+    return number
+
+
 def _some(tokens: tuple[Token, ...]) -> str:
     shown = ", ".join(repr(token) for token in tokens[:SHOWN_MAX])
     return shown if len(tokens) <= SHOWN_MAX else f"{shown} ..."
@@ -124,7 +145,13 @@ class PipelineHistory:
         ``sender`` names a producer whose records must be in the log in the order of these calls; without a name no
         order is expected. ``acks`` is the producer's setting. In the simulation a record with ``all`` must be committed
         already.
+
+        Raises:
+            TypeError: Partition or offset is no integer.
+            ValueError: One is negative.
         """
+        if offset is not None:
+            offset = _number("offset", offset, token)
         self._send(topic, partition, offset, token, sender, Status.OK)
         if self._on_acknowledged is not None and offset is not None and str(acks) in ("all", "-1"):
             self._on_acknowledged(topic, partition, offset)
@@ -139,9 +166,16 @@ class PipelineHistory:
         self._send(topic, partition, None, token, sender, Status.FAIL if certain else Status.INFO)
 
     def read(self, reader: str, topic: str, partition: int, offset: int, token: Token) -> None:
-        """Adds a record that a reader received. Call ``restarted`` when a reader is rebalanced or restarted."""
+        """Adds a record that a reader received. Call ``restarted`` when a reader is rebalanced or restarted.
+
+        Raises:
+            TypeError: Partition or offset is no integer.
+            ValueError: One is negative.
+        """
+        place = TopicPartition(topic, _number("partition", partition, token))
+        offset = _number("offset", offset, token)
         with self._lock:
-            self._reported.append(_Read(reader, TopicPartition(topic, partition), offset, token))
+            self._reported.append(_Read(reader, place, offset, token))
 
     def restarted(self, reader: str) -> None:
         """Notes that a reader crashed, was rebalanced or sought, so that its position may have moved."""
@@ -174,8 +208,10 @@ class PipelineHistory:
     def _send(
         self, topic: str, partition: int, offset: int | None, token: Token, sender: str | None, status: Status
     ) -> None:
+        least = 0 if status is Status.OK else UNASSIGNED
+        place = TopicPartition(topic, _number("partition", partition, token, least))
         with self._lock:
-            self._reported.append(_Attempt(TopicPartition(topic, partition), offset, token, sender, status))
+            self._reported.append(_Attempt(place, offset, token, sender, status))
 
 
 class _Attempt(NamedTuple):

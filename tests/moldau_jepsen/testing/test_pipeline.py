@@ -166,3 +166,27 @@ def test_order_is_expected_of_a_sender_with_a_name() -> None:
     with pytest.raises(PipelineError, match="nonmonotonic-send"):
         two("one").check().raise_if_wrong()
     two("one").check(idempotent=False).raise_if_wrong()
+
+
+@pytest.mark.parametrize(
+    ("partition", "offset", "text"),
+    [
+        ("0", 5, "the partition of record 'a' is a number, not '0'"),
+        (None, 5, "the partition of record 'a' is a number, not None"),
+        (-1, 5, "the partition of record 'a' is -1, and must be 0 or more"),
+        (0, "5", "the offset of record 'a' is a number, not '5'"),
+        (0, 5.0, "the offset of record 'a' is a number, not 5.0"),
+        (0, -1001, "the offset of record 'a' is -1001, .*; say None for a sent record whose offset is unknown"),
+    ],
+)
+def test_a_wrong_place_is_refused_at_once(partition, offset, text):
+    """A partition as text made sent and read records different ones, and ``check`` blamed the log."""
+    history = new_history()
+    with pytest.raises((TypeError, ValueError), match=text):
+        history.sent("t", partition, offset, "a")
+    with pytest.raises((TypeError, ValueError), match=text):
+        history.read("worker", "t", partition, offset, "a")
+    if partition not in (0, -1):  # a client reports -1 for a record that failed before it had a partition
+        with pytest.raises((TypeError, ValueError), match=text):
+            history.send_failed("t", partition, "a")
+    history.check().raise_if_wrong()
