@@ -402,9 +402,8 @@ def test_planted_bugs_are_noticed(bug, monkeypatch):
         monkeypatch.setattr(BrokerConnection, "_fetch", forgetful)
     else:
         monkeypatch.setattr("moldau_quorum.authorization.authorizer.Permissions.refresh", lambda self: None)
-    with pytest.raises(ExceptionGroup) as raised:
+    with pytest.raises(AssertionError, match="29"):
         run_secured(records_follow_changes)
-    assert raised.group_contains(AssertionError)
 
 
 def caller():

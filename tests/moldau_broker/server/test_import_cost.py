@@ -33,8 +33,8 @@ UNUSED = (
     "tomllib",
 )
 """Modules that a broker needs for single requests or files only; they took an eighth of its start."""
-MODULES_MAX = 540
-"""Moldau's own; 523 when this was written."""
+MODULES_MAX = 550
+"""Moldau's own; 543 when this was set."""
 DATACLASSES_MAX = 295
 """287 when this was written."""
 

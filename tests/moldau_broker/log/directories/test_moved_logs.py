@@ -74,7 +74,7 @@ def test_settings_of_a_topic_hold_for_the_copy_of_a_move() -> None:
     manager.update_topic_config(A.topic, LogConfig(retention_ms=500))
     while not manager.copy_to_future(A, START_MS):
         pass
-    assert manager.replace_current_with_future(A, START_MS).config.retention_ms == 500
+    assert manager.replace_current_with_future(A).config.retention_ms == 500
 
 
 def append_of_producer(log: PartitionLog) -> AppendInfo:

@@ -94,7 +94,7 @@ class Exchange:
 
     def strike(self, *, requests):
         """Sets traps of the wanted kind, each for one message that fits."""
-        self.targets.carry_out(0)
+        self.targets.begins(0)
         end = self.held.strike(derive_random(1, "held"))
         for trap in self.held._traps:
             trap.is_request, trap.left, trap.share = requests, 1, 1.0
