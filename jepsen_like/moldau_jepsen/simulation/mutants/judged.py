@@ -99,7 +99,7 @@ ALONE: dict[str, Trial] = {
     "bank-torn-transfer": _trial("consumer-skips", BANK),
     "bank-transfer-twice": _trial("aborted-transactions-omitted-from-fetch", BANK),
     "bank-aborted-transfer": _trial("aborted-transactions-omitted-from-fetch", BANK),
-    "bank-transfer-lost": _trial("markers-not-repeated", BANK),
+    "bank-transfer-lost": _trial("remote-commit-markers-become-aborts", BANK),
     "bank-unknown-leg": _trial("consumer-skips", BANK),
     "bank-total": _trial("consumer-skips", BANK),
     "bank-balance": _trial("last-stable-offset-ignored", BANK),
