@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from moldau_jepsen.launcher.cluster import QuorumStatus
 
 POLL_S: Final = 0.2
-READ_BY_BROKERS: Final = "applied-metadata-checkpoint"
-"""The file in which a broker keeps how far it has read the metadata log."""
 
 
 def emptied_voters(cluster: LocalCluster) -> list[int]:
@@ -30,13 +28,17 @@ def emptied_voters(cluster: LocalCluster) -> list[int]:
     Raises:
         CommandError: none of them holds it, although brokers have read it: the controllers would begin another cluster.
     """
+    from moldau_broker.log.files.names import APPLIED_METADATA
+
     held = {node.node_id: any(Path(node.directory).rglob("*.wal")) for node in cluster.controllers}
-    if not any(held.values()) and any(any(Path(node.directory).rglob(READ_BY_BROKERS)) for node in cluster.brokers):
+    if any(held.values()):
+        return [node for node, has_log in held.items() if not has_log]
+    if any(any(Path(node.directory).rglob(APPLIED_METADATA)) for node in cluster.brokers):
         raise CommandError(
             "the directories of all controllers are empty, so they would begin another cluster, which the brokers "
             "refuse; restore the directories of all controllers from one backup, or give a new cluster another --dir"
         )
-    return [node for node, has_log in held.items() if not has_log and any(held.values())]
+    return []
 
 
 def is_led(quorum: QuorumStatus | None, began_ms: float) -> bool:
