@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from moldau_cli.main import REQUIREMENTS
 from moldau_jepsen.testing import cluster, new_history, simulate
 from moldau_jepsen.testing.imports import KIT_NEEDS, PlainImports, end_plain_imports, use_plain_imports
 
@@ -23,6 +24,11 @@ def test_the_finder_is_there_once_and_goes(monkeypatch: pytest.MonkeyPatch) -> N
     end_plain_imports()
     end_plain_imports()
     assert sys.meta_path == before
+
+
+def test_clusters_need_what_nodes_need() -> None:
+    """The kit has a list of its own: it cannot import the command line, which imports nothing before it has looked."""
+    assert REQUIREMENTS["server"] == KIT_NEEDS
 
 
 @pytest.mark.parametrize("missing", KIT_NEEDS)
