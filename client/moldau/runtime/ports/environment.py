@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Awaitable, Callable, Sequence
 
+    from moldau.runtime.ports.objects import ObjectStore
     from moldau.values import Buffer
 
 T = TypeVar("T")
@@ -399,3 +400,5 @@ class Environment:
     random: random.Random
     network: Network
     disk: Disk
+    open_objects: Callable[[str], ObjectStore] | None = None
+    """Opens the object store of a URL in the place of the production ones; None: those open it."""
