@@ -1,7 +1,7 @@
 """The port to object stores: named, immutable pieces of bytes that outlive the machines that wrote them.
 
-A name is a path of ASCII letters, digits, ``_``, ``-`` and ``.`` with ``/`` between its parts. An object is written as a
-whole or not at all, is never changed, and is listed as soon as it is written.
+A name is a path of ASCII letters, digits, ``_``, ``-`` and ``.`` with ``/`` between its parts. An object is written as
+a whole or not at all, is never changed, and is listed as soon as it is written.
 """
 
 from __future__ import annotations

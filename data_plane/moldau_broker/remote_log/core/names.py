@@ -97,7 +97,7 @@ class Listing(NamedTuple):
     segments: list[RemoteSegment]
     """Those that exist, by base offset."""
     unfinished: list[StoredObject]
-    """Objects whose segment lacks the other one: being copied, being deleted, or left behind by a broker that failed."""
+    """Objects whose segment lacks the other one: being copied, being deleted, or left by a broker that failed."""
 
 
 def segments_of(objects: Iterable[StoredObject]) -> Listing:
