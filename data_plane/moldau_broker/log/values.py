@@ -74,6 +74,24 @@ class PendingDeletion(NamedTuple):
     paths: tuple[str, ...]
 
 
+class SegmentParts(NamedTuple):
+    """The contents of the files beside a closed segment's ``.log``, in the formats of the files.
+
+    With them a broker that has no file of the segment can read it, and can begin a log at its end.
+    """
+
+    offset_index: bytes
+    """``.index``: ``files.index.OffsetIndex``."""
+    time_index: bytes
+    """``.timeindex``: ``files.index.TimeIndex``."""
+    transaction_index: bytes
+    """``.txnindex``: ``files.transaction_index``; empty if no abort marker lies in the segment."""
+    producer_snapshot: bytes
+    """``.snapshot``: the state of the producers at the segment's end offset."""
+    leader_epochs: bytes
+    """``leader-epoch-checkpoint``: the leader epochs of the log up to the segment's last offset."""
+
+
 class AppendInfo(NamedTuple):
     """The outcome of one append.
 
