@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moldau.runtime.ports.environment import Disk
+    from moldau.values import Buffer
     from moldau_broker.log.files.handle import SharedFile
     from moldau_broker.log.files.open_files import OpenFiles
 
@@ -49,6 +50,22 @@ class TimestampEntry(NamedTuple):
 
     timestamp_ms: int
     offset: int
+
+
+def floor_in(layout: struct.Struct, data: Buffer, count: int, key: int) -> int:
+    """Returns the index of the last of ``count`` sorted entries whose first field is not above ``key``.
+
+    0 if there is none: the caller knows whether the first entry is above the key.
+    """
+    unpack, size = layout.unpack_from, layout.size
+    low, high = 0, count
+    while high - low > 1:
+        middle = (low + high) // 2
+        if unpack(data, middle * size)[0] <= key:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 _Entry = TypeVar("_Entry", OffsetPosition, TimestampEntry)
@@ -163,7 +180,7 @@ class _SortedFile(ReopenedFile):
     def floor_entry(self, key: int) -> tuple[int, tuple[int, ...]]:
         """Returns as ``floor``, with the entry's fields (empty if there is none); reads one page at most."""
         if self._pending and self._layout.unpack_from(self._pending)[0] <= key:
-            found = self._floor_in(self._pending, len(self._pending) // self._size, key)
+            found = floor_in(self._layout, self._pending, len(self._pending) // self._size, key)
             return self._spilled + found, self._layout.unpack_from(self._pending, found * self._size)
         if not self._spilled:
             return -1, ()
@@ -181,19 +198,8 @@ class _SortedFile(ReopenedFile):
         page = self._open().read(first * self._size, entries * self._size)
         if len(page) < self._size:
             raise CorruptLogFileError(self._path, first * self._size, "the file is shorter than it was")
-        found = self._floor_in(page, len(page) // self._size, key)
+        found = floor_in(self._layout, page, len(page) // self._size, key)
         return first + found, self._layout.unpack_from(page, found * self._size)
-
-    def _floor_in(self, data: bytes | bytearray, count: int, key: int) -> int:
-        unpack, size = self._layout.unpack_from, self._size
-        low, high = 0, count
-        while high - low > 1:
-            middle = (low + high) // 2
-            if unpack(data, middle * size)[0] <= key:
-                low = middle
-            else:
-                high = middle
-        return low
 
     def _page_key(self, page: int) -> int:
         key = self._page_keys.get(page)

@@ -17,9 +17,10 @@ from moldau_broker.log.errors import CorruptLogFileError
 from moldau_broker.log.files.reopened_file import ReopenedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from moldau.runtime.ports.environment import Disk
+    from moldau.values import Buffer
     from moldau_broker.log.files.open_files import OpenFiles
 
 ENTRY = struct.Struct(">hqqqq")
@@ -33,6 +34,43 @@ class AbortedEntry(NamedTuple):
     first_offset: int
     last_offset: int
     last_stable_offset: int
+
+
+def decode_entries(path: str, data: Buffer, base_offset: int) -> list[AbortedEntry]:
+    """Parses the content of the index of a segment that begins at ``base_offset``.
+
+    Raises:
+        CorruptLogFileError: The content is damaged.
+    """
+    if len(data) % ENTRY.size:
+        raise CorruptLogFileError(path, len(data) - len(data) % ENTRY.size, "the last entry is cut")
+    entries: list[AbortedEntry] = []
+    for position in range(0, len(data), ENTRY.size):
+        version, *fields = ENTRY.unpack_from(data, position)
+        entry = AbortedEntry(*fields)
+        if version != _VERSION:
+            raise CorruptLogFileError(path, position, f"version {version}, expected {_VERSION}")
+        if entry.last_offset < base_offset or not 0 <= entry.first_offset <= entry.last_offset:
+            raise CorruptLogFileError(path, position, f"{entry} is outside the segment")
+        if entries and entry.last_offset <= entries[-1].last_offset:
+            raise CorruptLogFileError(path, position, f"{entry} does not rise above {entries[-1]}")
+        entries.append(entry)
+    return entries
+
+
+def select_aborted(
+    entries: Iterable[AbortedEntry], markers_from: int, upper_bound_offset: int, selected: list[AbortedEntry]
+) -> bool:
+    """Appends the transactions with a record below ``upper_bound_offset`` and the marker at or above ``markers_from``.
+
+    Returns whether no later entry, of this or of a later segment, can be one of them.
+    """
+    for entry in entries:
+        if entry.last_offset >= markers_from and entry.first_offset < upper_bound_offset:
+            selected.append(entry)
+        if entry.last_stable_offset >= upper_bound_offset:
+            return True
+    return False
 
 
 class TransactionIndex(ReopenedFile):
@@ -60,20 +98,7 @@ class TransactionIndex(ReopenedFile):
     def _load(self) -> list[AbortedEntry]:
         file = self._open()
         data = file.read(0, file.size)
-        if len(data) % ENTRY.size:
-            raise CorruptLogFileError(self._path, len(data) - len(data) % ENTRY.size, "the last entry is cut")
-        entries: list[AbortedEntry] = []
-        for position in range(0, len(data), ENTRY.size):
-            version, *fields = ENTRY.unpack_from(data, position)
-            entry = AbortedEntry(*fields)
-            if version != _VERSION:
-                raise CorruptLogFileError(self._path, position, f"version {version}, expected {_VERSION}")
-            if entry.last_offset < self._base or not 0 <= entry.first_offset <= entry.last_offset:
-                raise CorruptLogFileError(self._path, position, f"{entry} is outside the segment")
-            if entries and entry.last_offset <= entries[-1].last_offset:
-                raise CorruptLogFileError(self._path, position, f"{entry} does not rise above {entries[-1]}")
-            entries.append(entry)
-        return entries
+        return decode_entries(self._path, data, self._base)
 
     def hold(self) -> None:
         """Opens the file, if it exists.

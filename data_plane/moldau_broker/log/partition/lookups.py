@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.errors import ErrorCode
 from moldau_broker.log.errors import CorruptLogFileError, LogError
+from moldau_broker.log.files.transaction_index import select_aborted
 from moldau_broker.log.partition.timestamps import find_in_batch
 from moldau_broker.log.values import (
     EARLIEST_LOCAL_TIMESTAMP,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from moldau.records import BatchHeader
     from moldau_broker.log.files.segment import LogSegment
+    from moldau_broker.log.files.transaction_index import AbortedEntry
     from moldau_broker.log.partition.segmented_log import SegmentedLog
     from moldau_broker.log.partition.timestamps import Step
 
@@ -106,14 +108,20 @@ def aborted_transactions(log: SegmentedLog, result: ReadResult, upper_bound_offs
     if not result.ranges:
         return []
     upper = min(upper_bound_offset, _end_of(log, result))
-    found: list[AbortedTransaction] = []
-    for segment in log.segments.all[max(0, log.segments.index_of(result.fetch_offset)) :]:
-        for entry in segment.aborted_entries():
-            if entry.last_offset >= result.fetch_offset and entry.first_offset < upper:
-                found.append(AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset))
-            if entry.last_stable_offset >= upper:
-                return found
-    return found
+    return local_aborted(log, result.fetch_offset, upper)
+
+
+def local_aborted(log: SegmentedLog, markers_from: int, upper_bound_offset: int) -> list[AbortedTransaction]:
+    """Returns the transactions with a record below an offset whose abort marker lies in a segment on this broker.
+
+    ``markers_from`` is the offset from which on markers count: that of the read, or the end of the remote segments that
+    were searched before.
+    """
+    found: list[AbortedEntry] = []
+    for segment in log.segments.all[max(0, log.segments.index_of(markers_from)) :]:
+        if select_aborted(segment.aborted_entries(), markers_from, upper_bound_offset, found):
+            break
+    return [AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset) for entry in found]
 
 
 def _end_of(log: SegmentedLog, result: ReadResult) -> int:
