@@ -1,0 +1,145 @@
+"""What the leader of a partition does next with its remote log, as values.
+
+The order of a round: list if it is time (``must_list``), move the log start offset behind segments that are gone
+(``start_behind_lost``), copy (``to_copy``), note ``copied_end``, move the log start offset by retention
+(``start_by_retention``), and delete (``to_delete``). A deletion never comes before the log start offset that allows it
+is durable.
+
+A former leader may do all of this for a while beside its successor. So a segment is deleted only if the successor can
+do without it, too:
+
+- Below the log start offset: retention and DeleteRecords decide alike on all brokers, and a new leader moves its log
+  start offset behind segments that are gone.
+- Contained in another segment: see ``remote_log``.
+- Foreign segments of a newer leader epoch are left alone, because they are the successor's. Others hold records that an
+  unclean election dropped. They may be the last copy of these, so they go when the log's own records of their offsets
+  or of their time go.
+- Unfinished objects go when they are so old that no copy of them is in progress. So a copy that fails may use its id
+  again only for half of that time (``may_reuse_id``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau.runtime.ports.objects import StoredObject
+    from moldau_broker.remote_log.core.names import RemoteSegment
+    from moldau_broker.remote_log.core.remote_log import RemoteLog
+
+NO_LIMIT = -1
+"""``retention.ms`` or ``retention.bytes`` without a limit."""
+
+
+class Retention(NamedTuple):
+    """How long a log keeps its records, wherever they are."""
+
+    retention_ms: int
+    """``retention.ms``; ``NO_LIMIT``: for ever."""
+    retention_bytes: int
+    """``retention.bytes``; ``NO_LIMIT``: any size."""
+
+
+class Deletions(NamedTuple):
+    """What may be deleted now, in this order; of a segment first ``.log``, then ``.aux``."""
+
+    segments: list[RemoteSegment]
+    objects: list[StoredObject]
+    """Unfinished objects."""
+
+
+class ClosedRange(NamedTuple):
+    """The range of a closed local segment."""
+
+    base_offset: int
+    last_offset: int
+
+
+def to_copy(remote: RemoteLog, closed: Sequence[ClosedRange], log_start_offset: int) -> list[int]:
+    """Returns the indexes of the closed local segments that are to be copied, in order.
+
+    Those that hold an offset at or above the log start offset that no remote segment of the log holds.
+    """
+    return [
+        index
+        for index, (base_offset, last_offset) in enumerate(closed)
+        if last_offset >= log_start_offset and not remote.covers(max(base_offset, log_start_offset), last_offset + 1)
+    ]
+
+
+def may_reuse_id(first_attempt_ms: int, now_ms: int, unfinished_delete_delay_ms: int) -> bool:
+    """Returns whether a failed copy may be tried again under its id.
+
+    Later another broker may take the copy's ``.aux`` for a leftover and delete it at any moment; then ``.log`` alone
+    would be no segment, though the copy succeeded. Under a new id the old objects are leftovers, or a contained copy.
+    """
+    return now_ms - first_attempt_ms < unfinished_delete_delay_ms // 2
+
+
+def must_list(listed_ms: int | None, now_ms: int, unfinished_delete_delay_ms: int) -> bool:
+    """Returns whether the leader lists the store (again); ``listed_ms`` is when it did last, None: not as this leader.
+
+    A listing of a former leader's last minutes shows objects that are too young to delete, and misses copies that are
+    still in progress. Only a later listing finds them.
+    """
+    return listed_ms is None or now_ms - listed_ms >= unfinished_delete_delay_ms
+
+
+def start_behind_lost(remote: RemoteLog, log_start_offset: int, local_log_start_offset: int) -> int:
+    """Returns the log start offset of a log whose oldest remote segments are gone; else ``log_start_offset``.
+
+    A former leader has deleted them. Call it with a new listing only. Holes between segments are left: they are no
+    work of retention (``RemoteLog.holes``).
+    """
+    if log_start_offset >= local_log_start_offset or remote.segment_at(log_start_offset) is not None:
+        return log_start_offset
+    following = remote.segments_from(log_start_offset)
+    return min(following[0].base_offset, local_log_start_offset) if following else local_log_start_offset
+
+
+def start_by_retention(
+    remote: RemoteLog, retention: Retention, *, log_start_offset: int, uncopied_bytes: int, now_ms: int
+) -> int:
+    """Returns the log start offset that ``retention.ms`` and ``retention.bytes`` demand, at least the present one.
+
+    ``uncopied_bytes`` are those of the local log at or above the copied end offset and below the high watermark.
+    Records above it may never be committed, and must not push committed ones out of a log. A segment without timestamps
+    goes by time with the first one after it that has one.
+    """
+    start = log_start_offset
+    surplus = remote.size_bytes + uncopied_bytes - retention.retention_bytes
+    by_bytes = retention.retention_bytes >= 0
+    for segment, size in zip(remote.segments, remote.sizes(), strict=True):
+        expired = 0 <= segment.max_timestamp_ms < now_ms - retention.retention_ms and retention.retention_ms >= 0
+        surplus -= size
+        if expired or (by_bytes and surplus >= 0) or segment.end_offset <= start:
+            start = max(start, segment.end_offset)
+        elif segment.max_timestamp_ms >= 0 or retention.retention_ms < 0:
+            break
+    return start
+
+
+def to_delete(
+    remote: RemoteLog,
+    retention: Retention,
+    *,
+    log_start_offset: int,
+    leader_epoch: int,
+    now_ms: int,
+    unfinished_delete_delay_ms: int,
+) -> Deletions:
+    """Returns what the leader of ``leader_epoch`` deletes; ``log_start_offset`` is durable.
+
+    Call ``RemoteLog.deleted`` or ``removed`` before each deletion.
+    """
+
+    def is_past(segment: RemoteSegment) -> bool:
+        by_time = 0 <= segment.max_timestamp_ms < now_ms - retention.retention_ms and retention.retention_ms >= 0
+        return segment.last_epoch <= leader_epoch and (segment.end_offset <= log_start_offset or by_time)
+
+    own = [segment for segment in remote.segments if segment.end_offset <= log_start_offset]
+    foreign = [segment for segment in remote.foreign if is_past(segment)]
+    old = [item for item in remote.unfinished if now_ms - item.modified_ms >= unfinished_delete_delay_ms]
+    return Deletions([*own, *remote.contained, *foreign], old)
