@@ -2,7 +2,7 @@
 
 A reader is a generator. It yields a request, and the caller sends the answer:
 
-    ReadRange   exactly those bytes of the segment's ``.log``, as a buffer that is borrowed until the next request
+    ReadRange   exactly those bytes of the segment's ``.log``, as a buffer that stays as it is until the next one
     ReadParts   the decoded ``.aux`` of the segment (``auxiliary.decode_for_reading``)
     LongStep    None, after the step was run outside the event loop
     None        None, after other tasks could run

@@ -1,0 +1,62 @@
+"""The cache never exceeds its bound and forgets the entry that was used longest ago; chunks hold their ranges."""
+
+import random
+from collections import OrderedDict
+from uuid import UUID
+
+from moldau_broker.log.values import SegmentParts
+from moldau_broker.remote_log.core.chunk_cache import ByteBoundedCache, ChunkKey, chunks_of, range_of, size_of
+
+ID = UUID(int=5)
+
+
+def test_random_uses_against_a_model() -> None:
+    draw = random.Random(4)
+    cache: ByteBoundedCache[int, bytes] = ByteBoundedCache(100)
+    model: OrderedDict[int, bytes] = OrderedDict()
+    for _ in range(5000):
+        key, action = draw.randrange(12), draw.random()
+        if action < 0.4:
+            assert cache.get(key) == model.get(key)
+            if key in model:
+                model.move_to_end(key)
+        elif action < 0.9:
+            value = bytes(draw.choice([0, 10, 30, 60, 101]))
+            cache.put(key, value, len(value))
+            model.pop(key, None)
+            if len(value) <= 100:
+                model[key] = value
+            while sum(map(len, model.values())) > 100:
+                model.popitem(last=False)
+        elif action < 0.99:
+            cache.discard(key)
+            model.pop(key, None)
+        else:
+            cache.clear()
+            model.clear()
+        statistics = cache.statistics()
+        assert (statistics.entries, statistics.size_bytes) == (len(model), sum(map(len, model.values())))
+    assert statistics.evictions > 100
+    assert statistics.hits > 100
+    assert statistics.misses > 100
+
+
+def test_a_cache_without_room_keeps_nothing() -> None:
+    cache: ByteBoundedCache[int, bytes] = ByteBoundedCache(0)
+    cache.put(1, b"x", 1)
+    assert cache.get(1) is None
+
+
+def test_every_range_lies_in_its_chunks() -> None:
+    data = bytes(range(23))
+    for position in range(24):
+        for count in range(24 - position):
+            chunks = chunks_of(ID, len(data), position, count, 5)
+            contents = [data[chunk.position : chunk.position + chunk.size_bytes] for chunk in chunks]
+            assert bytes(range_of(contents, position, count, 5)) == data[position : position + count]
+            assert [chunk.key for chunk in chunks] == [ChunkKey(ID, chunk.position // 5) for chunk in chunks]
+            assert sum(map(len, contents)) < count + 10
+
+
+def test_parts_count_with_all_their_bytes() -> None:
+    assert size_of(SegmentParts(b"a", b"bb", b"", b"cccc", b"d")) == 8

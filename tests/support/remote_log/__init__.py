@@ -1,0 +1,1 @@
+"""Remote segments for tests of tiered storage."""
