@@ -275,6 +275,12 @@ class HostileDisk:
             self.journal.add("n", _parent(path), _name(path), inode, 0)
             self._disk.remove(path)
 
+    def remove_directory(self, path: str) -> None:
+        """See ``Disk.remove_directory``."""
+        if self._disk.list_directory(path):
+            self._disk.remove_directory(path)  # Raises the error of the port's contract.
+        self.remove_tree(path)
+
     def remove_tree(self, path: str) -> None:
         """See ``Disk.remove_tree``; the tree stays in the trash until its removal is durable."""
         if not self._disk.exists(path):

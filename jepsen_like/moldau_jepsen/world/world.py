@@ -23,6 +23,7 @@ from moldau_jepsen.world.disk.disk import NodeDisk
 from moldau_jepsen.world.disk.disk_profile import DiskProfile
 from moldau_jepsen.world.disk.virtual_disk import VirtualDisk
 from moldau_jepsen.world.network.network import HostNetwork, NetworkProfile, VirtualNetwork
+from moldau_jepsen.world.objects import SimulatedObjects, SimulatedStore
 from moldau_jepsen.world.time.clocks import NodeClock
 from moldau_jepsen.world.time.gate import MACHINE, TaskGate
 from moldau_jepsen.world.time.scheduler import run_deterministic
@@ -82,6 +83,7 @@ class SimulatedNode:
         self._environment: Environment | None = None
         self._network_port: HostNetwork | None = None
         self._disk_port: NodeDisk | None = None
+        self._objects_port: SimulatedObjects | None = None
         self._scope: trio.CancelScope | None = None
         self._ended = trio.Event()
         world.network.host(name)
@@ -109,11 +111,13 @@ class SimulatedNode:
         self.incarnation += 1
         self._network_port = HostNetwork(world.network, world.network.host(self.name))
         self._disk_port = NodeDisk(self.disk)
+        self._objects_port = SimulatedObjects(world.objects, self.name)
         self._environment = Environment(
             clock=self.clock,
             random=derive_random(world.seed, "node", self.name, self.incarnation),
             network=self._network_port,
             disk=self._disk_port,
+            open_objects=self._objects_port.open,
         )
 
     def start(self, main: Callable[[Environment], Awaitable[None]]) -> None:
@@ -169,7 +173,9 @@ class SimulatedNode:
     def _freeze(self) -> None:
         assert self._network_port is not None
         assert self._disk_port is not None
+        assert self._objects_port is not None
         self._network_port.frozen = True
+        self._objects_port.frozen = True
         self._world.network.host(self.name).forget_crash_point()
         self._disk_port.freeze()
         self._scope = None
@@ -264,6 +270,8 @@ class World:
         self.network = VirtualNetwork(
             self.agenda, derive_random(seed, "network"), self.trace, network_profile or NetworkProfile()
         )
+        self.objects = SimulatedStore(agenda, derive_random(seed, "objects"), self.trace)
+        """The object store that all nodes use, whatever URL their configurations have."""
         self.nodes: dict[str, SimulatedNode] = {}
         self.failures: list[tuple[str, BaseException]] = []
 

@@ -23,6 +23,7 @@ from moldau.runtime.config.keys.kafka_names import KAFKA_KEYS, KAFKA_PREFIXES
 from moldau.runtime.config.keys.log import LOG_KEYS
 from moldau.runtime.config.keys.mirror import MIRROR_KEYS, SOURCE_KEYS
 from moldau.runtime.config.keys.node import NETWORK_KEYS, NODE_KEYS, QUORUM_KEYS
+from moldau.runtime.config.keys.remote_log import REMOTE_STORE_KEYS
 from moldau.runtime.config.keys.replication import FETCH_KEYS, REPLICATION_KEYS
 from moldau.runtime.config.keys.sasl import SASL_KEYS
 from moldau.runtime.config.keys.security import SECURITY_KEYS
@@ -142,6 +143,7 @@ BROKER_CONFIG = ConfigSchema.of(
         *LOG_KEYS,
         *REPLICATION_KEYS,
         *FETCH_KEYS,
+        *REMOTE_STORE_KEYS,
         *GROUP_KEYS,
         *TRANSACTION_KEYS,
         *SHARE_KEYS,

@@ -345,6 +345,16 @@ class Disk(Protocol):
         """
         ...
 
+    def remove_directory(self, path: str) -> None:
+        """Removes a directory that is empty.
+
+        Raises:
+            FileNotFoundError: there is no such directory.
+            NotADirectoryError: the path is not a directory.
+            OSError: ENOTEMPTY (EEXIST on some systems) when something is in it.
+        """
+        ...
+
     def remove_tree(self, path: str) -> None:
         """Removes a directory and all below it; missing is no error."""
         ...

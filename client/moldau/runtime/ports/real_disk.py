@@ -300,6 +300,10 @@ class RealDisk:
         """See ``Disk.remove``."""
         os.unlink(_absolute(path))
 
+    def remove_directory(self, path: str) -> None:
+        """See ``Disk.remove_directory``; rmdir(2)."""
+        os.rmdir(_absolute(path))
+
     def remove_tree(self, path: str) -> None:
         """See ``Disk.remove_tree``."""
         try:

@@ -395,6 +395,14 @@ class NodeDisk:
         self._used -= used_below(found) if isinstance(found, Directory) else len(found.content)
         self.trace_write("remove", path, 0, 0)
 
+    def remove_directory(self, path: str) -> None:
+        """See ``Disk.remove_directory``."""
+        disk = self.check(path)
+        found = disk.directory(path)
+        if found.names:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+        self._unlink(disk.directory(posixpath.dirname(path)), path)
+
     def remove_tree(self, path: str) -> None:
         """See ``Disk.remove_tree``; entries are removed one by one, leaves first, so a crash or error leaves some."""
         disk = self.check(path)
