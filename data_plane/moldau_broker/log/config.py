@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 NO_LIMIT = -1
 """Retention without a limit."""
 
+AS_RETENTION = -2
+"""Local retention that is that of the whole log."""
+
 _LONG_MAX = (1 << 63) - 1
 _POSITION_MAX = (1 << 31) - 1
 
@@ -67,6 +70,11 @@ class LogConfig:
     message_timestamp_type: str = "CreateTime"
     message_timestamp_before_max_ms: int = _LONG_MAX
     message_timestamp_after_max_ms: int = 3600 * 1000
+    remote_storage_enable: bool = False
+    remote_log_copy_disable: bool = False
+    remote_log_delete_on_disable: bool = False
+    local_retention_ms: int = AS_RETENTION
+    local_retention_bytes: int = AS_RETENTION
 
     # What the settings mean for each append, computed once.
     bounds_unsynced: bool = field(init=False, repr=False, compare=False)
@@ -129,6 +137,11 @@ class LogConfig:
             message_timestamp_type=config.get_str("message.timestamp.type"),
             message_timestamp_before_max_ms=config.get_int("message.timestamp.before.max.ms"),
             message_timestamp_after_max_ms=config.get_int("message.timestamp.after.max.ms"),
+            remote_storage_enable=config.get_bool("remote.storage.enable"),
+            remote_log_copy_disable=config.get_bool("remote.log.copy.disable"),
+            remote_log_delete_on_disable=config.get_bool("remote.log.delete.on.disable"),
+            local_retention_ms=config.get_int("local.retention.ms"),
+            local_retention_bytes=config.get_int("local.retention.bytes"),
         )
 
 

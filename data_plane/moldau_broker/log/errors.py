@@ -32,6 +32,18 @@ class OffsetOutOfRangeError(LogError):
         self.log_end_offset = log_end_offset
 
 
+class OffsetInRemoteStorageError(LogError):
+    """A read below the local log start offset: the store may have the offset, this disk does not."""
+
+    def __init__(self, offset: int, local_log_start_offset: int) -> None:
+        super().__init__(
+            ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
+            f"offset {offset} is below {local_log_start_offset}, where the log begins on this disk",
+        )
+        self.offset = offset
+        self.local_log_start_offset = local_log_start_offset
+
+
 class LogStorageError(LogError):
     """The disk failed below a log: its whole log directory must be taken offline."""
 

@@ -29,7 +29,7 @@ from moldau.protocol.refusals import refusal_of
 from moldau.runtime.config import TOPIC_CONFIG
 from moldau.values import ZERO_UUID, BrokerId
 from moldau_quorum.controller.context import SLICE_RECORDS, Context, DecisionView, RefusedError, Result
-from moldau_quorum.controller.entities.config_checks import check_topic_config
+from moldau_quorum.controller.entities.config_checks import check_tiered_topic, check_topic_config
 from moldau_quorum.controller.entities.configs import topic_values
 from moldau_quorum.controller.partitions import acceptable_leader, new_directory
 from moldau_quorum.controller.placement import UsableBroker, place_replicas
@@ -195,6 +195,7 @@ def _create_one(
 ) -> tuple[list[MetadataRecord], CreatableTopicResult]:
     overrides = _overrides(topic)
     configs = described.of(overrides)
+    check_tiered_topic(topic.name, {}, overrides)
     if topic.assignments:
         assignment = _manual_assignment(topic, image)
     else:

@@ -107,7 +107,6 @@ def _login_problems(config: Config) -> list[str]:
 
 
 _UNSERVED_OF_TOPICS = {
-    "remote.storage.enable": "tiered storage is not served",
     "errors.deadletterqueue.group.enable": NO_DEAD_LETTERS,
 }
 
@@ -130,7 +129,51 @@ def _check_topic_defaults(config: Config) -> list[str]:
         topic_config(config, {})
     except ConfigError as error:
         return [f"defaults of topics: {problem}" for problem in error.problems]
-    return []
+    if not config.get_bool("remote.log.storage.system.enable"):
+        return []
+    return [f"defaults of topics: {problem}" for problem in local_retention_problems(topic_config(config, {})).values()]
+
+
+def local_retention_problems(config: Config) -> dict[str, str]:
+    """Returns why the local retention of a topic does not fit its retention, by key (KIP-405).
+
+    Without tiered storage, local retention has no effect, and any value fits.
+    """
+    problems: dict[str, str] = {}
+    for name in ("retention.bytes", "retention.ms"):
+        whole, local = config.get_int(name), config.get_int(f"local.{name}")
+        if whole >= 0 and (local == -1 or local > whole):
+            problems[f"local.{name}"] = f"local.{name} = {local}: must not be above {name} = {whole}"
+    return problems
+
+
+def tiered_topic_problems(config: Config, *, is_system_enabled: bool) -> dict[str, str]:
+    """Returns why a topic with these effective values cannot be tiered, by key; empty if it is not (KIP-405, KIP-950).
+
+    Brokers do not check this, and no broker leaves such a value out: it would lose the records that only the object
+    store has.
+    """
+    if not config.get_bool("remote.storage.enable"):
+        return {}
+    problems = local_retention_problems(config)
+    if not is_system_enabled:
+        problems["remote.storage.enable"] = (
+            "remote.storage.enable = true: needs remote.log.storage.system.enable = true on all nodes"
+        )
+    policy = config.get_list("cleanup.policy")
+    if tuple(policy) != ("delete",):
+        problems["cleanup.policy"] = (
+            f"cleanup.policy = {','.join(policy)}: must be delete with remote.storage.enable = true"
+        )
+    if config.get_bool("remote.log.copy.disable"):
+        for name in ("retention.bytes", "retention.ms"):
+            whole, local = config.get_int(name), config.get_int(f"local.{name}")
+            if local not in (-2, whole):
+                problems[f"local.{name}"] = (
+                    f"local.{name} = {local}: must be -2 or {name} = {whole} with remote.log.copy.disable = true, "
+                    "because no more segments are copied to the object store"
+                )
+    return problems
 
 
 BROKER_CONFIG = ConfigSchema.of(

@@ -1,4 +1,4 @@
-"""Names of the files and directories of a log, exactly as Kafka names them.
+"""Names of the files and directories of a log, as Kafka names them; only ``local-log-start-checkpoint`` is Moldau's.
 
 A segment's files share the first offset it holds, written with 20 digits. A partition lives in ``<topic>-<n>``; a
 deleted one in ``<topic>-<n>.<uniquifier>-delete``, a future replica (being copied to another directory) in
@@ -25,6 +25,7 @@ TEMPORARY_SUFFIX = ".tmp"
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+LOCAL_START_CHECKPOINT = "local-log-start-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"

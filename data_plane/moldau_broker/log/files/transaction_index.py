@@ -73,6 +73,11 @@ def select_aborted(
     return False
 
 
+def encode_aborted(entry: AbortedEntry) -> bytes:
+    """Returns an entry as the file holds it."""
+    return ENTRY.pack(_VERSION, *entry)
+
+
 class TransactionIndex(ReopenedFile):
     """The entries of one segment. Invariant: ``last_offset`` rises from entry to entry."""
 
@@ -128,7 +133,7 @@ class TransactionIndex(ReopenedFile):
     def _write(self) -> None:
         if self._unwritten:
             self._changed = True
-            self._open().append([ENTRY.pack(_VERSION, *entry) for entry in self._unwritten])
+            self._open().append([encode_aborted(entry) for entry in self._unwritten])
             self._unwritten = []
 
     def truncate_to_offset(self, offset: int) -> None:

@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
 from moldau.records import CorruptRecordError, iterate_batches
-from moldau_broker.log.errors import LogError, OffsetOutOfRangeError
+from moldau_broker.log.errors import CorruptLogFileError, LogError, OffsetOutOfRangeError
 from moldau_broker.log.files.batches import CONTROL_BIT, batch_problem
+from moldau_broker.log.files.checkpoint import decode_epochs
+from moldau_broker.log.partition.segmented_log import RemotePast
 from moldau_broker.log.producers.end_markers import decode_marker
+from moldau_broker.log.producers.producer_state import decode_snapshot
 from moldau_broker.log.values import NO_TIMESTAMP, AppendInfo, StagedBatch
 
 if TYPE_CHECKING:
@@ -192,9 +195,31 @@ class FollowerAppends:
         assert not self._staged, "a log that has staged batches is a leader's and is not truncated"
         self._restart(offset, now_ms, offset)
 
-    def _restart(self, offset: int, now_ms: int, log_start_offset: int) -> None:
+    def restart_behind(
+        self, offset: int, log_start_offset: int, leader_epochs: bytes, producer_snapshot: bytes, now_ms: int
+    ) -> None:
+        """Starts over at ``offset``, behind remote segments, see ``PartitionLog.restart_behind``.
+
+        Raises:
+            LogError: CORRUPT_MESSAGE, the epochs or the snapshot are damaged. Nothing has changed.
+            LogStorageError: The directory failed.
+        """
+        storage = self._storage
+        storage.require_healthy()
+        assert not self._staged, "a log that has staged batches is a leader's and is not truncated"
+        assert log_start_offset <= offset, f"log start offset {log_start_offset} is above {offset}"
         try:
-            self._storage.restart(offset, now_ms, log_start_offset)
+            epochs = decode_epochs(f"leader epochs of {storage.topic_partition}", leader_epochs)
+            decode_snapshot(f"producers of {storage.topic_partition}", producer_snapshot)
+        except CorruptLogFileError as error:
+            raise LogError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+        past = tuple(entry for entry in epochs if entry.start_offset < offset)
+        self._restart(offset, now_ms, log_start_offset, RemotePast(past, producer_snapshot))
+        storage.epochs.truncate_from_start(log_start_offset)
+
+    def _restart(self, offset: int, now_ms: int, log_start_offset: int, behind: RemotePast | None = None) -> None:
+        try:
+            self._storage.restart(offset, now_ms, log_start_offset, behind)
         except OSError as error:
             raise self._storage.storage_error("restarting", error) from error
         self._staged.restart()

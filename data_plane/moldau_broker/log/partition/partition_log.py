@@ -19,6 +19,7 @@ from moldau_broker.log.partition.follower_appends import FollowerAppends
 from moldau_broker.log.partition.leader_appends import LeaderAppends
 from moldau_broker.log.partition.staged_writes import StagedWrites
 from moldau_broker.log.partition.watermarks import Watermarks
+from moldau_broker.log.remote.segments_to_copy import segments_to_copy
 from moldau_broker.log.values import AppendInfo, AppendOrigin, TimestampOffset, Work, run_work
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from moldau_broker.log.files.segment import LogSegment
     from moldau_broker.log.partition.segmented_log import SegmentedLog
     from moldau_broker.log.partition.timestamps import Step
+    from moldau_broker.log.remote.segments_to_copy import SegmentToCopy
     from moldau_broker.log.values import AbortedTransaction, EpochEndOffset, ReadResult
 
 
@@ -83,6 +85,22 @@ class PartitionLog:
     def log_start_offset(self) -> Offset:
         """First offset that readers may see."""
         return Offset(self.storage.log_start_offset)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the topic is tiered (``remote.storage.enable``)."""
+        return self.storage.config.remote_storage_enable
+
+    @property
+    def local_log_start_offset(self) -> Offset:
+        """First offset that readers may see on this disk, at least the log start offset."""
+        storage = self.storage
+        return Offset(max(storage.log_start_offset, storage.segments.first_base_offset))
+
+    @property
+    def copied_end_offset(self) -> Offset:
+        """Offset (exclusive) up to which the object store holds all records of this log, as this broker knows."""
+        return Offset(self.storage.copied_end_offset)
 
     @property
     def log_end_offset(self) -> Offset:
@@ -341,6 +359,39 @@ class PartitionLog:
             LogStorageError: The directory failed.
         """
         self._follower_appends.truncate_fully_and_start_at(offset, now_ms)
+
+    # Remote storage ---------------------------------------------------------------------------------------------------
+
+    def note_copied(self, end_offset: int) -> None:
+        """Sets ``copied_end_offset``, also to a lower value; retention looks at the log again."""
+        if end_offset != self.storage.copied_end_offset:
+            self.storage.copied_end_offset = end_offset
+            self.storage.touched[self.storage] = None
+
+    def closed_segments(self, from_offset: int) -> list[SegmentToCopy]:
+        """Returns the closed segments that end at most at the last stable offset, for copies to the object store.
+
+        The first one is that which holds ``from_offset``. At most a few pieces of an index are read for each.
+
+        Raises:
+            LogError: CORRUPT_MESSAGE, the first of them is damaged.
+            OSError: A file could not be read.
+        """
+        return segments_to_copy(self.storage, from_offset, self.watermarks.last_stable_offset)
+
+    def restart_behind(
+        self, offset: int, *, log_start_offset: int, leader_epochs: bytes, producer_snapshot: bytes, now_ms: int
+    ) -> None:
+        """Removes all batches and starts over at ``offset``, below which the object store has the leader's records.
+
+        ``leader_epochs`` and ``producer_snapshot`` are those of the remote segment that ends at ``offset``
+        (``SegmentParts``). Durable on return; a crash before leaves the old log, or an empty one.
+
+        Raises:
+            LogError: CORRUPT_MESSAGE, one of them is damaged. Nothing has changed.
+            LogStorageError: The directory failed.
+        """
+        self._follower_appends.restart_behind(offset, log_start_offset, leader_epochs, producer_snapshot, now_ms)
 
     # Maintenance ------------------------------------------------------------------------------------------------------
 

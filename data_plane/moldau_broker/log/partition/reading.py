@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from moldau_broker.log.errors import CorruptLogFileError
+from moldau_broker.log.errors import CorruptLogFileError, OffsetInRemoteStorageError
 from moldau_broker.log.values import FileSlice, ReadResult
 
 if TYPE_CHECKING:
@@ -28,11 +28,14 @@ def find_range(
     ``bases`` are the base offsets of the segments, ``end_offset`` is the log end offset.
 
     Raises:
+        OffsetInRemoteStorageError: The offset is below the first segment.
         CorruptLogFileError: The log is too damaged to find the batch.
         OSError: A file could not be read.
     """
-    index = max(0, bisect_right(bases, offset) - 1)
-    while index < len(segments):
+    index = bisect_right(bases, offset) - 1
+    if index < 0 and bases:
+        raise OffsetInRemoteStorageError(offset, bases[0])
+    while 0 <= index < len(segments):
         segment = segments[index]
         index += 1
         start, header = segment.locate(offset)

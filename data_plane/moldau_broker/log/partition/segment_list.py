@@ -37,13 +37,10 @@ class SegmentList:
         self.generation = 0  # counts truncations and replacements, which invalidate work in progress
         self.files = files
         self._bases = [segment.base_offset for segment in self.all]
+        self.first_base_offset = self._bases[0]
+        """Base offset of the oldest segment."""
 
     # Queries ---------------------------------------------------------------------------------------------------------
-
-    @property
-    def first_base_offset(self) -> int:
-        """Base offset of the oldest segment."""
-        return self._bases[0]
 
     @property
     def count(self) -> int:
@@ -110,6 +107,7 @@ class SegmentList:
         assert not self._bases or segment.base_offset > self._bases[-1]
         self.all.append(segment)
         self._bases.append(segment.base_offset)
+        self.first_base_offset = self._bases[0]
         self.active = segment
 
     def remove(self, segments: Iterable[LogSegment]) -> None:
@@ -118,6 +116,8 @@ class SegmentList:
             index = self.all.index(segment)
             del self.all[index]
             del self._bases[index]
+            if self._bases:
+                self.first_base_offset = self._bases[0]
             self._delete_files(segment)
 
     def cut_behind(self, index: int) -> None:
@@ -148,6 +148,7 @@ class SegmentList:
         self.generation += 1
         self.all[first : first + len(old)] = [new]
         self._bases[first : first + len(old)] = [new.base_offset]
+        self.first_base_offset = self._bases[0]
         for segment in reversed(old):
             self._delete_files(segment)
         self.disk.sync_directory(self.directory)

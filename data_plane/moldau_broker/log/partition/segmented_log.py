@@ -11,7 +11,7 @@ old bytes and old epochs.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from moldau.protocol.errors import ErrorCode
 from moldau.runtime.ports.descriptors import is_shortage
@@ -27,6 +27,7 @@ from moldau_broker.log.errors import (
 from moldau_broker.log.files.names import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, TEMPORARY_SUFFIX
 from moldau_broker.log.partition.reading import nothing_at
 from moldau_broker.log.partition.recovery_point import Flush
+from moldau_broker.log.remote.local_start import LocalStart, LocalStartFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from moldau.runtime.ports.environment import Disk
     from moldau.values import Buffer
     from moldau_broker.log.config import LogConfig
+    from moldau_broker.log.files.checkpoint import EpochEntry
     from moldau_broker.log.files.segment import LogSegment
     from moldau_broker.log.partition.epoch_cache import LeaderEpochCache
     from moldau_broker.log.partition.recovery_point import RecoveryPoint
@@ -42,6 +44,15 @@ if TYPE_CHECKING:
     from moldau_broker.log.producers.producer_snapshots import ProducerSnapshots
     from moldau_broker.log.producers.producer_state import EndMarker, ProducerStateManager
     from moldau_broker.log.values import ReadResult, StagedBatch, TopicPartition
+
+
+class RemotePast(NamedTuple):
+    """Facts about the records below the offset where a log starts over, which only the object store has."""
+
+    leader_epochs: tuple[EpochEntry, ...]
+    """All begin below the offset where the log starts over."""
+    producer_snapshot: bytes | None
+    """The producers at that offset; None if they are not known."""
 
 
 class Checkpoints(Protocol):
@@ -98,9 +109,12 @@ class SegmentedLog:
         self.failed = False  # a write failed, after which memory and disk may differ
         self.released = False  # the log was deleted, or its directory failed
         self.is_future = False  # a copy in another log directory, which has no checkpoints yet
+        self.copied_end_offset = segments.first_base_offset
+        """Offset (exclusive) up to which the object store holds the log, as this broker knows; see ``retention``."""
         self.truncated_to: int | None = None  # lowest offset truncated to since the last cleaning; dirty from there on
         self.touched: dict[SegmentedLog, None] = {}
         """The changed logs of the broker; this one enters itself with each change, see ``ChangedLogs.follow``."""
+        self.local_start = LocalStartFile(segments.disk, segments.directory)
         self._checkpoints = checkpoints
         self._jitter_ms = jitter_ms
 
@@ -296,6 +310,7 @@ class SegmentedLog:
         # The batch that held the log start offset may have been removed as a whole.
         self.log_start_offset = min(self.log_start_offset, offset)
         self.recovery.offset = min(self.recovery.offset, offset)
+        self.copied_end_offset = min(self.copied_end_offset, offset)
         self._mark_dirty_from(offset)
         self.epochs.truncate_from_end(offset)
         if self.producer_state.map_end_offset != offset:
@@ -324,11 +339,14 @@ class SegmentedLog:
         segments.active.cut(offset, position)
         return offset
 
-    def restart(self, offset: int, now_ms: int, log_start_offset: int) -> None:
+    def restart(self, offset: int, now_ms: int, log_start_offset: int, behind: RemotePast | None = None) -> None:
         """Removes all batches and starts over, empty, at ``offset``.
 
         ``log_start_offset`` is checkpointed for a start after a crash. It is above ``offset`` if the next batch holds
         it. If a crash precedes that batch, the log ends below its log start offset, and starts over there, empty.
+
+        ``behind`` is given if the object store may have the records from ``log_start_offset``, which is not above
+        ``offset``, to ``offset``. After a crash half-way the log is a prefix of the old one, or what it is on return.
 
         Raises:
             OSError: A file could not be written. If no descriptor was free, the log is unchanged, or it failed.
@@ -349,25 +367,35 @@ class SegmentedLog:
             self.disk.remove(path)
             raise
         try:
-            self._replace_all(fresh, offset, log_start_offset)
+            self._replace_all(fresh, offset, log_start_offset, behind)
         except OSError:
             self.failed = True
             raise
 
-    def _replace_all(self, fresh: LogSegment, offset: int, log_start_offset: int) -> None:
+    def _replace_all(self, fresh: LogSegment, offset: int, log_start_offset: int, behind: RemotePast | None) -> None:
         self.segments.generation += 1
         self.segments.remove(list(reversed(self.segments.all)))
         self.snapshots.remove_if(lambda _: True)
         self.disk.sync_directory(self.directory)
+        past = behind or RemotePast((), None)
+        start_offset = offset if behind is None else log_start_offset
+        if past.producer_snapshot is not None:
+            self.snapshots.write(offset, past.producer_snapshot)
+        if behind is not None or self.local_start.content is not None:
+            # No segment is left: from here on a start after a crash begins the log at ``offset``.
+            self.local_start.write(LocalStart(start_offset, offset, past.leader_epochs))
         fresh.files.change_suffix("")
         self._add_segment(fresh)
         self.disk.sync_directory(self.directory)
-        self.epochs.clear()
+        self.epochs.replace(past.leader_epochs)
         self.epochs.write()  # while the recovery point is below all epochs
-        self.log_start_offset = self.log_end_offset = self.recovery.offset = offset
+        self.log_start_offset = start_offset
+        self.log_end_offset = self.recovery.offset = self.copied_end_offset = offset
         self._mark_dirty_from(offset)
         self._checkpoints.restart_at(self, offset, log_start_offset)
         self.producer_state.reset(offset)
+        if past.producer_snapshot is not None:
+            self.snapshots.restore(self.segments, offset)
 
     def drop_oldest(self, count: int) -> None:
         """Deletes the ``count`` oldest segments, never the last one; readers that hold slices of them go on.
@@ -425,6 +453,7 @@ class SegmentedLog:
     def moved(self, directory: str) -> None:
         """Takes note that the partition's directory was renamed."""
         self.snapshots.moved(directory)
+        self.local_start.moved(directory)
         self.epochs.moved(f"{directory}/{LEADER_EPOCH_CHECKPOINT}")
         self.segments.moved(directory)
 

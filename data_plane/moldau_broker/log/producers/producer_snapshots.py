@@ -51,6 +51,14 @@ class ProducerSnapshots:
         self._unsynced.append(self.path(offset))
         write_atomically(self._disk, self.path(offset), self.state.encode_snapshot(), durable=False)
 
+    def write(self, offset: int, content: bytes) -> None:
+        """Writes a snapshot that another broker took at ``offset``; durable on return.
+
+        Raises:
+            OSError: The file could not be written.
+        """
+        write_atomically(self._disk, self.path(offset), content)
+
     def remove_if(self, is_unwanted: Callable[[int], bool]) -> None:
         """Removes the snapshots at the offsets for which ``is_unwanted`` is true.
 

@@ -17,17 +17,20 @@ from moldau.runtime.config import (
     BROKER_CONFIG,
     CLIENT_METRICS_CONFIG,
     CORDONED_LOG_DIRS,
+    TOPIC_CONFIG,
     TOPIC_SYNONYMS,
     Config,
     ConfigError,
     DynamicScope,
     group_config,
+    tiered_topic_problems,
     topic_defaults,
     usable_topic_config,
     with_dynamic,
 )
 from moldau_quorum.controller.context import MIN_INSYNC_REPLICAS, Context, RefusedError, elr_enabled
 from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_GROUP, MetadataImage
+from moldau_quorum.metadata.internal_topics import INTERNAL_TOPICS
 from moldau_quorum.metadata.records import METADATA_LEVEL_CORDONS, METADATA_VERSION
 
 if TYPE_CHECKING:
@@ -35,6 +38,9 @@ if TYPE_CHECKING:
 
 MAX_CONNECTIONS: Final = "max.connections"
 """Besides the ``ssl.`` keys, the only key that brokers look up for each listener."""
+
+REMOTE_STORAGE: Final = "remote.storage.enable"
+DELETE_ON_DISABLE: Final = "remote.log.delete.on.disable"
 
 Items = tuple[tuple[str, str], ...]
 """Sorted pairs of key and value: a mapping that can be hashed and cached."""
@@ -74,7 +80,35 @@ def _own_layers(image: MetadataImage) -> list[Mapping[str, str]]:
 
 
 def _topic_faults(config: Config, overrides: Mapping[str, str], context: Context) -> dict[str, str]:
-    return usable_topic_config(config, overrides, topic_defaults(context.settings.broker_config))[1]
+    """Returns the faults of a topic's effective values, by key, with those of tiered storage."""
+    static = context.settings.broker_config
+    effective, faults = usable_topic_config(config, overrides, topic_defaults(static))
+    is_system_enabled = static.get_bool("remote.log.storage.system.enable")
+    return {**tiered_topic_problems(effective, is_system_enabled=is_system_enabled), **faults}
+
+
+def check_tiered_topic(topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Checks that a topic may become tiered, or no longer be tiered (KIP-405, KIP-950).
+
+    Raises:
+        RefusedError: INVALID_CONFIG.
+    """
+    if _is_on(REMOTE_STORAGE, after):
+        if topic in INTERNAL_TOPICS:
+            raise RefusedError(ErrorCode.INVALID_CONFIG, f"{REMOTE_STORAGE} = true: {topic!r} is an internal topic")
+    elif _is_on(REMOTE_STORAGE, before) and not _is_on(DELETE_ON_DISABLE, after):
+        raise RefusedError(
+            ErrorCode.INVALID_CONFIG,
+            f"topic {topic!r}: {REMOTE_STORAGE} = false deletes all remote segments, and needs {DELETE_ON_DISABLE} = "
+            f"true in the same change; remote.log.copy.disable = true ends only the copies",
+        )
+
+
+def _is_on(key: str, overrides: Mapping[str, str]) -> bool:
+    try:
+        return TOPIC_CONFIG.parse_value(key, overrides.get(key, "false")) is True
+    except ConfigError:
+        return False  # reported where the values are parsed
 
 
 def check_topic_config(
@@ -92,6 +126,8 @@ def check_topic_config(
     Raises:
         RefusedError: INVALID_CONFIG.
     """
+    if topic is not None:
+        check_tiered_topic(topic, before or {}, overrides)
     default = _relevant(image.config(RESOURCE_BROKER, ""))
     for own in dict.fromkeys(map(_relevant, _own_layers(image))):
         config, _ = _layered(context.settings.broker_config, default, own)

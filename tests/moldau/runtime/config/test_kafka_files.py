@@ -77,7 +77,7 @@ def test_every_key_of_kafka_is_kept_as_text() -> None:
     text = BROKER + "".join(f"{name}=some value\n" for name in names if f"\n{name}=" not in BROKER)
     config = parse_server_config(text, "kafka.properties", {})
     assert set(unserved_keys(config)) == set(names)
-    assert config.text("remote.log.storage.system.enable") == "some value"
+    assert config.text("remote.log.storage.manager.class.name") == "some value"
 
 
 @pytest.mark.parametrize(

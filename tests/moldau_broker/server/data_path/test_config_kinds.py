@@ -204,7 +204,7 @@ def test_unserved_keys_of_kafka_are_kept_with_a_warning(caplog: pytest.LogCaptur
         assert await described(client, BROKER, "1", key) == {key: ("58000", ConfigSource.DYNAMIC_BROKER)}
         assert await alter(client, resource(BROKER, "", ("metric.reporters", SET, "x"))) == [NONE]
         assert await alter(client, resource(BROKER, "", (key, SET, "58000"))) == [INVALID_REQUEST], "of one broker only"
-        readonly = resource(BROKER, "1", ("remote.log.storage.system.enable", SET, "true"))
+        readonly = resource(BROKER, "1", ("remote.log.storage.manager.class.name", SET, "x"))
         assert await alter(client, readonly) == [INVALID_REQUEST]
         assert await alter(client, resource(BROKER, "1", ("sasl.kerberos.min.time", SET, "1"))) == [INVALID_CONFIG]
         assert await alter(client, resource(BROKER, "1", (key, DELETE, None))) == [NONE]

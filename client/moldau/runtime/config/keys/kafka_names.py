@@ -71,7 +71,6 @@ remote.log.reader.max.pending.tasks
 remote.log.storage.manager.class.name
 remote.log.storage.manager.class.path
 remote.log.storage.manager.impl.prefix
-remote.log.storage.system.enable
 replica.socket.receive.buffer.bytes
 replication.quota.window.num
 replication.quota.window.size.seconds
@@ -135,8 +134,6 @@ group.consumer.assignor.offload.enable
 group.coordinator.cached.buffer.max.bytes
 group.share.assignor.offload.enable
 group.streams.assignor.offload.enable
-log.local.retention.bytes
-log.local.retention.ms
 metric.reporters
 num.replica.fetchers
 remote.fetch.max.wait.ms

@@ -404,4 +404,28 @@ LOG_KEYS = (
         minimum=0,
         doc="Wait after the start before retention begins, in milliseconds.",
     ),
+    boolean(
+        name="remote.log.storage.system.enable",
+        default=False,
+        group="Tiered storage",
+        doc="Whether topics may have remote.storage.enable = true (KIP-405). Controllers need it too: they check it.",
+    ),
+    long(
+        name="log.local.retention.ms",
+        default=-2,
+        group="Tiered storage",
+        dynamic=CLUSTER_WIDE,
+        minimum=-2,
+        doc="Age at which a segment that is in the object store is removed from the brokers' disks, in milliseconds; "
+        "-2 stands for retention.ms of the topic, -1 for never.",
+    ),
+    long(
+        name="log.local.retention.bytes",
+        default=-2,
+        group="Tiered storage",
+        dynamic=CLUSTER_WIDE,
+        minimum=-2,
+        doc="Size of a partition on a disk above which its oldest segments are removed from there, if they are in the "
+        "object store; -2 stands for retention.bytes of the topic, -1 for no bound.",
+    ),
 )

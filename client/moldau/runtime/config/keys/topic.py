@@ -1,7 +1,7 @@
 """Keys of a topic. Each falls back to the broker's key of its synonyms, then to its default.
 
-The keys of what Moldau does not serve (tiered storage, KIP-405; a dead letter queue of share groups, KIP-1191) are
-accepted, because tools name them with their defaults. A value that would need the feature is refused.
+The keys of what Moldau does not serve (a dead letter queue of share groups, KIP-1191; a delay of copies to the object
+store) are accepted, because tools name them with their defaults. A value that would need the feature is refused.
 """
 
 from __future__ import annotations
@@ -277,22 +277,20 @@ TOPIC_KEYS = (
         name="remote.storage.enable",
         default=False,
         group="Topic",
-        has_effect=False,
-        doc="Accepted, without effect: tiered storage is not served, so true is refused.",
+        doc="Whether closed segments are copied to the object store, and kept there for retention.ms and "
+        "retention.bytes (KIP-405). Needs cleanup.policy = delete.",
     ),
     boolean(
         name="remote.log.copy.disable",
         default=False,
         group="Topic",
-        has_effect=False,
-        doc="Accepted, without effect: tiered storage is not served.",
+        doc="With true, no more segments are copied to the object store; those that it has stay readable (KIP-950).",
     ),
     boolean(
         name="remote.log.delete.on.disable",
         default=False,
         group="Topic",
-        has_effect=False,
-        doc="Accepted, without effect: tiered storage is not served.",
+        doc="Must be true when remote.storage.enable becomes false: all remote segments of the topic are deleted then.",
     ),
     long(
         name="remote.copy.lag.ms",
@@ -300,7 +298,7 @@ TOPIC_KEYS = (
         group="Topic",
         minimum=-1,
         has_effect=False,
-        doc="Accepted, without effect: tiered storage is not served.",
+        doc="Accepted, without effect: a closed segment is copied to the object store at once.",
     ),
     long(
         name="remote.copy.lag.bytes",
@@ -308,23 +306,25 @@ TOPIC_KEYS = (
         group="Topic",
         minimum=-1,
         has_effect=False,
-        doc="Accepted, without effect: tiered storage is not served.",
+        doc="Accepted, without effect: a closed segment is copied to the object store at once.",
     ),
     long(
         name="local.retention.ms",
         default=-2,
         group="Topic",
         minimum=-2,
-        has_effect=False,
-        doc="Accepted, without effect: retention.ms holds, as in Kafka for a topic without tiered storage.",
+        synonyms=(Synonym(name="log.local.retention.ms"),),
+        doc="Age at which a segment that is in the object store is removed from the brokers' disks, in milliseconds; "
+        "-2 stands for retention.ms, -1 for never. Only with remote.storage.enable.",
     ),
     long(
         name="local.retention.bytes",
         default=-2,
         group="Topic",
         minimum=-2,
-        has_effect=False,
-        doc="Accepted, without effect: retention.bytes holds, as in Kafka for a topic without tiered storage.",
+        synonyms=(Synonym(name="log.local.retention.bytes"),),
+        doc="Size of a partition on a disk above which its oldest segments are removed from there, if they are in the "
+        "object store; -2 stands for retention.bytes, -1 for no bound. Only with remote.storage.enable.",
     ),
     boolean(
         name="errors.deadletterqueue.group.enable",

@@ -1,0 +1,119 @@
+"""Where a log begins on this disk, if the object store has its older records.
+
+Without this file a log begins at its first segment, or above. With it the log start offset may lie below, and these
+hold after any crash:
+
+- Records below ``local_log_start_offset`` are in the store. Their local segments may still be there, all or some: the
+  file is durable before the first of them goes. The loader removes the rest, so that a log never has a hole.
+- The log start offset is ``log_start_offset`` or above: the checkpoint of log start offsets is newer, but may be lost.
+- ``leader_epochs`` are those of the log below ``local_log_start_offset``. No batch on this disk shows them.
+
+The format is text, in the style of Kafka's checkpoints:
+
+    0                       version
+    100 5000                log start offset, local log start offset
+    1                       number of leader epochs
+    7 4200                  leader epoch, its start offset
+    crc32c: 9f00ac35        checksum of all lines before it, hexadecimal
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from moldau.records.checksum import crc32c
+from moldau_broker.log.errors import CorruptLogFileError
+from moldau_broker.log.files.checkpoint import decode_epochs, encode_epochs, read_file, write_atomically
+from moldau_broker.log.files.names import LOCAL_START_CHECKPOINT
+
+if TYPE_CHECKING:
+    from moldau.runtime.ports.environment import Disk
+    from moldau_broker.log.files.checkpoint import EpochEntry
+
+_VERSION = b"0"
+_CHECKSUM_PREFIX = b"crc32c: "
+
+
+class LocalStart(NamedTuple):
+    """The content of the file. Invariants: both offsets are in order, and all epochs begin below the second."""
+
+    log_start_offset: int
+    local_log_start_offset: int
+    leader_epochs: tuple[EpochEntry, ...]
+
+
+def encode_local_start(start: LocalStart) -> bytes:
+    """Returns the content of the file."""
+    # The lines of the epochs are those of their checkpoint, without its version.
+    epochs = encode_epochs(start.leader_epochs).partition(b"\n")[2]
+    content = b"%s\n%d %d\n" % (_VERSION, start.log_start_offset, start.local_log_start_offset) + epochs
+    return content + b"%s%08x\n" % (_CHECKSUM_PREFIX, crc32c(content))
+
+
+def decode_local_start(path: str, data: bytes) -> LocalStart:
+    """Parses the file.
+
+    Raises:
+        CorruptLogFileError: The file is damaged.
+    """
+    content, prefix, checksum = data.rpartition(_CHECKSUM_PREFIX)
+    if not prefix or checksum != b"%08x\n" % crc32c(content):
+        raise CorruptLogFileError(path, len(content), "the checksum is not that of the lines before it")
+    version, offsets, epochs = content.split(b"\n", 2)
+    if version != _VERSION:
+        raise CorruptLogFileError(path, 0, f"version {version!r} is unknown")
+    log_start_offset, local_log_start_offset = map(int, offsets.split())
+    return LocalStart(log_start_offset, local_log_start_offset, tuple(decode_epochs(path, _VERSION + b"\n" + epochs)))
+
+
+class LocalStartFile:
+    """The file of one log. Invariant: ``content`` is durable; None if there is no file."""
+
+    __slots__ = ("_directory", "_disk", "content")
+
+    def __init__(self, disk: Disk, directory: str, content: LocalStart | None = None) -> None:
+        self._disk = disk
+        self._directory = directory
+        self.content = content
+
+    @property
+    def path(self) -> str:
+        """Path of the file, which may not exist."""
+        return f"{self._directory}/{LOCAL_START_CHECKPOINT}"
+
+    def load(self) -> None:
+        """Reads the file.
+
+        Raises:
+            CorruptLogFileError: The file is damaged.
+            OSError: The file could not be read.
+        """
+        self.content = None
+        if self._disk.exists(self.path):
+            self.content = decode_local_start(self.path, read_file(self._disk, self.path))
+
+    def write(self, start: LocalStart) -> None:
+        """Replaces the content; durable on return.
+
+        Raises:
+            OSError: The file could not be written.
+        """
+        assert start.log_start_offset <= start.local_log_start_offset, f"{start} begins above its local start"
+        if start != self.content:
+            write_atomically(self._disk, self.path, encode_local_start(start))
+            self.content = start
+
+    def remove(self) -> None:
+        """Removes the file; durable on return.
+
+        Raises:
+            OSError: The file could not be removed.
+        """
+        if self._disk.exists(self.path):
+            self._disk.remove(self.path)
+            self._disk.sync_directory(self._directory)
+        self.content = None
+
+    def moved(self, directory: str) -> None:
+        """Takes note that the partition's directory was renamed."""
+        self._directory = directory
