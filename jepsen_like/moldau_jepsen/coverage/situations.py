@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.runtime.effects import Moment
     from moldau_broker.coordinator.transaction.core.state import Transaction
     from moldau_broker.log.files.segment import LogSegment
+    from moldau_broker.log.partition.segmented_log import RemotePast
     from moldau_broker.replication.fetch_session import FetchContext, FetchPartition, PartitionKey
     from moldau_broker.replication.replica import IsrProposal
     from moldau_broker.server.data_path.transaction_checks import Verified
@@ -135,9 +136,11 @@ def situations_watched(counts: Counter[Situation]) -> Iterator[None]:
             counts[Situation.ADMISSION_AT_MINIMUM] += 1
         return propose(self, isr, joining=joining, eligible=eligible)
 
-    def counting_start_over(self: SegmentedLog, fresh: LogSegment, offset: int, log_start_offset: int) -> None:
+    def counting_start_over(
+        self: SegmentedLog, fresh: LogSegment, offset: int, log_start_offset: int, behind: RemotePast | None
+    ) -> None:
         counts[Situation.LOG_STARTED_OVER] += 1
-        start_over(self, fresh, offset, log_start_offset)
+        start_over(self, fresh, offset, log_start_offset, behind)
 
     def counting_open(
         self: FetchSessionCache,
