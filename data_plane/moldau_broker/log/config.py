@@ -89,6 +89,11 @@ class LogConfig:
     """Whether batches stay in the codec of their producer."""
     stores_as_sent: bool = field(init=False, repr=False, compare=False)
     """Whether a batch without compression is stored with the bytes that its producer sent."""
+    copies_segments: bool = field(init=False, repr=False, compare=False)
+    """Whether segments are copied to the object store, and leave this disk only after that."""
+    disk_retention_ms: int = field(init=False, repr=False, compare=False)
+    disk_retention_bytes: int = field(init=False, repr=False, compare=False)
+    """Retention of the segments on this disk; without copies it is that of the log."""
 
     def __post_init__(self) -> None:
         """Computes the fields that follow from others."""
@@ -96,6 +101,9 @@ class LogConfig:
         stores_as_sent = (
             self.compression_type in ("producer", "uncompressed") and self.message_timestamp_type == "CreateTime"
         )
+        copies = self.remote_storage_enable and not self.remote_log_copy_disable
+        is_local_ms = copies and self.local_retention_ms != AS_RETENTION
+        is_local_bytes = copies and self.local_retention_bytes != AS_RETENTION
         for name, value in (
             ("bounds_unsynced", self.flush_messages != _LONG_MAX),
             ("roll_ms", age_ms),
@@ -103,6 +111,9 @@ class LogConfig:
             ("batch_bytes_max", min(self.max_message_bytes, self.segment_bytes)),
             ("keeps_codec", self.compression_type == "producer"),
             ("stores_as_sent", stores_as_sent),
+            ("copies_segments", copies),
+            ("disk_retention_ms", self.local_retention_ms if is_local_ms else self.retention_ms),
+            ("disk_retention_bytes", self.local_retention_bytes if is_local_bytes else self.retention_bytes),
         ):
             object.__setattr__(self, name, value)
 

@@ -73,7 +73,8 @@ class ChangedLogs:
             self._compacted.pop(key, None)
 
     def _is_cleaned(self, key: TopicPartition, log: PartitionLog) -> bool:
-        return log.config.compact and key not in self._table.future
+        # A broker whose defaults compact a tiered topic must not change segments that are copied.
+        return log.config.compact and not log.config.remote_storage_enable and key not in self._table.future
 
     def take(self) -> list[PartitionLog]:
         """Returns the current and future logs that ``refresh`` has found changed since the last call."""

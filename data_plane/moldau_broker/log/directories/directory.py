@@ -332,7 +332,12 @@ class LogDirectory:
 
 
 def log_starts_of(logs: Iterable[PartitionLog]) -> dict[TopicPartition, int]:
-    """Returns the log start offsets above the first segment's base offset; Kafka writes only these."""
+    """Returns the log start offsets that segments do not show; Kafka writes only these.
+
+    They are above the first segment's base offset, or below it if the object store has older records.
+    """
     return {
-        log.topic_partition: log.log_start_offset for log in logs if log.log_start_offset > log.segments[0].base_offset
+        log.topic_partition: log.log_start_offset
+        for log in logs
+        if log.log_start_offset > log.segments[0].base_offset or log.storage.local_start.content is not None
     }

@@ -61,8 +61,8 @@ class ReplicaMover:
         topic_id = log.topic_id or self._store.new_id()
         future = self._store.create(topic_partition, topic_id, path, now_ms, is_future=True)
         self._table.future[topic_partition] = future
-        if log.log_start_offset > 0:
-            future.truncate_fully_and_start_at(log.log_start_offset, now_ms)
+        if log.local_log_start_offset > 0:
+            _start_over(future, log, now_ms)
         return future
 
     def _check_target(self, topic_partition: TopicPartition, path: str) -> None:
@@ -80,7 +80,8 @@ class ReplicaMover:
         """Copies at most ``max_bytes`` (or one batch) to the future log; returns whether it has caught up.
 
         Where the current log was truncated for a new leader, the future log is truncated first. It starts over if the
-        current log has: at a later offset than it holds, or at an earlier one than it starts at.
+        current log has: at a later offset than it holds, or at an earlier one than it starts at. Records that only the
+        object store has are not copied.
 
         Raises:
             LogError: A batch of the current log is damaged.
@@ -88,11 +89,12 @@ class ReplicaMover:
         """
         current, future = self._table.current[topic_partition], self._table.future[topic_partition]
         agreed = _agreed_end(future, current)
-        start = current.log_start_offset
-        if future.log_start_offset <= agreed < future.log_end_offset:
+        start, future_start = current.local_log_start_offset, future.local_log_start_offset
+        if future_start <= agreed < future.log_end_offset:
             future.truncate_to(agreed)
-        if future.log_start_offset > min(agreed, start) or future.log_end_offset < start:
-            future.truncate_fully_and_start_at(start, now_ms)
+        begins_above = future_start > min(agreed, start) or future.log_start_offset > current.log_start_offset
+        if begins_above or future.log_end_offset < start:
+            _start_over(future, current, now_ms)
         try:
             result = current.read(
                 future.log_end_offset,
@@ -123,6 +125,7 @@ class ReplicaMover:
         future.update_high_watermark(current.high_watermark)
         if current.log_start_offset > future.log_start_offset:
             future.increment_log_start_offset(current.log_start_offset)
+        future.note_copied(current.copied_end_offset)
         del self._table.future[topic_partition]
         self._table.current[topic_partition] = future
         self._store.cleaner.forget(topic_partition)
@@ -163,6 +166,13 @@ class ReplicaMover:
             self._store.fail_directory(parent, error)
             raise storage_failure(parent, f"moving {topic_partition}", error) from error
         future.storage.is_future = False
+
+
+def _start_over(future: PartitionLog, current: PartitionLog, now_ms: int) -> None:
+    try:
+        future.start_over_like(current, now_ms)
+    except OSError as error:
+        raise storage_failure(current.parent_directory, f"copying {current.topic_partition}", error) from error
 
 
 def _agreed_end(future: PartitionLog, current: PartitionLog) -> int:

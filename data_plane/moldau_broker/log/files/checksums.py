@@ -1,8 +1,9 @@
 """Checksums of the small files of a log directory, written at a clean stop and compared at the next start.
 
 Kafka's text checkpoints and aborted-transaction indexes carry no checksum: a flipped bit can turn one valid content
-into another, and a wrong log start offset hides records. Batches and producer snapshots have their own checksums, and
-sparse indexes are compared with the batches. All other files are covered by ``.moldau-checksums``, which Kafka ignores:
+into another, and a wrong log start offset hides records. Batches, producer snapshots and ``local-log-start-checkpoint``
+have their own checksums, and sparse indexes are compared with the batches. All other files are covered by
+``.moldau-checksums``, which Kafka ignores:
 
     0                                        version
     1                                        number of lines that follow, without the last

@@ -38,6 +38,7 @@ from moldau_broker.log.files.names import (
     HIGH_WATERMARK_CHECKPOINT,
     INDEX_SUFFIX,
     LEADER_EPOCH_CHECKPOINT,
+    LOCAL_START_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     LOG_SUFFIX,
     META_PROPERTIES,
@@ -51,6 +52,7 @@ from moldau_broker.log.files.names import (
 )
 from moldau_broker.log.files.transaction_index import ENTRY as TRANSACTION_ENTRY
 from moldau_broker.log.producers.producer_state import decode_snapshot
+from moldau_broker.log.remote.local_start import decode_local_start
 from moldau_broker.log.values import NO_PRODUCER_ID
 
 if TYPE_CHECKING:
@@ -311,6 +313,13 @@ def _dump_epochs(disk: Disk, path: str) -> Iterator[str]:
         yield f"epoch: {entry.leader_epoch} startOffset: {entry.start_offset}"
 
 
+def _dump_local_start(disk: Disk, path: str) -> Iterator[str]:
+    start = decode_local_start(path, read_file(disk, path))
+    yield f"logStartOffset: {start.log_start_offset} localLogStartOffset: {start.local_log_start_offset}"
+    for entry in start.leader_epochs:
+        yield f"epoch: {entry.leader_epoch} startOffset: {entry.start_offset}"
+
+
 def _dump_partition_metadata(disk: Disk, path: str) -> Iterator[str]:
     topic_id = decode_partition_metadata(path, read_file(disk, path))
     yield f"version: 0 topicId: {uuid_to_text(topic_id)} ({topic_id})"
@@ -329,6 +338,7 @@ def _dump_clean_shutdown(disk: Disk, path: str) -> Iterator[str]:
 
 _SMALL_FILES: dict[str, Callable[[Disk, str], Iterator[str]]] = {
     LEADER_EPOCH_CHECKPOINT: _dump_epochs,
+    LOCAL_START_CHECKPOINT: _dump_local_start,
     PARTITION_METADATA: _dump_partition_metadata,
     META_PROPERTIES: _dump_meta_properties,
     CLEAN_SHUTDOWN: _dump_clean_shutdown,

@@ -164,6 +164,8 @@ class FollowerAppends:
     def truncate_to(self, offset: int) -> bool:
         """Removes all batches at or above ``offset``, see ``PartitionLog.truncate_to``.
 
+        A log that has only remote records below ``offset`` starts over there, without its producers.
+
         Raises:
             OffsetOutOfRangeError: The offset is below the log start offset.
             LogStorageError: The directory failed.
@@ -177,6 +179,12 @@ class FollowerAppends:
             return False
         if offset < storage.log_start_offset:
             raise OffsetOutOfRangeError(offset, storage.log_start_offset, storage.log_end_offset)
+        if offset < storage.segments.first_base_offset:
+            # The object store has this log's records below ``offset``, and the leader knows which of them are its own.
+            past = tuple(entry for entry in storage.epochs.entries if entry.start_offset < offset)
+            now_ms = storage.producer_state.now_ms
+            self._restart(offset, now_ms, storage.log_start_offset, RemotePast(past, None))
+            return True
         try:
             storage.truncate(offset)
         except OSError as error:
@@ -216,6 +224,22 @@ class FollowerAppends:
         past = tuple(entry for entry in epochs if entry.start_offset < offset)
         self._restart(offset, now_ms, log_start_offset, RemotePast(past, producer_snapshot))
         storage.epochs.truncate_from_start(log_start_offset)
+
+    def start_over_like(self, other: SegmentedLog, now_ms: int) -> None:
+        """Starts over where another log of the same partition begins on its disk, with its log start offset.
+
+        Raises:
+            LogStorageError: This directory failed.
+            OSError: A file of the other log could not be read.
+        """
+        offset = max(other.log_start_offset, other.segments.first_base_offset)
+        if other.log_start_offset == offset:
+            self.truncate_fully_and_start_at(offset, now_ms)
+            return
+        past = tuple(entry for entry in other.epochs.entries if entry.start_offset < offset)
+        producers = other.snapshots.read(offset)
+        self._storage.require_healthy()
+        self._restart(offset, now_ms, other.log_start_offset, RemotePast(past, producers))
 
     def _restart(self, offset: int, now_ms: int, log_start_offset: int, behind: RemotePast | None = None) -> None:
         try:

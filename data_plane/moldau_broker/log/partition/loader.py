@@ -10,6 +10,9 @@ recovery point are written again.
 A swap of cleaned segments is finished if ``<base>.log.swap`` exists (its content was durable before it got that name),
 else undone.
 
+A tiered log may begin above its log start offset (``remote.local_start``). Segments whose deletion was interrupted are
+removed, so that the log has no hole, and the epochs of the records that are not on this disk come from that file.
+
 The loader touches nothing but the partition's directory, so logs are loaded side by side
 (``LogManager.recovery_work``).
 """
@@ -17,7 +20,7 @@ The loader touches nothing but the partition's directory, so logs are loaded sid
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from moldau.records import CorruptRecordError
@@ -49,6 +52,7 @@ from moldau_broker.log.partition.segmented_log import SegmentedLog
 from moldau_broker.log.producers.end_markers import decode_marker, marker_of
 from moldau_broker.log.producers.producer_snapshots import ProducerSnapshots
 from moldau_broker.log.producers.producer_state import ProducerStateManager, decode_snapshot
+from moldau_broker.log.remote.local_start import LocalStartFile, local_start
 
 if TYPE_CHECKING:
     import uuid
@@ -117,6 +121,7 @@ class _Loader:
         self._directory = request.directory
         self._report = LoadReport(clean=request.clean)
         self._segments: list[LogSegment] = []
+        self._local_start = LocalStartFile(disk, self._directory)
         self._epochs = LeaderEpochCache(disk, f"{self._directory}/{LEADER_EPOCH_CHECKPOINT}")
         self._producers = ProducerStateManager(request.producer_id_expiration_ms, request.now_ms)
         self._is_new = False  # whether the directory was created: the first flush syncs its name and those in it
@@ -124,25 +129,29 @@ class _Loader:
         self._changed = False  # whether files were removed, renamed or cut, and a sync is needed
 
     def load(self) -> tuple[PartitionLog, LoadReport]:
-        disk, request = self._disk, self._request
+        disk = self._disk
         if not disk.exists(self._directory):
             disk.make_directories(self._directory)
             self._is_new = True
         self._finish_interrupted()
+        self._load_local_start()
         names = [parse_segment_file(name) for name in disk.list_directory(self._directory)]
         bases = [name.base_offset for name in names if name and name.kind == LOG_SUFFIX and not name.state]
         self._segments = [
-            LogSegment(disk, self._directory, base, request.config, request.now_ms, files=self._files)
+            LogSegment(disk, self._directory, base, self._request.config, self._request.now_ms, files=self._files)
             for base in sorted(bases)
         ]
         self._report.segments = len(bases)
         self._remove_orphans(bases)
+        self._finish_deletion()
+        request = self._request
         epochs_known = self._load_epochs()
         end_offset = self._check_or_recover(epochs_known)
-        if not self._segments or end_offset < request.log_start_offset:
-            end_offset = self._begin_empty(request.log_start_offset)
+        begin = max(request.log_start_offset, self._local_start.offset)
+        if not self._segments or end_offset < begin:
+            end_offset = self._begin_empty(begin)
         self._segments[-1].files.unsettle()
-        log_start = min(max(request.log_start_offset, self._segments[0].base_offset), end_offset)
+        log_start = self._log_start(end_offset)
         self._epochs.truncate_from_end(end_offset)
         self._epochs.truncate_from_start(log_start)
         if request.clean or self._report.truncated_at is not None:
@@ -168,6 +177,7 @@ class _Loader:
             jitter_ms=request.jitter_ms,
         )
         storage.is_future = request.is_future
+        storage.local_start = self._local_start
         snapshots.restore(segments, end_offset)
         self._resume(storage)
         segments.active.files.rest()  # a loaded log needs no more descriptors than a new one
@@ -246,9 +256,61 @@ class _Loader:
                 self._report.problems.append(f"removed {name}, its log file is missing")
                 self._changed = True
 
+    # The start on this disk ------------------------------------------------------------------------------------------
+
+    def _load_local_start(self) -> None:
+        """Reads where the log begins on this disk, and applies it to the request.
+
+        All that was copied was durable, so no recovery is needed below. Without its checkpoint, the log start offset
+        falls back to one that the log had before: the leader moves it behind remote segments that are gone.
+        """
+        try:
+            self._local_start.load()
+        except CorruptLogFileError as error:
+            self._report.problems.append(str(error))
+        start, request = self._local_start.content, self._request
+        if start is not None:
+            self._request = replace(
+                request,
+                recovery_point=max(request.recovery_point, start.local_log_start_offset),
+                log_start_offset=max(request.log_start_offset, start.log_start_offset),
+            )
+
+    def _finish_deletion(self) -> None:
+        """Removes segments below the local log start offset, whose deletion was interrupted."""
+        count = 0
+        local = self._local_start.offset
+        while count + 1 < len(self._segments) and self._segments[count + 1].base_offset <= local:
+            count += 1
+        self._remove(self._segments[:count], f"the object store has the records below {local}")
+        del self._segments[:count]
+        if self._local_start.is_damaged and self._segments:
+            # The file was written when all before the first segment was durable, the epochs too.
+            durable = max(self._request.recovery_point, self._segments[0].base_offset)
+            self._request = replace(self._request, recovery_point=durable)
+
+    def _log_start(self, end_offset: int) -> int:
+        """Returns the log start offset of a log that ends at ``end_offset``.
+
+        It is below the first segment only if the object store has older records. If the file that says so is damaged,
+        it is the checkpointed one, and 0 without a checkpoint: no record is hidden that may be in the store.
+        """
+        first, wanted = self._segments[0].base_offset, self._request.log_start_offset
+        if self._local_start.is_damaged:
+            self._local_start.write(local_start(min(wanted, first), first, self._epochs.entries))
+        elif self._local_start.content is None:
+            wanted = max(wanted, first)
+        return min(wanted, end_offset)
+
     # Checking and recovering -----------------------------------------------------------------------------------------
 
     def _load_epochs(self) -> bool:
+        """Reads the epochs; False if those of the batches on this disk must be read from them."""
+        known = self._read_epochs()
+        self._epochs.replace(self._local_start.with_past(self._epochs.entries))
+        return known
+
+    def _read_epochs(self) -> bool:
         """Reads the epoch checkpoint; False if it must be rebuilt from the log."""
         path = f"{self._directory}/{LEADER_EPOCH_CHECKPOINT}"
         if path in self._request.damaged:
@@ -289,7 +351,10 @@ class _Loader:
         epochs_before = self._epochs.entries
         if not epochs_known:
             self._epochs = LeaderEpochCache(
-                self._disk, f"{self._directory}/{LEADER_EPOCH_CHECKPOINT}", durable=self._epochs.durable
+                self._disk,
+                f"{self._directory}/{LEADER_EPOCH_CHECKPOINT}",
+                self._local_start.with_past(()),
+                durable=self._epochs.durable,
             )
         suspect_from = len(self._segments)
         if not request.clean:
@@ -509,17 +574,20 @@ class _Loader:
         state.map_end_offset = offset
 
     def _drop_from(self, index: int, why: str) -> None:
-        for segment in reversed(self._segments[index:]):
+        self._remove(list(reversed(self._segments[index:])), why)
+        del self._segments[index:]
+
+    def _remove(self, segments: Sequence[LogSegment], why: str) -> None:
+        for segment in segments:
             self._report.problems.append(f"dropped segment {segment.base_offset}: {why}")
             for path in segment.files.paths():
                 if self._disk.exists(path):
                     self._disk.remove(path)
             segment.files.close()
             self._changed = True
-        del self._segments[index:]
 
     def _begin_empty(self, offset: int) -> int:
-        """Starts a log over at its log start offset if it has no segments or ends below it."""
+        """Starts a log over at its (local) log start offset if it has no segments or ends below it."""
         if self._segments:
             self._drop_from(0, f"the log ends below its log start offset {offset}")
         segment = LogSegment(

@@ -35,7 +35,8 @@ SEGMENTS_PER_STEP: Final = 16
 def search_timestamp(log: SegmentedLog, timestamp_ms: int) -> Generator[Step, None, TimestampOffset | None]:
     """Finds the first record at or after a time, or for a special timestamp (ListOffsets); None if there is none.
 
-    Yields None where other tasks may run, and long steps that the caller must run; the log may change meanwhile.
+    Searches by time look only at records on this disk. Yields None where other tasks may run, and long steps that the
+    caller must run; the log may change meanwhile.
     The caller limits the answer to records that its client may see.
 
     Raises:
@@ -50,6 +51,8 @@ def search_timestamp(log: SegmentedLog, timestamp_ms: int) -> Generator[Step, No
 
 def _search(log: SegmentedLog, timestamp_ms: int) -> Generator[Step, None, TimestampOffset | None]:
     start = log.log_start_offset
+    if timestamp_ms != EARLIEST_TIMESTAMP:
+        start = max(start, log.segments.first_base_offset)
     if timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
         return TimestampOffset(timestamp_ms=-1, offset=start, leader_epoch=log.epochs.epoch_for_offset(start))
     if timestamp_ms == LATEST_TIMESTAMP:

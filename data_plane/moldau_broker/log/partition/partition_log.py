@@ -369,15 +369,18 @@ class PartitionLog:
             self.storage.touched[self.storage] = None
 
     def closed_segments(self, from_offset: int) -> list[SegmentToCopy]:
-        """Returns the closed segments that end at most at the last stable offset, for copies to the object store.
+        """Returns the closed, durable segments that end at most at the last stable offset, for the object store.
 
-        The first one is that which holds ``from_offset``. At most a few pieces of an index are read for each.
+        The first one is that which holds ``from_offset``. A crash of this broker does not lose their records, so the
+        store never has records that the log of its only replica lacks. At most a few pieces of an index are read for
+        each segment.
 
         Raises:
             LogError: CORRUPT_MESSAGE, the first of them is damaged.
             OSError: A file could not be read.
         """
-        return segments_to_copy(self.storage, from_offset, self.watermarks.last_stable_offset)
+        end_offset = min(self.watermarks.last_stable_offset, self.storage.recovery.offset)
+        return segments_to_copy(self.storage, from_offset, end_offset)
 
     def restart_behind(
         self, offset: int, *, log_start_offset: int, leader_epochs: bytes, producer_snapshot: bytes, now_ms: int
@@ -393,18 +396,53 @@ class PartitionLog:
         """
         self._follower_appends.restart_behind(offset, log_start_offset, leader_epochs, producer_snapshot, now_ms)
 
+    def start_over_like(self, other: PartitionLog, now_ms: int) -> None:
+        """Removes all batches and starts over where another log of the same partition begins on its disk.
+
+        Raises:
+            LogStorageError: This directory failed.
+            OSError: A file of the other log could not be read.
+        """
+        self._follower_appends.start_over_like(other.storage, now_ms)
+
     # Maintenance ------------------------------------------------------------------------------------------------------
 
     def update_config(self, config: LogConfig) -> None:
-        """Replaces the topic settings; they apply to later appends."""
+        """Replaces the topic settings; they apply to later appends.
+
+        A topic that is no longer tiered, and whose remote segments are deleted with that
+        (``remote.log.delete.on.disable``), begins at its local log start offset from now on (KIP-950).
+        """
         self.storage.config = config
         self.storage.touched[self.storage] = None
         self.watermarks.settle()
+        self._forget_remote_segments()
+
+    def _forget_local_start(self) -> None:
+        """Removes the file that says where the log begins on this disk, once its segments show that.
+
+        Raises:
+            LogStorageError: The directory failed.
+        """
+        storage = self.storage
+        if self.is_remote or storage.local_start.content is None:
+            return
+        if storage.log_start_offset >= storage.segments.first_base_offset:
+            try:
+                storage.local_start.remove()
+            except OSError as error:
+                raise storage.storage_error("removing a checkpoint of", error) from error
+
+    def _forget_remote_segments(self) -> None:
+        config = self.config
+        if not config.remote_storage_enable and config.remote_log_delete_on_disable:
+            self.increment_log_start_offset(self.local_log_start_offset)
 
     def apply_retention(self, now_ms: int) -> int:
         """Deletes the oldest segments by ``retention.ms``, ``retention.bytes`` or log start offset; returns how many.
 
-        Only segments below the high watermark are deleted. An active segment that is too old is closed first.
+        Only segments below the high watermark are deleted. An active segment that is too old is closed first. Of a
+        tiered topic, segments that are in the object store go by ``local.retention.*``, and the log start offset stays.
 
         Raises:
             LogStorageError: The directory failed.
@@ -413,6 +451,8 @@ class PartitionLog:
         if self.failed:
             return 0
         storage = self.storage
+        copies_segments = self.config.copies_segments
+        self._forget_local_start()
         count = retention.expired_count(storage, self.high_watermark, now_ms, has_staged=self.has_staged)
         if count == 0:
             return 0
@@ -420,7 +460,7 @@ class PartitionLog:
             if count == len(self.segments):
                 self.flush_staged()
                 storage.roll(self.log_end_offset, now_ms)
-            storage.drop_oldest(count)
+            storage.drop_oldest(count, keeps_start=copies_segments)
         except OSError as error:
             raise storage.storage_error("deleting segments of", error) from error
         self.update_high_watermark(self.high_watermark)

@@ -1,4 +1,10 @@
-"""Which segments retention deletes."""
+"""Which segments retention deletes.
+
+The segments of a tiered topic leave this disk by ``local.retention.ms`` and ``local.retention.bytes``, and only if they
+are in the object store and durable here; the log start offset stays. ``retention.ms`` and ``retention.bytes`` hold for
+the whole log then, and a broker obeys them by moving the log start offset. Without copies (``remote.log.copy.disable``,
+KIP-950), segments expire as those of other topics.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +23,17 @@ if TYPE_CHECKING:
 def expired_count(log: SegmentedLog, high_watermark: int, now_ms: int, *, has_staged: bool) -> int:
     """Returns how many of the oldest segments expired by ``retention.ms``, ``retention.bytes`` or log start offset.
 
-    Only segments below the high watermark expire, and the active one only while nothing is staged for it.
+    Only segments below the high watermark expire, and the active one only while nothing is staged for it. Where
+    segments are copied, only copied ones expire, and the others leave by the log start offset.
 
     Raises:
         OSError: A file could not be read.
         CorruptLogFileError: The oldest segment is too damaged to determine its age.
     """
     config, segments = log.config, log.segments
-    surplus = segments.size_bytes - config.retention_bytes if config.delete and config.retention_bytes >= 0 else -1
+    retention_ms, retention_bytes = config.disk_retention_ms, config.disk_retention_bytes
+    surplus = segments.size_bytes - retention_bytes if config.delete and retention_bytes >= 0 else -1
+    expires_to = _expires_to(log, high_watermark)
     count = 0
     for index, segment in enumerate(segments.all):
         end = log.next_base_offset(index)
@@ -32,16 +41,30 @@ def expired_count(log: SegmentedLog, high_watermark: int, now_ms: int, *, has_st
         if segment.size == 0 or end > high_watermark or (is_active and has_staged):
             break
         too_much = surplus - segment.size >= 0
-        if not (too_much or (end <= log.log_start_offset and not is_active)):
-            if not (config.delete and config.retention_ms >= 0):
+        is_hidden = end <= log.log_start_offset and not is_active
+        if end > expires_to and not is_hidden:
+            break
+        if not (too_much or is_hidden):
+            if not (config.delete and retention_ms >= 0):
                 break
-            if now_ms - _written_ms(log, segment) <= config.retention_ms:
+            if now_ms - _written_ms(log, segment) <= retention_ms:
                 if segment.unreadable_from is not None and count == 0:
                     raise CorruptLogFileError(segment.file.path, segment.unreadable_from, "no batch header")
                 break
         surplus -= segment.size
         count += 1
     return count
+
+
+def _expires_to(log: SegmentedLog, high_watermark: int) -> int:
+    """Returns the offset (exclusive) up to which segments may expire by time or size.
+
+    A copied segment must be durable here before it goes: the loader takes the epochs below the local log start offset
+    for complete, and a flush makes them durable. The active segment is never copied.
+    """
+    if not log.config.copies_segments:
+        return high_watermark
+    return min(high_watermark, log.copied_end_offset, log.recovery.offset, log.segments.active.base_offset)
 
 
 def next_look_ms(log: SegmentedLog, high_watermark: int) -> int | None:
@@ -57,8 +80,9 @@ def next_look_ms(log: SegmentedLog, high_watermark: int) -> int | None:
     if roll_ms is not None:
         times.append(roll_ms)
     # Segments expire in order, so only the oldest one counts.
-    if config.delete and config.retention_ms >= 0 and oldest.size > 0 and log.next_base_offset(0) <= high_watermark:
-        times.append(_written_ms(log, oldest) + config.retention_ms + 1)
+    retention_ms, expires_to = config.disk_retention_ms, _expires_to(log, high_watermark)
+    if config.delete and retention_ms >= 0 and oldest.size > 0 and log.next_base_offset(0) <= expires_to:
+        times.append(_written_ms(log, oldest) + retention_ms + 1)
     return min(times, default=None)
 
 

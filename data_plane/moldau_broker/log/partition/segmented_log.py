@@ -27,7 +27,7 @@ from moldau_broker.log.errors import (
 from moldau_broker.log.files.names import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, TEMPORARY_SUFFIX
 from moldau_broker.log.partition.reading import nothing_at
 from moldau_broker.log.partition.recovery_point import Flush
-from moldau_broker.log.remote.local_start import LocalStart, LocalStartFile
+from moldau_broker.log.remote.local_start import LocalStartFile, local_start
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -383,7 +383,7 @@ class SegmentedLog:
             self.snapshots.write(offset, past.producer_snapshot)
         if behind is not None or self.local_start.content is not None:
             # No segment is left: from here on a start after a crash begins the log at ``offset``.
-            self.local_start.write(LocalStart(start_offset, offset, past.leader_epochs))
+            self.local_start.write(local_start(start_offset, offset, past.leader_epochs))
         fresh.files.change_suffix("")
         self._add_segment(fresh)
         self.disk.sync_directory(self.directory)
@@ -397,17 +397,24 @@ class SegmentedLog:
         if past.producer_snapshot is not None:
             self.snapshots.restore(self.segments, offset)
 
-    def drop_oldest(self, count: int) -> None:
+    def drop_oldest(self, count: int, *, keeps_start: bool = False) -> None:
         """Deletes the ``count`` oldest segments, never the last one; readers that hold slices of them go on.
+
+        ``keeps_start`` leaves the log start offset where it is, because the object store has the segments. They must be
+        durable. The log start offset is durable before the first of them goes.
 
         Raises:
             OSError: A file could not be renamed or removed.
         """
         assert 0 < count < len(self.segments.all)
         self.touched[self] = None
+        kept_from = self.segments.all[count].base_offset
+        start = self.log_start_offset if keeps_start else max(self.log_start_offset, kept_from)
+        if start < kept_from or self.local_start.content is not None:
+            assert start >= kept_from or self.recovery.offset >= kept_from, f"{kept_from} is not durable"
+            self.local_start.write(local_start(min(start, kept_from), kept_from, self.epochs.entries))
         self.segments.remove(self.segments.all[:count])
-        kept_from = self.segments.first_base_offset
-        self.log_start_offset = max(self.log_start_offset, kept_from)
+        self.log_start_offset = start
         self.epochs.truncate_from_start(self.log_start_offset)
         self.snapshots.remove_if(lambda offset: offset < kept_from)
         self.disk.sync_directory(self.directory)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class Watermarks:
     """High watermark, last stable offset and settled end offset of one log.
 
-    Invariants: ``log_start_offset <= high_watermark <= log_end_offset``; ``last_stable_offset <= high_watermark``;
+    Invariants: ``log_start_offset <= high_watermark <= log_end_offset``; the high watermark is not below the first
+    segment either, because all remote records are committed; ``last_stable_offset <= high_watermark``;
     ``settled_end_offset <= log_end_offset``, both are ends of batches; ``settled_end_offset`` falls only by truncation.
     """
 
@@ -40,10 +41,11 @@ class Watermarks:
         """
         storage = self._storage
         start, end = storage.log_start_offset, storage.log_end_offset
+        first_on_disk = storage.segments.first_base_offset
         if offset > end:
             offset = end
-        elif offset < start:
-            offset = start
+        elif offset < start or offset < first_on_disk:
+            offset = max(start, first_on_disk)
         if offset != self.high_watermark:
             storage.touched[storage] = None
         self.high_watermark = offset

@@ -51,6 +51,20 @@ class ProducerSnapshots:
         self._unsynced.append(self.path(offset))
         write_atomically(self._disk, self.path(offset), self.state.encode_snapshot(), durable=False)
 
+    def read(self, offset: int) -> bytes | None:
+        """Returns the snapshot at ``offset``; None if there is none, or it is damaged.
+
+        Raises:
+            OSError: The file could not be read.
+        """
+        path = self.path(offset)
+        try:
+            data = read_file(self._disk, path)
+            decode_snapshot(path, data)
+        except (FileNotFoundError, CorruptLogFileError):
+            return None
+        return data
+
     def write(self, offset: int, content: bytes) -> None:
         """Writes a snapshot that another broker took at ``offset``; durable on return.
 

@@ -25,8 +25,11 @@ from moldau.records.checksum import crc32c
 from moldau_broker.log.errors import CorruptLogFileError
 from moldau_broker.log.files.checkpoint import decode_epochs, encode_epochs, read_file, write_atomically
 from moldau_broker.log.files.names import LOCAL_START_CHECKPOINT
+from moldau_broker.log.values import NO_EPOCH
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from moldau.runtime.ports.environment import Disk
     from moldau_broker.log.files.checkpoint import EpochEntry
 
@@ -40,6 +43,12 @@ class LocalStart(NamedTuple):
     log_start_offset: int
     local_log_start_offset: int
     leader_epochs: tuple[EpochEntry, ...]
+
+
+def local_start(log_start_offset: int, local_log_start_offset: int, epochs: Iterable[EpochEntry]) -> LocalStart:
+    """Returns the content for a log with these epochs."""
+    past = tuple(entry for entry in epochs if entry.start_offset < local_log_start_offset)
+    return LocalStart(log_start_offset, local_log_start_offset, past)
 
 
 def encode_local_start(start: LocalStart) -> bytes:
@@ -67,14 +76,30 @@ def decode_local_start(path: str, data: bytes) -> LocalStart:
 
 
 class LocalStartFile:
-    """The file of one log. Invariant: ``content`` is durable; None if there is no file."""
+    """The file of one log. Invariant: ``content`` is durable; None if there is no sound file."""
 
-    __slots__ = ("_directory", "_disk", "content")
+    __slots__ = ("_directory", "_disk", "content", "is_damaged")
 
-    def __init__(self, disk: Disk, directory: str, content: LocalStart | None = None) -> None:
+    def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
         self._directory = directory
-        self.content = content
+        self.content: LocalStart | None = None
+        self.is_damaged = False
+        """Whether ``load`` found a damaged file, and nothing was written since."""
+
+    @property
+    def offset(self) -> int:
+        """Offset below which the object store has all records of the log; 0 if that is not known."""
+        return 0 if self.content is None else self.content.local_log_start_offset
+
+    def with_past(self, entries: Sequence[EpochEntry]) -> list[EpochEntry]:
+        """Returns the epochs of the log, given those that other files or batches show."""
+        if self.content is None:
+            return list(entries)
+        past = self.content.leader_epochs
+        newest = past[-1].leader_epoch if past else NO_EPOCH
+        later = [entry for entry in entries if entry.start_offset >= self.offset and entry.leader_epoch > newest]
+        return [*past, *later]
 
     @property
     def path(self) -> str:
@@ -88,9 +113,10 @@ class LocalStartFile:
             CorruptLogFileError: The file is damaged.
             OSError: The file could not be read.
         """
-        self.content = None
         if self._disk.exists(self.path):
+            self.is_damaged = True
             self.content = decode_local_start(self.path, read_file(self._disk, self.path))
+            self.is_damaged = False
 
     def write(self, start: LocalStart) -> None:
         """Replaces the content; durable on return.
@@ -102,6 +128,7 @@ class LocalStartFile:
         if start != self.content:
             write_atomically(self._disk, self.path, encode_local_start(start))
             self.content = start
+            self.is_damaged = False
 
     def remove(self) -> None:
         """Removes the file; durable on return.

@@ -182,32 +182,25 @@ class SegmentToCopy:
 
     def _producers(self) -> bytes:
         """Returns the producer snapshot at the segment's end."""
-        snapshots = self._log.snapshots
-        path = snapshots.path(self.end_offset)
-        try:
-            data = read_file(self._log.disk, path)
-            decode_snapshot(path, data)
-        except (FileNotFoundError, CorruptLogFileError):
-            return self._replay_producers()
-        return data
+        data = self._log.snapshots.read(self.end_offset)
+        return self._replay_producers() if data is None else data
 
     def _replay_producers(self) -> bytes:
         """Makes the producer snapshot from an older one, if there is one, and the batches behind it."""
-        log, snapshots = self._log, self._log.snapshots
+        snapshots = self._log.snapshots
         state = ProducerStateManager(0, 0)
         first = self._index
         while True:
             base_offset = self._segments[first].base_offset
-            path = snapshots.path(base_offset)
+            data = snapshots.read(base_offset)
+            if data is not None:
+                state.load_snapshot(decode_snapshot(snapshots.path(base_offset), data), base_offset)
+                break
             state.reset(base_offset)
             state.knows_all = False
-            try:
-                state.load_snapshot(decode_snapshot(path, read_file(log.disk, path)), base_offset)
+            if first == 0:
                 break
-            except (FileNotFoundError, CorruptLogFileError):
-                if first == 0:
-                    break
-                first -= 1
+            first -= 1
         for segment in self._segments[first : self._index + 1]:
             for position, header in scan_headers(segment.file, 0, segment.size):
                 if header.producer_id >= 0:
@@ -215,8 +208,8 @@ class SegmentToCopy:
         return state.encode_snapshot()
 
 
-def segments_to_copy(log: SegmentedLog, from_offset: int, last_stable_offset: int) -> list[SegmentToCopy]:
-    """Returns the closed segments below the last stable offset, from the one that holds ``from_offset`` on.
+def segments_to_copy(log: SegmentedLog, from_offset: int, upper_bound_offset: int) -> list[SegmentToCopy]:
+    """Returns the closed segments that end at most at ``upper_bound_offset``, from that with ``from_offset`` on.
 
     A damaged segment, and those behind it, are left out.
 
@@ -228,7 +221,7 @@ def segments_to_copy(log: SegmentedLog, from_offset: int, last_stable_offset: in
     segments = tuple(log.segments.all)
     for index in range(max(0, log.segments.index_of(from_offset)), len(segments) - 1):
         end_offset = segments[index + 1].base_offset
-        if end_offset > last_stable_offset:
+        if end_offset > upper_bound_offset:
             break
         try:
             found.append(SegmentToCopy(log, segments, index, end_offset))

@@ -1,0 +1,266 @@
+"""Goal: a tiered log deletes local segments that are copied, and no crash loses, hides or skips a record.
+
+Method: the power fails after each write of a deletion on a virtual disk. The log after the restart is compared with the
+records before, and with the copies that were made. Checkpoints are lost or damaged, too.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from moldau_broker.log.config import LogConfig
+from moldau_broker.log.files.names import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LEADER_EPOCH_CHECKPOINT,
+    LOCAL_START_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+)
+from support.log.lab import A, create, tick
+from support.log.model import START_MS, PowerLoss, VirtualMachine
+from support.log.tiered import (
+    append,
+    check_whole,
+    copies_of,
+    filled,
+    loaded,
+    local_rows,
+    open_tiered,
+    run_retention,
+)
+from support.proof import all_examples
+
+DIRECTORY = f"/d1/{A}"
+STEP = 1 if all_examples() else 2
+"""The power fails after each write, or after each second."""
+
+
+def test_copied_segments_leave_the_disk_and_the_log_start_stays() -> None:
+    log = filled(open_tiered(VirtualMachine(1)))
+    rows, epochs = local_rows(log), log.epochs.entries
+    copies = copies_of(log)
+    assert run_retention(log) == len(copies)
+    assert (log.local_log_start_offset, log.copied_end_offset) == (copies[-1].end_offset,) * 2
+    assert log.epochs.entries == epochs
+    check_whole(log, rows, copies)
+
+
+@pytest.mark.parametrize("noted", [False, True])
+def test_only_segments_that_are_noted_as_copied_leave(noted: bool) -> None:
+    log = filled(open_tiered(VirtualMachine(1)))
+    rows, copies = local_rows(log), copies_of(log)
+    log.note_copied(copies[2].end_offset if noted else 0)
+    assert run_retention(log) == 3 * noted
+    check_whole(log, rows, copies[:3] if noted else [])
+
+
+def test_a_segment_that_is_not_durable_stays() -> None:
+    """Its epochs are not durable either; after a crash no batch on the disk would show them."""
+    log = create(open_tiered(VirtualMachine(1)))
+    log.begin_leader_epoch(1)
+    append(log, 20)
+    assert log.closed_segments(0) == []
+    log.note_copied(log.log_end_offset)
+    assert run_retention(log) == 0
+    log.flush()
+    closed = len(log.segments) - 1
+    assert run_retention(log) == closed, "the active segment is never copied"
+    assert log.local_log_start_offset == log.segments[-1].base_offset
+
+
+@pytest.mark.drawn
+@pytest.mark.parametrize("power_lost", [True, False])
+def test_crash_after_each_write_of_a_deletion(power_lost: bool) -> None:
+    for writes in itertools.count(1, STEP):
+        machine = VirtualMachine(writes)
+        log = filled(open_tiered(machine))
+        rows, epochs, copies = local_rows(log), log.epochs.entries, copies_of(log)
+        log.note_copied(copies[1].end_offset)
+        run_retention(log)
+        log.note_copied(copies[-2].end_offset)
+        machine.arm(writes)
+        try:
+            run_retention(log)
+        except PowerLoss:
+            machine.boot(power_lost=power_lost)
+            again = loaded(machine)
+            check_whole(again, rows, copies)
+            assert again.epochs.entries == epochs
+            assert again.local_log_start_offset >= copies[1].end_offset
+            again.note_copied(copies[-1].end_offset)
+            again.flush()
+            run_retention(again)
+            check_whole(again, rows, copies)
+            continue
+        assert writes > 5
+        return
+
+
+@pytest.mark.parametrize("lost", [LOG_START_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_lost_checkpoint_hides_and_serves_nothing_wrong(lost: str, clean: bool) -> None:
+    machine = VirtualMachine(3)
+    manager = open_tiered(machine)
+    log = filled(manager)
+    rows, epochs, copies = local_rows(log), log.epochs.entries, copies_of(log)
+    run_retention(log)
+    for now in range(START_MS, START_MS + 20_000, 5000):
+        tick(manager, now)
+    if clean:
+        manager.close()
+    machine.boot(power_lost=not clean)
+    machine.disk.remove(f"/d1/{lost}")
+    again = loaded(machine)
+    check_whole(again, rows, copies)
+    assert again.epochs.entries == epochs
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_after_a_crash_the_log_start_is_at_least_a_former_one(clean: bool) -> None:
+    """Below the local log start offset only the checkpoint has it; a leader finds that the segments are gone."""
+    machine = VirtualMachine(3)
+    manager = open_tiered(machine)
+    log = filled(manager)
+    rows, copies = local_rows(log), copies_of(log)
+    run_retention(log)
+    log.increment_log_start_offset(copies[1].end_offset)
+    if clean:
+        manager.close()
+    machine.boot(power_lost=True)
+    again = loaded(machine)
+    start = copies[1].end_offset if clean else 0
+    check_whole(again, rows, copies, start)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("damage", [LOCAL_START_CHECKPOINT, LEADER_EPOCH_CHECKPOINT])
+def test_a_damaged_file_of_the_log_hides_no_record(damage: str, clean: bool) -> None:
+    machine = VirtualMachine(3)
+    manager = open_tiered(machine)
+    log = filled(manager)
+    rows, epochs, copies = local_rows(log), log.epochs.entries, copies_of(log)
+    run_retention(log)
+    if clean:
+        manager.close()
+    machine.boot(power_lost=not clean)
+    machine.virtual_disk.flip_bit(f"{DIRECTORY}/{damage}", 3, 1)
+    manager = open_tiered(machine)
+    again = manager.logs[A]
+    assert manager.reports[A].problems
+    check_whole(again, rows, copies)
+    assert again.epochs.entries == epochs
+    # The damaged file was replaced.
+    manager.close()
+    machine.boot(power_lost=True)
+    manager = open_tiered(machine)
+    assert not manager.reports[A].problems
+    check_whole(manager.logs[A], rows, copies)
+
+
+def test_a_log_whose_segments_are_all_gone_goes_on_behind_them() -> None:
+    machine = VirtualMachine(3)
+    log = filled(open_tiered(machine))
+    epochs, copies = log.epochs.entries, copies_of(log)
+    run_retention(log)
+    end = copies[-1].end_offset
+    machine.boot(power_lost=True)
+    for name in machine.disk.list_directory(DIRECTORY):
+        if name.endswith(".log"):
+            machine.disk.remove(f"{DIRECTORY}/{name}")
+    again = loaded(machine)
+    assert (again.log_start_offset, again.local_log_start_offset, again.log_end_offset) == (0, end, end)
+    assert list(again.epochs.entries) == [entry for entry in epochs if entry.start_offset < end]
+    assert again.producer_state.get(77) is not None
+
+
+def test_epochs_of_remote_records_outlive_deletions_and_crashes() -> None:
+    machine = VirtualMachine(9)
+    log = filled(open_tiered(machine))
+    for epoch in range(6, 12):
+        log.begin_leader_epoch(epoch)
+        append(log, 9)
+        log.flush()
+        copies_of(log, log.local_log_start_offset)
+        run_retention(log)
+        epochs = log.epochs.entries
+        machine.boot(power_lost=True)
+        log = loaded(machine)
+        assert log.epochs.entries == epochs
+    assert [entry.leader_epoch for entry in log.epochs.entries] == [1, 4, 5, 6, 7, 8, 9, 10, 11]
+    found = log.end_offset_for_epoch(4)
+    assert (found.leader_epoch, found.end_offset) == (4, 28)
+
+
+def test_records_below_the_log_start_leave_without_a_copy() -> None:
+    log = filled(open_tiered(VirtualMachine(1)))
+    bases = [segment.base_offset for segment in log.segments]
+    log.increment_log_start_offset(bases[3] + 1)
+    assert run_retention(log) == 3
+    assert (log.local_log_start_offset, log.segments[0].base_offset) == (bases[3] + 1, bases[3])
+
+
+def test_local_retention_by_age() -> None:
+    manager = open_tiered(VirtualMachine(1), local_retention_bytes=-2, local_retention_ms=100)
+    log = filled(manager)
+    copies = copies_of(log)
+    last_ms = START_MS + copies[1].end_offset - 1
+    assert run_retention(log, last_ms + 100) == 1
+    assert log.next_retention_ms() == last_ms + 101
+    assert run_retention(log, last_ms + 101) == 1
+    log.note_copied(0)
+    assert log.next_retention_ms() is None or log.next_retention_ms() > START_MS + 10**8, "only rolls by time are left"
+
+
+def test_local_retention_is_that_of_the_log_by_default() -> None:
+    config = LogConfig(remote_storage_enable=True, retention_ms=5, retention_bytes=6)
+    assert (config.disk_retention_ms, config.disk_retention_bytes) == (5, 6)
+    config = LogConfig(remote_storage_enable=True, retention_ms=5, local_retention_ms=2, local_retention_bytes=-1)
+    assert (config.disk_retention_ms, config.disk_retention_bytes) == (2, -1)
+    config = LogConfig(remote_storage_enable=False, retention_ms=5, local_retention_ms=2, local_retention_bytes=3)
+    assert (config.disk_retention_ms, config.disk_retention_bytes) == (5, -1)
+
+
+def test_without_copies_segments_expire_with_the_log() -> None:
+    """KIP-950: with ``remote.log.copy.disable`` local retention has no effect, and the log start offset moves."""
+    machine = VirtualMachine(1)
+    log = filled(open_tiered(machine))
+    rows, copies = local_rows(log), copies_of(log)
+    log.note_copied(copies[1].end_offset)
+    run_retention(log)
+    log.update_config(LogConfig(remote_storage_enable=True, remote_log_copy_disable=True, local_retention_bytes=0))
+    assert run_retention(log) == 0
+    size = log.size_bytes
+    log.update_config(
+        LogConfig(remote_storage_enable=True, remote_log_copy_disable=True, retention_bytes=size - 1, retention_ms=-1)
+    )
+    assert run_retention(log) == 0
+    log.update_config(
+        LogConfig(
+            remote_storage_enable=True, remote_log_copy_disable=True, retention_bytes=size - 1000, retention_ms=-1
+        )
+    )
+    assert run_retention(log) >= 1
+    start = log.log_start_offset
+    assert start == log.local_log_start_offset > copies[1].end_offset
+    machine.boot(power_lost=True)
+    check_whole(loaded(machine), rows, [], start)
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+def test_a_topic_no_longer_tiered_begins_where_its_disk_does(deletes: bool) -> None:
+    machine = VirtualMachine(1)
+    manager = open_tiered(machine)
+    log = filled(manager)
+    rows, copies = local_rows(log), copies_of(log)
+    run_retention(log)
+    local = log.local_log_start_offset
+    log.update_config(LogConfig(remote_storage_enable=False, remote_log_delete_on_disable=deletes, retention_ms=-1))
+    start = local if deletes else 0
+    check_whole(log, rows, copies, start)
+    run_retention(log)
+    assert machine.disk.exists(f"{DIRECTORY}/{LOCAL_START_CHECKPOINT}") is not deletes
+    machine.boot(power_lost=True)
+    again = loaded(machine, remote_storage_enable=False)
+    check_whole(again, rows, copies, start)
