@@ -52,7 +52,7 @@ from moldau_broker.log.partition.segmented_log import SegmentedLog
 from moldau_broker.log.producers.end_markers import decode_marker, marker_of
 from moldau_broker.log.producers.producer_snapshots import ProducerSnapshots
 from moldau_broker.log.producers.producer_state import ProducerStateManager, decode_snapshot
-from moldau_broker.log.remote.local_start import LocalStartFile, local_start
+from moldau_broker.log.remote.local_start import LocalStartFile
 
 if TYPE_CHECKING:
     import uuid
@@ -151,7 +151,9 @@ class _Loader:
         if not self._segments or end_offset < begin:
             end_offset = self._begin_empty(begin)
         self._segments[-1].files.unsettle()
-        log_start = self._log_start(end_offset)
+        first_on_disk = self._segments[0].base_offset
+        log_start = self._local_start.log_start(request.log_start_offset, first_on_disk, self._epochs.entries)
+        log_start = min(log_start, end_offset)
         self._epochs.truncate_from_end(end_offset)
         self._epochs.truncate_from_start(log_start)
         if request.clean or self._report.truncated_at is not None:
@@ -288,19 +290,6 @@ class _Loader:
             # The file was written when all before the first segment was durable, the epochs too.
             durable = max(self._request.recovery_point, self._segments[0].base_offset)
             self._request = replace(self._request, recovery_point=durable)
-
-    def _log_start(self, end_offset: int) -> int:
-        """Returns the log start offset of a log that ends at ``end_offset``.
-
-        It is below the first segment only if the object store has older records. If the file that says so is damaged,
-        it is the checkpointed one, and 0 without a checkpoint: no record is hidden that may be in the store.
-        """
-        first, wanted = self._segments[0].base_offset, self._request.log_start_offset
-        if self._local_start.is_damaged:
-            self._local_start.write(local_start(min(wanted, first), first, self._epochs.entries))
-        elif self._local_start.content is None:
-            wanted = max(wanted, first)
-        return min(wanted, end_offset)
 
     # Checking and recovering -----------------------------------------------------------------------------------------
 

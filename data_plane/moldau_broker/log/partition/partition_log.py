@@ -98,6 +98,17 @@ class PartitionLog:
         return Offset(max(storage.log_start_offset, storage.segments.first_base_offset))
 
     @property
+    def knows_remote_epochs(self) -> bool:
+        """Whether the leader epochs from the log start offset on are known.
+
+        They are, unless two files of the log were damaged. Without them it is unknown which remote segments are the
+        log's own, so none may be deleted, and the log start offset must not move behind them.
+        """
+        start = self.storage.log_start_offset
+        entries = self.epochs.entries
+        return self.local_log_start_offset == start or bool(entries and entries[0].start_offset <= start)
+
+    @property
     def copied_end_offset(self) -> Offset:
         """Offset (exclusive) up to which the object store holds all records of this log, as this broker knows."""
         return Offset(self.storage.copied_end_offset)

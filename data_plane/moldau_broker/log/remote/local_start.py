@@ -118,6 +118,24 @@ class LocalStartFile:
             self.content = decode_local_start(self.path, read_file(self._disk, self.path))
             self.is_damaged = False
 
+    def log_start(self, checkpointed: int, first_on_disk: int, epochs: Sequence[EpochEntry]) -> int:
+        """Returns the log start offset, given the checkpointed one, the first segment's base offset and the epochs.
+
+        It is below the first segment only if the object store has older records. A damaged file is replaced. The epochs
+        are kept from the log start offset on, and tell it then. If they are lost too, it is 0 without a checkpoint: no
+        record is hidden that may be in the store.
+
+        Raises:
+            OSError: The file could not be written.
+        """
+        if not self.is_damaged:
+            return checkpointed if self.content is not None else max(checkpointed, first_on_disk)
+        known_from = epochs[0].start_offset if epochs else first_on_disk
+        if known_from < first_on_disk:
+            checkpointed = max(checkpointed, known_from)
+        self.write(local_start(min(checkpointed, first_on_disk), first_on_disk, epochs))
+        return checkpointed
+
     def write(self, start: LocalStart) -> None:
         """Replaces the content; durable on return.
 

@@ -10,13 +10,17 @@ import itertools
 
 import pytest
 
+from moldau.runtime.ports.environment import OpenMode
 from moldau_broker.log.config import LogConfig
+from moldau_broker.log.files.checkpoint import write_atomically
 from moldau_broker.log.files.names import (
     HIGH_WATERMARK_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,
     LOCAL_START_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
+    LOG_SUFFIX,
     RECOVERY_POINT_CHECKPOINT,
+    segment_file,
 )
 from support.log.lab import A, create, tick
 from support.log.model import START_MS, PowerLoss, VirtualMachine
@@ -98,6 +102,26 @@ def test_crash_after_each_write_of_a_deletion(power_lost: bool) -> None:
         return
 
 
+@pytest.mark.parametrize("gone", range(4))
+def test_a_file_system_that_reorders_deletions_leaves_no_hole(gone: int) -> None:
+    """A power loss in a deletion may leave any of the segments; a read must not skip those that are gone."""
+    machine = VirtualMachine(3)
+    log = filled(open_tiered(machine))
+    rows, epochs, copies = local_rows(log), log.epochs.entries, copies_of(log)
+    names = machine.disk.list_directory(DIRECTORY)
+    files = {name: machine.disk.open(f"{DIRECTORY}/{name}", OpenMode.READ).read(0, 1 << 20) for name in names}
+    run_retention(log)
+    machine.boot(power_lost=True)
+    for index, copy in enumerate(copies):
+        name = segment_file(copy.base_offset, LOG_SUFFIX)
+        if index != gone:
+            write_atomically(machine.disk, f"{DIRECTORY}/{name}", files[name])
+    again = loaded(machine)
+    check_whole(again, rows, copies)
+    assert again.epochs.entries == epochs
+    assert again.local_log_start_offset == copies[-1].end_offset
+
+
 @pytest.mark.parametrize("lost", [LOG_START_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT])
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_lost_checkpoint_hides_and_serves_nothing_wrong(lost: str, clean: bool) -> None:
@@ -157,6 +181,40 @@ def test_a_damaged_file_of_the_log_hides_no_record(damage: str, clean: bool) -> 
     manager = open_tiered(machine)
     assert not manager.reports[A].problems
     check_whole(manager.logs[A], rows, copies)
+
+
+def test_a_log_that_lost_its_remote_epochs_says_so() -> None:
+    """Without them, no remote segment is known to be the log's own: none may be deleted, and the log start stays."""
+    machine = VirtualMachine(3)
+    manager = open_tiered(machine)
+    log = filled(manager)
+    rows, copies = local_rows(log), copies_of(log)
+    run_retention(log)
+    assert log.knows_remote_epochs
+    manager.close()
+    machine.boot(power_lost=False)
+    for damage in (LOCAL_START_CHECKPOINT, LEADER_EPOCH_CHECKPOINT):
+        machine.virtual_disk.flip_bit(f"{DIRECTORY}/{damage}", 3, 1)
+    again = loaded(machine)
+    check_whole(again, rows, copies)
+    assert not again.knows_remote_epochs
+    assert again.epochs.epoch_for_offset(0) == -1
+
+
+def test_epochs_show_the_log_start_if_its_files_are_lost() -> None:
+    machine = VirtualMachine(3)
+    manager = open_tiered(machine)
+    log = filled(manager)
+    rows, copies = local_rows(log), copies_of(log)
+    run_retention(log)
+    log.increment_log_start_offset(9)
+    manager.close()
+    machine.boot(power_lost=False)
+    machine.disk.remove(f"/d1/{LOG_START_OFFSET_CHECKPOINT}")
+    machine.virtual_disk.flip_bit(f"{DIRECTORY}/{LOCAL_START_CHECKPOINT}", 3, 1)
+    again = loaded(machine)
+    check_whole(again, rows, copies, 9)
+    assert again.knows_remote_epochs
 
 
 def test_a_log_whose_segments_are_all_gone_goes_on_behind_them() -> None:
