@@ -105,8 +105,11 @@ def check_tiered_topic(topic: str, before: Mapping[str, str], after: Mapping[str
 
 
 def _is_on(key: str, overrides: Mapping[str, str]) -> bool:
+    value = overrides.get(key)
+    if value is None:
+        return False
     try:
-        return TOPIC_CONFIG.parse_value(key, overrides.get(key, "false")) is True
+        return TOPIC_CONFIG.parse_value(key, value) is True
     except ConfigError:
         return False  # reported where the values are parsed
 
