@@ -215,7 +215,7 @@ class FollowerAppends:
         storage = self._storage
         storage.require_healthy()
         assert not self._staged, "a log that has staged batches is a leader's and is not truncated"
-        assert log_start_offset <= offset, f"log start offset {log_start_offset} is above {offset}"
+        log_start_offset = max(0, min(log_start_offset, offset))  # the leader's may have moved on
         try:
             epochs = decode_epochs(f"leader epochs of {storage.topic_partition}", leader_epochs)
             decode_snapshot(f"producers of {storage.topic_partition}", producer_snapshot)

@@ -168,6 +168,7 @@ class PartitionLog:
 
         Raises:
             OffsetOutOfRangeError: The offset is outside the log.
+            OffsetInRemoteStorageError: The offset is below the local log start offset.
             LogError: CORRUPT_MESSAGE, the log is too damaged to find the batch.
             OSError: A file could not be read.
         """
@@ -356,6 +357,7 @@ class PartitionLog:
         """Removes all batches at or above ``offset``; returns whether there were any.
 
         Blocks on a sync, and is durable on return. A batch that holds ``offset`` in its middle is removed as a whole.
+        If all records below ``offset`` are in the object store, the log starts over there, empty.
 
         Raises:
             OffsetOutOfRangeError: The offset is below the log start offset.
@@ -399,7 +401,8 @@ class PartitionLog:
         """Removes all batches and starts over at ``offset``, below which the object store has the leader's records.
 
         ``leader_epochs`` and ``producer_snapshot`` are those of the remote segment that ends at ``offset``
-        (``SegmentParts``). Durable on return; a crash before leaves the old log, or an empty one.
+        (``SegmentParts``). A ``log_start_offset`` above ``offset`` counts as ``offset``. Durable on return; after a
+        crash the log is a prefix of the old one, or what it is on return.
 
         Raises:
             LogError: CORRUPT_MESSAGE, one of them is damaged. Nothing has changed.

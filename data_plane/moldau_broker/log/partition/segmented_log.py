@@ -168,6 +168,7 @@ class SegmentedLog:
 
         Raises:
             OffsetOutOfRangeError: The offset is outside the log.
+            OffsetInRemoteStorageError: The offset is below the local log start offset.
             LogError: CORRUPT_MESSAGE, the log is too damaged to find the batch.
             OSError: A file could not be read.
         """

@@ -202,6 +202,14 @@ def test_damaged_parts_are_refused_before_anything_changes(part: str) -> None:
     check_whole(log, rows, [])
 
 
+def test_a_log_start_above_the_offset_counts_as_the_offset() -> None:
+    log = create(open_tiered(VirtualMachine(1)))
+    log.restart_behind(
+        20, log_start_offset=25, leader_epochs=encode_epochs(EPOCHS), producer_snapshot=SNAPSHOT, now_ms=START_MS
+    )
+    assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (20, 20, 20)
+
+
 def test_the_log_start_can_move_below_the_first_segment() -> None:
     log = create(open_tiered(VirtualMachine(1)))
     restart(log)
