@@ -14,8 +14,9 @@ do without it, too:
 - Foreign segments of a newer leader epoch are left alone, because they are the successor's. Others hold records that an
   unclean election dropped. They may be the last copy of these, so they go when the log's own records of their offsets
   or of their time go.
-- Unfinished objects go when they are so old that no copy of them is in progress. So a copy that fails may use its id
-  again only for half of that time (``may_reuse_id``).
+- Unfinished objects go if they were so old when they were listed that no copy of them was in progress. So a copy that
+  fails may use its id again only for half of that time (``may_reuse_id``). The age today would not do: the copy may
+  have succeeded since the listing.
 """
 
 from __future__ import annotations
@@ -87,13 +88,30 @@ def must_list(listed_ms: int | None, now_ms: int, unfinished_delete_delay_ms: in
     return listed_ms is None or now_ms - listed_ms >= unfinished_delete_delay_ms
 
 
-def start_behind_lost(remote: RemoteLog, log_start_offset: int, local_log_start_offset: int) -> int:
+def is_superseded(remote: RemoteLog, leader_epoch: int) -> bool:
+    """Returns whether the store shows that a newer leader than that of ``leader_epoch`` has copied segments.
+
+    A broker that believes to lead can stop then. It does not know the newer epochs, so it cannot know whether the new
+    leader's segments hold records of its log.
+    """
+    return any(segment.last_epoch > leader_epoch for segment in remote.foreign)
+
+
+def start_behind_lost(
+    remote: RemoteLog, leader_epoch: int, *, log_start_offset: int, local_log_start_offset: int
+) -> int:
     """Returns the log start offset of a log whose oldest remote segments are gone; else ``log_start_offset``.
 
-    A former leader has deleted them. Call it with a new listing only. Holes between segments are left: they are no
-    work of retention (``RemoteLog.holes``).
+    A former leader has deleted them. Holes between segments are left: they are no work of retention
+    (``RemoteLog.holes``). A leader that is superseded moves nothing: its successor may have copied the range into
+    a larger segment, and deleted the former one.
+
+    Call it with a new listing, and move the offset only if a second listing gives the same answer. The pages of one
+    listing are not of one moment, so it may miss a segment whose range was copied to an earlier page meanwhile.
     """
     if log_start_offset >= local_log_start_offset or remote.segment_at(log_start_offset) is not None:
+        return log_start_offset
+    if is_superseded(remote, leader_epoch):
         return log_start_offset
     following = remote.segments_from(log_start_offset)
     return min(following[0].base_offset, local_log_start_offset) if following else local_log_start_offset
@@ -141,5 +159,5 @@ def to_delete(
 
     own = [segment for segment in remote.segments if segment.end_offset <= log_start_offset]
     foreign = [segment for segment in remote.foreign if is_past(segment)]
-    old = [item for item in remote.unfinished if now_ms - item.modified_ms >= unfinished_delete_delay_ms]
+    old = [item for item in remote.unfinished if remote.listed_ms - item.modified_ms >= unfinished_delete_delay_ms]
     return Deletions([*own, *remote.contained, *foreign], old)

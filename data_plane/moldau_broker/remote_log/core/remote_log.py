@@ -35,13 +35,16 @@ class RemoteLog:
     Invariant: base offsets and end offsets of ``segments`` both rise strictly.
     """
 
-    __slots__ = ("_all", "_bases", "_contained", "_foreign", "_segments", "_unfinished")
+    __slots__ = ("_all", "_bases", "_contained", "_foreign", "_segments", "_unfinished", "listed_ms")
 
-    def __init__(self, listing: Listing, epoch_for_offset: Callable[[int], int]) -> None:
+    def __init__(self, listing: Listing, epoch_for_offset: Callable[[int], int], listed_ms: int) -> None:
         """``epoch_for_offset`` is that of the log's epoch cache: -1 below the first offset that the log knows.
 
-        Neither a copy nor a deletion of this broker may lie between the begin and the end of the listing.
+        ``listed_ms`` is the time of the first request of the listing. Neither a copy nor a deletion of this broker may
+        lie between the begin and the end of the listing.
         """
+        self.listed_ms = listed_ms
+        """When the listing began, by the wall clock."""
         self._all: list[RemoteSegment] = []
         self._foreign: list[RemoteSegment] = []
         for segment in listing.segments:

@@ -41,7 +41,7 @@ class Tiered:
         self.end = self.segments[-1].end_offset
 
     def remote(self, extra: list[RemoteSegment] | None = None) -> RemoteLog:
-        return RemoteLog(Listing([*self.segments, *(extra or [])], []), self.log.epochs.epoch_for_offset)
+        return RemoteLog(Listing([*self.segments, *(extra or [])], []), self.log.epochs.epoch_for_offset, 0)
 
     def read(self, segment: RemoteSegment, offset: int, max_bytes: int, upper: int, min_one_batch: bool = True):
         parts = self.store.parts[segment.segment_id]

@@ -19,7 +19,7 @@ def segment(base: int, end: int, *, epoch: int = 1, number: int = 0, size: int |
 
 
 def known(*segments: RemoteSegment, epoch: int = 1) -> RemoteLog:
-    return RemoteLog(Listing(list(segments), []), lambda _: epoch)
+    return RemoteLog(Listing(list(segments), []), lambda _: epoch, 0)
 
 
 def test_segments_of_another_lineage_are_foreign() -> None:
@@ -30,11 +30,11 @@ def test_segments_of_another_lineage_are_foreign() -> None:
 
     own = [segment(0, 10), segment(10, 20), segment(20, 30, epoch=3)]
     foreign = [segment(20, 25, epoch=1, number=90), segment(10, 20, epoch=2, number=91), segment(30, 40, epoch=4)]
-    remote = RemoteLog(Listing([*own, *foreign], []), epoch_for_offset)
+    remote = RemoteLog(Listing([*own, *foreign], []), epoch_for_offset, 0)
     assert list(remote.segments) == own
     assert set(remote.foreign) == set(foreign)
     epochs[0] = (10, 1)  # the log start offset has moved: the log knows no epoch below
-    assert segment(0, 10) in RemoteLog(Listing(own, []), epoch_for_offset).foreign
+    assert segment(0, 10) in RemoteLog(Listing(own, []), epoch_for_offset, 0).foreign
 
 
 def test_offsets_lead_to_segments() -> None:
@@ -74,7 +74,7 @@ def test_of_equal_copies_the_lowest_id_stays() -> None:
 
 def test_changes_of_this_broker() -> None:
     leftover = StoredObject("x.aux", 5, 0)
-    remote = RemoteLog(Listing([segment(0, 10), segment(20, 30, epoch=9)], [leftover]), lambda _: 1)
+    remote = RemoteLog(Listing([segment(0, 10), segment(20, 30, epoch=9)], [leftover]), lambda _: 1, 0)
     remote.copied(segment(10, 30))
     assert remote.copied_end(0) == 30
     remote.copied(segment(0, 30, number=50))
