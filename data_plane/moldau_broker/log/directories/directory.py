@@ -52,12 +52,14 @@ _logger = EventLogger("moldau.log")
 class CheckpointFile:
     """One offset checkpoint of a directory, with its content on disk."""
 
-    __slots__ = ("_current_at", "_disk", "_version", "_writing", "known", "offsets", "path")
+    __slots__ = ("_current_at", "_disk", "_version", "_writing", "is_durable", "known", "offsets", "path")
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self.path = path
         self.offsets: dict[TopicPartition, int] = {}
+        self.is_durable = True
+        """Whether ``offsets`` survive a power loss."""
         self.known = False  # whether the file existed and was sound; else missing entries mean nothing
         self._version = 0
         self._writing = False
@@ -96,6 +98,7 @@ class CheckpointFile:
         self.void()
         write_atomically(self._disk, self.path, encode_offsets(offsets))
         self.offsets = offsets
+        self.is_durable = True
 
     def work(
         self,
@@ -113,7 +116,7 @@ class CheckpointFile:
         """
         if self._writing:
             return None
-        if offsets == self.offsets:
+        if offsets == self.offsets and (self.is_durable or not durable):
             self._current_at = version
             return None
         self._writing = True
@@ -135,6 +138,7 @@ class CheckpointFile:
                     on_error(error)
                     return
                 self.offsets = offsets
+                self.is_durable = durable
 
         def failed(error: BaseException) -> None:
             self._writing = False

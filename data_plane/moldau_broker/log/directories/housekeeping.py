@@ -303,6 +303,27 @@ class Housekeeping:
                 works.append(directory.high_watermarks.work(marks, path, on_error, version=version))
         return [work for work in works if work is not None]
 
+    def log_start_work(self, log: PartitionLog) -> Work | None:
+        """Returns work that makes the log start offsets in the directory of a log durable.
+
+        None if that of the log is durable, or while another checkpoint of them is written; see ``is_start_durable``.
+        """
+        directory = self._store.directories[log.parent_directory]
+        if not directory.online or self.is_start_durable(log):
+            return None
+        return directory.log_starts.work(
+            log_starts_of(self._table.in_directory(directory.path)),
+            directory.path,
+            lambda error: self._store.work_failed(directory.path, error),
+            version=self._changed.version,
+            durable=True,
+        )
+
+    def is_start_durable(self, log: PartitionLog) -> bool:
+        """Returns whether a log begins no lower after a power loss."""
+        checkpoint = self._store.directories[log.parent_directory].log_starts
+        return checkpoint.is_durable and log_starts_of([log]).items() <= checkpoint.offsets.items()
+
     def _recovery_checkpoint(self, directory: LogDirectory) -> Work | None:
         points = {log.topic_partition: log.recovery_point for log in self._table.in_directory(directory.path)}
         return directory.recovery_points.work(

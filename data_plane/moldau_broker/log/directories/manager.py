@@ -274,6 +274,14 @@ class LogManager:
         """Returns whether a flush of a log is under way; see ``Housekeeping.is_flushing``."""
         return self._housekeeping.is_flushing(log)
 
+    def log_start_work(self, log: PartitionLog) -> Work | None:
+        """Returns work that makes log start offsets durable; see ``Housekeeping.log_start_work``."""
+        return self._housekeeping.log_start_work(log)
+
+    def is_start_durable(self, log: PartitionLog) -> bool:
+        """Returns whether a log begins no lower after a power loss."""
+        return self._housekeeping.is_start_durable(log)
+
     # Stop -------------------------------------------------------------------------------------------------------------
 
     def close_work(self) -> list[Work]:
