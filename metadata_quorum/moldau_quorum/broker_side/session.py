@@ -136,6 +136,9 @@ class BrokerSession:
         """Epoch of the current registration; -1 before the first. AlterPartition and fetches carry it."""
         self.fenced = True
         """Whether the broker was fenced according to the last heartbeat's response."""
+        self.caught_up_ms = float("-inf")
+        """Monotonic time at which the last heartbeat was sent that reported the newest metadata: the controller knew no
+        newer ones when it answered."""
         self.last_contact_ms = float("-inf")
         """Monotonic time at which the last answered heartbeat was sent. By this node's clock, the session holds at
         least until this time plus the session timeout."""
@@ -288,6 +291,8 @@ class BrokerSession:
         code = response.error_code
         if code == ErrorCode.NONE:
             self.last_contact_ms = sent_ms
+            if response.is_caught_up:
+                self.caught_up_ms = sent_ms
             if response.is_fenced != self.fenced:
                 self._log.info("fenced" if response.is_fenced else "unfenced", epoch=self.broker_epoch)
             self.fenced = response.is_fenced

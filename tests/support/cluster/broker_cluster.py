@@ -41,6 +41,7 @@ SHARED = (
     "request.max.entries",
     "broker.session",
     "metadata.quorum.engine",
+    "remote.log.storage.system",
     "ssl.",
     "sasl.",
     "authorizer.class",

@@ -91,6 +91,11 @@ def partition_folder(cluster_id: str, topic_id: uuid.UUID, partition: int) -> st
     return f"{topic_folder(cluster_id, topic_id)}{partition}/"
 
 
+def is_segment_object(name: str) -> bool:
+    """Returns whether an object has a name that brokers write; ``name`` may begin with folders."""
+    return _OBJECT.fullmatch(name.rpartition("/")[2]) is not None
+
+
 class Listing(NamedTuple):
     """The objects of one partition as segments."""
 

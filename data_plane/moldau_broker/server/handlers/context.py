@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from moldau_broker.server.coordination.transactions import TransactionMarkers
     from moldau_broker.server.lifecycle.dynamic_config import DynamicConfig
     from moldau_broker.server.quotas.broker_quotas import BrokerQuotas
+    from moldau_broker.server.remote_log.manager import RemoteLogManager
     from moldau_broker.server.replicas.partition import Partition
     from moldau_broker.server.replicas.replica_directories import ReplicaDirectories
     from moldau_broker.server.replicas.replica_manager import ReplicaManager
@@ -112,6 +113,7 @@ class BrokerContext:
     share_partitions: SharePartitionManager
     client_metrics: ClientMetrics | None = None  # None without the extra ``telemetry``
     authorizer: Authorizer | None = None  # None: everyone may do everything
+    remote_log: RemoteLogManager | None = None  # None without tiered storage
     log_levels: LogLevels = PROCESS_LOG_LEVELS
     checks: CheckLanes = field(default_factory=CheckLanes)
 

@@ -57,6 +57,7 @@ from moldau_broker.server.lifecycle.startup import (
     start_in_time,
 )
 from moldau_broker.server.quotas.broker_quotas import BrokerQuotas, quota_windows
+from moldau_broker.server.remote_log.building import remote_log_manager
 from moldau_broker.server.replicas.isr import IsrAlterations
 from moldau_broker.server.replicas.replica_directories import ReplicaDirectories
 from moldau_broker.server.replicas.replica_fetcher import ReplicaFetchers
@@ -203,8 +204,7 @@ class Broker:
             await orderly.close_logs(self._close_logs)
         finally:
             if isinstance(self._phase, Built):
-                self._phase.peers.close()
-                self._phase.context.controller.close()
+                self._phase.close()
             self.listening.close()
             if self._phase is not None:
                 for directory in self._phase.logs.directories:
@@ -381,6 +381,17 @@ class Broker:
                 clock,
                 EventLogger("moldau.authorizer", node=self.broker_id),
             ),
+            remote_log=remote_log_manager(
+                environment,
+                self.broker_id,
+                follower.image.cluster_id,
+                self.metadata,
+                logs,
+                replicas,
+                perform=self._log_tasks.perform,
+                config=lambda: self._dynamic.config,
+                caught_up_ms=lambda: float("-inf") if self._session is None else self._session.caught_up_ms,
+            ),
         )
         coordinators.share_states.connect(partial(ensure_share_state_topic, context))
         replicas.leadership_listeners += (coordinators.leadership_changed, context.share_partitions.leadership_changed)
@@ -405,6 +416,8 @@ class Broker:
         await nursery.start(context.transactions.run)
         await nursery.start(context.share_partitions.run)
         await nursery.start(context.shares.run)
+        if context.remote_log is not None:
+            await nursery.start(context.remote_log.run)
         nursery.start_soon(replicas.waits.run)
         nursery.start_soon(built.isr.run, replicas)
         nursery.start_soon(built.watch.run)

@@ -55,6 +55,13 @@ class Built:
     peers: Peers
     applied: AppliedPosition
 
+    def close(self) -> None:
+        """Closes what holds connections; no task runs any more."""
+        self.peers.close()
+        self.context.controller.close()
+        if self.context.remote_log is not None:
+            self.context.remote_log.close()
+
 
 Phase: TypeAlias = Opened | Recovering | Recovered | Built
 

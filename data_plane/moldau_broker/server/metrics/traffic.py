@@ -26,6 +26,16 @@ class Traffic:
     """Bytes sent to followers."""
     failed_produce: int = 0
     """Batches of Produce requests that were refused."""
+    remote_copy_bytes: int = 0
+    """Bytes of segments that were copied to the object store."""
+    remote_copy_requests: int = 0
+    """Copies of segments that were begun."""
+    remote_copy_errors: int = 0
+    """Copies of segments that failed."""
+    remote_delete_requests: int = 0
+    """Segments whose deletion from the object store was begun."""
+    remote_delete_errors: int = 0
+    """Deletions from the object store that failed."""
 
     def add(self, other: Traffic) -> None:
         """Adds the counts of ``other``."""

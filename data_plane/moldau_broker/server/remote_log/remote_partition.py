@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import trio
 
@@ -11,6 +11,9 @@ from moldau.runtime.ports.objects import ObjectStoreError
 from moldau_broker.remote_log.core.remote_log import RemoteLog
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau.runtime.ports.objects import StoredObject
     from moldau_broker.remote_log.core.names import Listing, RemoteSegment
     from moldau_broker.server.replicas.partition import Partition
 
@@ -20,14 +23,68 @@ class RemoteRole(enum.Enum):
 
     LEADER = "leader"
     FOLLOWER = "follower"
+    PURGER = "purger"
+    """Leader of a topic that is not tiered any more, and whose remote segments are not wanted any more (KIP-950)."""
+
+
+class Sized(Protocol):
+    """A segment, here or in the store."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its ``.log``."""
+        ...
+
+
+class Lag(NamedTuple):
+    """Segments that wait to be copied or deleted, and the bytes of their files."""
+
+    segments: int
+    size_bytes: int
+
+    @classmethod
+    def of(cls, waiting: Sequence[Sized]) -> Lag:
+        """Counts segments."""
+        return cls(len(waiting), sum(each.size_bytes for each in waiting))
+
+    def without(self, done: Sequence[Sized]) -> Lag:
+        """Returns the rest after some are done."""
+        return Lag(self.segments - len(done), self.size_bytes - sum(each.size_bytes for each in done))
+
+
+NO_LAG: Final = Lag(0, 0)
+
+
+class RemoteStatistics(NamedTuple):
+    """The remote logs of some partitions that this broker leads."""
+
+    copy_lag_segments: int
+    copy_lag_bytes: int
+    delete_lag_segments: int
+    delete_lag_bytes: int
+    segments: int
+    """Segments of these logs in the store."""
+    size_bytes: int
+    """Bytes of their records; each record counts once."""
+    damaged: int
+    """Partitions some of whose records are neither in the store nor on this disk."""
+
+    def plus(self, other: RemoteStatistics) -> RemoteStatistics:
+        """Returns the sums."""
+        return RemoteStatistics(*map(sum, zip(self, other, strict=True)))
+
+
+NO_STATISTICS: Final = RemoteStatistics(0, 0, 0, 0, 0, 0, 0)
 
 
 class PartitionListing:
     """One listing of a partition's folder, for which several tasks may wait."""
 
-    __slots__ = ("done", "error")
+    __slots__ = ("begun_ms", "done", "error")
 
-    def __init__(self) -> None:
+    def __init__(self, begun_ms: float) -> None:
+        """``begun_ms`` is a monotonic time."""
+        self.begun_ms = begun_ms
         self.done = trio.Event()
         self.error: ObjectStoreError | None = None
         """Why it failed; set before ``done``."""
@@ -40,7 +97,21 @@ class RemotePartition:
     which segments belong to it.
     """
 
-    __slots__ = ("_changes", "folder", "leader_epoch", "listing", "log", "partition", "role", "scope")
+    __slots__ = (
+        "_changes",
+        "copy_lag",
+        "delete_lag",
+        "folder",
+        "leader_epoch",
+        "listed_ms",
+        "listing",
+        "log",
+        "partition",
+        "role",
+        "scope",
+        "settle_ms",
+        "unfinished_since",
+    )
 
     def __init__(self, partition: Partition, folder: str, role: RemoteRole) -> None:
         """``folder`` is the prefix of its objects."""
@@ -50,8 +121,16 @@ class RemotePartition:
         self.leader_epoch = partition.replica.state.leader_epoch
         self.log: RemoteLog | None = None
         """The segments by the last listing, changed by the copies and deletions since; None before the first."""
+        self.listed_ms: float | None = None
+        """Monotonic time at which the last listing began; None if another one is needed."""
+        self.unfinished_since: dict[str, float] = {}
+        """Unfinished objects of the last listing: when a listing of this broker, in this role, showed them first."""
+        self.copy_lag = self.delete_lag = NO_LAG
+        """Segments of a leader that wait to be copied and to be deleted."""
         self.listing: PartitionListing | None = None
         """The listing in progress."""
+        self.settle_ms = 0.0
+        """Pause before the work begins."""
         self.scope = trio.CancelScope()
         """Cancelled when the role ends."""
         self._changes: dict[RemoteSegment, bool] = {}
@@ -62,15 +141,28 @@ class RemotePartition:
         """Whether the replica has another role now, or none."""
         return self.scope.cancel_called
 
+    def statistics(self) -> RemoteStatistics:
+        """Returns the present state."""
+        log, remote = self.partition.log, self.log
+        if remote is None:
+            return NO_STATISTICS
+        return RemoteStatistics(
+            *self.copy_lag,
+            *self.delete_lag,
+            segments=len(remote.segments) + len(remote.contained),
+            size_bytes=remote.size_bytes,
+            damaged=int(bool(remote.holes(log.log_start_offset, log.local_log_start_offset))),
+        )
+
     def is_still(self, role: RemoteRole) -> bool:
         """Returns whether it has this role in the present leader epoch."""
         return self.role is role and self.leader_epoch == self.partition.replica.state.leader_epoch
 
-    def begin_listing(self) -> PartitionListing:
-        """Returns a new listing."""
+    def begin_listing(self, now_ms: float) -> PartitionListing:
+        """Returns a new listing; ``now_ms`` is the monotonic time."""
         assert self.listing is None, "one listing at a time"
         self._changes.clear()
-        self.listing = PartitionListing()
+        self.listing = PartitionListing(now_ms)
         return self.listing
 
     def end_listing(self, found: Listing | ObjectStoreError) -> None:
@@ -83,22 +175,35 @@ class RemotePartition:
         if isinstance(found, ObjectStoreError):
             listing.error = found
         else:
-            self.log = RemoteLog(found, self.partition.log.epochs.epoch_for_offset)
-            known = set(found.segments)
-            for segment, is_copied in self._changes.items():
-                if is_copied and segment not in known:
-                    self.log.copied(segment)
-                elif not is_copied and segment in known:
-                    self.log.deleted(segment)
+            self._take(found, listing.begun_ms)
         self.listing = None
         listing.done.set()
 
+    def _take(self, found: Listing, begun_ms: float) -> None:
+        self.log = RemoteLog(found, self.partition.log.epochs.epoch_for_offset)
+        self.listed_ms = begun_ms
+        since = self.unfinished_since
+        self.unfinished_since = {item.name: since.get(item.name, begun_ms) for item in found.unfinished}
+        known = set(found.segments)
+        for segment, is_copied in self._changes.items():
+            if is_copied:
+                self._add(segment)
+            elif segment in known:
+                self.log.deleted(segment)
+
     def copied(self, segment: RemoteSegment) -> None:
         """Adds a segment whose two objects are durable."""
-        assert self.log is not None
         if self.listing is not None:
             self._changes[segment] = True
-        self.log.copied(segment)
+        self._add(segment)
+
+    def _add(self, segment: RemoteSegment) -> None:
+        """Adds a segment of this log. The last listing may have shown it, or one of its objects as unfinished."""
+        assert self.log is not None
+        if not any(segment in known for known in (self.log.segments, self.log.contained, self.log.foreign)):
+            self.log.copied(segment)
+        for item in [item for item in self.log.unfinished if segment.name in item.name]:
+            self.log.removed(item)
 
     def deleted(self, segment: RemoteSegment) -> None:
         """Forgets a segment; called before its deletion begins."""
@@ -106,3 +211,8 @@ class RemotePartition:
         if self.listing is not None:
             self._changes[segment] = False
         self.log.deleted(segment)
+
+    def removed(self, item: StoredObject) -> None:
+        """Forgets an unfinished object; called before its deletion begins."""
+        assert self.log is not None
+        self.log.removed(item)

@@ -113,6 +113,8 @@ class ReplicaManager:
             partitions_max=settings.alter_partition_batch_max, backoff_ms=settings.alter_partition_backoff_ms
         )
         self.leadership_listeners: list[LeadershipListener] = []
+        self.config_listener: Callable[[Partition], None] | None = None
+        """Called when the configuration of a partition's topic may have changed; None without tiered storage."""
         self.log_changes = LogChanges(clock, settings.broker_id, logs, directories, self)
         """Logs that ``apply`` has left to create and delete, because that waits for the disk."""
 
@@ -390,6 +392,8 @@ class ReplicaManager:
             self.log_end_moved(partition, now_ms)  # a changed ``flush.messages`` may settle more records
             if self._following is not None:
                 self._following.policy_changed(partition)
+            if self.config_listener is not None:
+                self.config_listener(partition)
             self.perform(partition, partition.replica.reconsider(now_ms, self.eligible))
         self.settled.notify()
 

@@ -9,6 +9,7 @@ from moldau_broker.remote_log.core.names import (
     AUXILIARY,
     LOG,
     RemoteSegment,
+    is_segment_object,
     partition_folder,
     segments_of,
     topic_folder,
@@ -62,6 +63,8 @@ def test_a_segment_with_one_object_does_not_exist(suffix: str) -> None:
 def test_objects_of_other_names_are_left_alone(name: str) -> None:
     listing = segments_of([StoredObject(FOLDER + name, 1, 0)])
     assert listing == ([], [])
+    assert not is_segment_object(FOLDER + name)
+    assert all(is_segment_object(item.name) for item in objects(segment(0)))
 
 
 def test_a_folder_names_its_topic() -> None:

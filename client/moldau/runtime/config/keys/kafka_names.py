@@ -57,10 +57,6 @@ remote.log.manager.copy.quota.window.num
 remote.log.manager.copy.quota.window.size.seconds
 remote.log.manager.fetch.quota.window.num
 remote.log.manager.fetch.quota.window.size.seconds
-remote.log.manager.task.interval.ms
-remote.log.manager.task.retry.backoff.max.ms
-remote.log.manager.task.retry.backoff.ms
-remote.log.manager.task.retry.jitter
 remote.log.manager.thread.pool.size
 remote.log.metadata.custom.metadata.max.bytes
 remote.log.metadata.manager.class.name
@@ -139,8 +135,6 @@ num.replica.fetchers
 remote.fetch.max.wait.ms
 remote.list.offsets.request.timeout.ms
 remote.log.index.file.cache.total.size.bytes
-remote.log.manager.copier.thread.pool.size
-remote.log.manager.copy.max.bytes.per.second
 remote.log.manager.expiration.thread.pool.size
 remote.log.manager.fetch.max.bytes.per.second
 remote.log.manager.follower.thread.pool.size

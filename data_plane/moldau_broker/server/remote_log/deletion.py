@@ -1,0 +1,37 @@
+"""Deletes whole folders of the object store: of deleted topics, and of topics that are not tiered any more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from moldau_broker.remote_log.core.names import AUXILIARY, LOG, is_segment_object
+from moldau_broker.server.remote_log.listing import listed_objects
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from moldau.runtime.ports.objects import ObjectStore, StoredObject
+
+TOGETHER: Final = 1_000
+"""Objects of one request."""
+
+
+def _all(item: StoredObject) -> bool:
+    """Chooses every object."""
+    return True
+
+
+async def delete_folder(store: ObjectStore, prefix: str, chosen: Callable[[StoredObject], bool] = _all) -> int:
+    """Deletes the objects of segments below ``prefix`` that ``chosen`` returns true for; returns how many.
+
+    Objects whose names no broker writes stay. Of each segment ``.log`` goes before ``.aux``.
+
+    Raises:
+        ObjectStoreError: the store did not answer, or refused; a part may be deleted.
+    """
+    found = [item.name for item in await listed_objects(store, prefix) if is_segment_object(item.name) and chosen(item)]
+    for suffix in (LOG, AUXILIARY):
+        names = [name for name in found if name.endswith(suffix)]
+        for first in range(0, len(names), TOGETHER):
+            await store.delete(names[first : first + TOGETHER])
+    return len(found)

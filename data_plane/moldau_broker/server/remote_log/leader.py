@@ -1,0 +1,269 @@
+"""The work of a leader for a tiered partition: copies, retention and deletions, by the decisions of ``plans``.
+
+Two tasks share what is known of the remote log. One copies closed segments in order; the other one moves the log start
+offset and deletes, so that a long copy, or one that waits for the configured rate, delays no retention.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from moldau.protocol.errors import ErrorCode
+from moldau.runtime.ports.objects import ObjectStoreError
+from moldau_broker.log.errors import LogError
+from moldau_broker.remote_log.core.names import AUXILIARY, LOG, RemoteSegment
+from moldau_broker.remote_log.core.plans import (
+    ClosedRange,
+    Retention,
+    may_reuse_id,
+    must_list,
+    start_behind_lost,
+    start_by_retention,
+    to_copy,
+    to_delete,
+)
+from moldau_broker.server.remote_log.copier import Attempt
+from moldau_broker.server.remote_log.listing import listed_objects
+from moldau_broker.server.remote_log.remote_partition import NO_LAG, Lag
+from moldau_broker.server.remote_log.role_tasks import RoleTasks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau.runtime.ports.objects import StoredObject
+    from moldau_broker.log.partition.partition_log import PartitionLog
+    from moldau_broker.log.remote.segments_to_copy import SegmentToCopy
+    from moldau_broker.server.remote_log.remote_partition import RemotePartition
+    from moldau_broker.server.remote_log.role_tasks import RoleTools
+
+DELETED_TOGETHER: Final = 100
+"""Segments that one pair of requests deletes."""
+CONFIRM_PART: Final = 4
+"""A copy that has taken longer than this part of ``remote.log.unfinished.delete.delay.ms`` counts only if a listing
+shows it: another leader may have taken its ``.aux`` for a leftover."""
+
+
+class LeaderTasks(RoleTasks):
+    """The tasks of a leader in one leader epoch."""
+
+    def __init__(self, tools: RoleTools, remote: RemotePartition) -> None:
+        super().__init__(tools, remote)
+        self._attempt: Attempt | None = None
+        """The copy in progress, or the last one if it failed."""
+
+    async def _work(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._repeat, "copy", self._copy_round)
+            nursery.start_soon(self._repeat, "expiration", self._expire_round)
+
+    # --- copies ----------------------------------------------------------------------------------------------------
+
+    async def _copy_round(self) -> None:
+        """Copies all closed segments that the store lacks, the oldest first."""
+        remote = self._remote
+        if remote.log is None:
+            await self._tools.refresh(remote)
+        self._note_copied()
+        log = self._log
+        if log.config.remote_log_copy_disable:
+            remote.copy_lag = NO_LAG
+            return
+        closed = [found for found in log.closed_segments(log.copied_end_offset) if self._lacks(found)]
+        remote.copy_lag = Lag.of(closed)
+        try:
+            for found in closed:
+                async with self._tools.copier.slot():
+                    if log is not self._log or log.config.remote_log_copy_disable:
+                        return
+                    if self._lacks(found):  # still: it may have expired while the copy waited
+                        await self._copy(found)
+                self._note_copied()
+                found.release()
+                remote.copy_lag = remote.copy_lag.without([found])
+        finally:
+            for found in closed:
+                found.release()
+
+    def _lacks(self, found: SegmentToCopy) -> bool:
+        assert self._remote.log is not None
+        wanted = [ClosedRange(found.base_offset, found.last_offset)]
+        return bool(to_copy(self._remote.log, wanted, self._log.log_start_offset))
+
+    async def _copy(self, found: SegmentToCopy) -> None:
+        """Copies one segment, within a slot of the copier.
+
+        Raises:
+            ObjectStoreError: it is unknown whether the copy exists; the next attempt may repeat it.
+            LogError: a file beside the segment is damaged, or the log does not know its leader epoch.
+            OSError: a file could not be read; the log may have deleted the segment.
+        """
+        if found.last_epoch < 0:
+            raise LogError(ErrorCode.CORRUPT_MESSAGE, f"the leader epoch of offset {found.last_offset} is not known")
+        remote, clock, traffic = self._remote, self._clock, self._partition.traffic
+        auxiliary, digest = await self._tools.copier.encode(found.parts)
+        attempt = self._attempt = self._attempt_of(found, digest)
+        traffic.remote_copy_requests += 1
+        begun_ms = clock.monotonic_ms()
+        try:
+            await self._tools.copier.put(remote.folder, attempt.segment, auxiliary, found.content)
+            took_ms = clock.monotonic_ms() - begun_ms
+            if took_ms * CONFIRM_PART > self._tools.settings.unfinished_delete_delay_ms:
+                await self._confirm(attempt.segment)
+        except (ObjectStoreError, OSError):
+            traffic.remote_copy_errors += 1
+            raise
+        self._attempt = None
+        remote.copied(attempt.segment)
+        traffic.remote_copy_bytes += attempt.segment.size_bytes
+        self._tools.logger.info(
+            "segment-copied", partition=self._partition.key, segment=attempt.segment.name, took_ms=round(took_ms)
+        )
+
+    def _attempt_of(self, found: SegmentToCopy, digest: bytes) -> Attempt:
+        """Returns the attempt to copy a segment: under the id of the last one if that is allowed, else under a new id.
+
+        The last one may have ended after one object, or after both without an answer.
+        """
+        now_ms, last = self._clock.monotonic_ms(), self._attempt
+        segment = RemoteSegment(
+            base_offset=found.base_offset,
+            last_offset=found.last_offset,
+            last_epoch=found.last_epoch,
+            max_timestamp_ms=found.max_timestamp_ms,
+            has_aborted=found.has_aborted,
+            segment_id=last.segment.segment_id if last is not None else self._new_id(),
+            size_bytes=found.size_bytes,
+        )
+        delay_ms = self._tools.settings.unfinished_delete_delay_ms
+        if last is None:
+            return Attempt(segment, digest, now_ms)
+        same = last.segment == segment and last.auxiliary_digest == digest
+        if same and may_reuse_id(round(last.begun_ms), round(now_ms), round(delay_ms)):
+            return last
+        return Attempt(segment._replace(segment_id=self._new_id()), digest, now_ms)
+
+    def _new_id(self) -> uuid.UUID:
+        return uuid.UUID(int=self._tools.environment.random.getrandbits(128), version=4)
+
+    async def _confirm(self, segment: RemoteSegment) -> None:
+        """Checks that both objects of a segment exist.
+
+        Raises:
+            ObjectStoreError: one is missing, or the store did not answer.
+        """
+        name = self._remote.folder + segment.name
+        found = {item.name for item in await listed_objects(self._tools.store, name)}
+        if not {name + LOG, name + AUXILIARY} <= found:
+            self._attempt = None
+            raise ObjectStoreError(f"a part of {name} was deleted while it was copied")
+
+    # --- retention -------------------------------------------------------------------------------------------------
+
+    async def _expire_round(self) -> None:
+        """Lists if it is time, moves the log start offset, and deletes what is not needed any more."""
+        remote, settings = self._remote, self._tools.settings
+        delay_ms = round(settings.unfinished_delete_delay_ms)
+        listed_ms = None if remote.listed_ms is None else round(remote.listed_ms)
+        if must_list(listed_ms, round(self._clock.monotonic_ms()), delay_ms):
+            await self._tools.refresh(remote)
+            self._look_for_lost()
+        self._note_copied()
+        if remote.has_ended:
+            return
+        assert remote.log is not None
+        log, now_ms = self._log, self._tools.environment.clock.wall_ms()
+        retention = Retention(log.config.retention_ms, log.config.retention_bytes)
+        start = start_by_retention(
+            remote.log,
+            retention,
+            log_start_offset=log.log_start_offset,
+            uncopied_bytes=uncopied_bytes(log),
+            now_ms=now_ms,
+        )
+        self._move_log_start(start, "retention")
+        plan = to_delete(
+            remote.log,
+            retention,
+            log_start_offset=log.log_start_offset,
+            leader_epoch=remote.leader_epoch,
+            now_ms=now_ms,
+            unfinished_delete_delay_ms=delay_ms,
+        )
+        leftovers = [item for item in plan.objects if self._is_leftover(item)]
+        if plan.segments or leftovers:
+            await self._tools.settle_start(log)
+            async with self._tools.requests:
+                if not log.failed:
+                    await self._delete(plan.segments, leftovers)
+
+    def _look_for_lost(self) -> None:
+        """Moves the log start offset behind segments that a former leader has deleted, after a listing.
+
+        If the store has no segment of this log at all, it is more likely that it is the wrong store, or that it has
+        lost its data: then the log start offset stays. If the operator moves it (DeleteRecords), the loss is accepted.
+        """
+        remote, log = self._remote.log, self._log
+        if remote is None or self._remote.has_ended or log.log_start_offset >= log.local_log_start_offset:
+            return
+        if remote.segments:
+            start = start_behind_lost(remote, log.log_start_offset, log.local_log_start_offset)
+            self._move_log_start(start, "segments deleted before")
+        for first, end in remote.holes(log.log_start_offset, log.local_log_start_offset):
+            self._tools.logger.error("remote-records-missing", partition=self._partition.key, first=first, end=end)
+
+    def _is_leftover(self, item: StoredObject) -> bool:
+        """Returns whether an unfinished object is old by this broker's own observation, too.
+
+        The store's clock and that of the broker may differ, and either may jump.
+        """
+        since_ms = self._remote.unfinished_since.get(item.name)
+        age_ms = 0.0 if since_ms is None else self._clock.monotonic_ms() - since_ms
+        own = self._attempt is not None and self._attempt.segment.name in item.name
+        return age_ms >= self._tools.settings.unfinished_delete_delay_ms and not own
+
+    async def _delete(self, segments: Sequence[RemoteSegment], leftovers: Sequence[StoredObject]) -> None:
+        """Deletes segments and unfinished objects.
+
+        Raises:
+            ObjectStoreError: it is unknown which of them exist; the next round lists the store again.
+        """
+        remote, store, traffic = self._remote, self._tools.store, self._partition.traffic
+        remote.delete_lag = Lag.of(segments)
+        try:
+            for first in range(0, len(segments), DELETED_TOGETHER):
+                batch = segments[first : first + DELETED_TOGETHER]
+                for segment in batch:
+                    remote.deleted(segment)
+                traffic.remote_delete_requests += len(batch)
+                await store.delete([f"{remote.folder}{segment.name}{LOG}" for segment in batch])
+                await store.delete([f"{remote.folder}{segment.name}{AUXILIARY}" for segment in batch])
+                remote.delete_lag = remote.delete_lag.without(batch)
+                self._tools.logger.info(
+                    "segments-deleted", partition=self._partition.key, count=len(batch), last=batch[-1].name
+                )
+            for first in range(0, len(leftovers), DELETED_TOGETHER):
+                some = leftovers[first : first + DELETED_TOGETHER]
+                for item in some:
+                    remote.removed(item)
+                await store.delete([item.name for item in some])
+                self._tools.logger.info(
+                    "leftovers-deleted", partition=self._partition.key, count=len(some), last=some[-1].name
+                )
+        except ObjectStoreError:
+            traffic.remote_delete_errors += 1
+            remote.listed_ms = None
+            raise
+
+
+def uncopied_bytes(log: PartitionLog) -> int:
+    """Returns the bytes of local segments that the store lacks, without records that may never be committed."""
+    size = 0
+    for segment in reversed(log.segments):
+        if segment.base_offset < log.copied_end_offset:
+            break
+        if segment.base_offset < log.high_watermark:
+            size += segment.size
+    return size

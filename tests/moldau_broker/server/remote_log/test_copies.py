@@ -1,0 +1,78 @@
+"""Goal: a leader copies closed segments, and local segments go only when the store has them.
+
+Method: whole brokers on virtual disks and in virtual time, with the store of the simulated world.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from support.cluster.broker_cluster import run_cluster
+from support.objects.tiered import TIERED, TOPIC, copied, created, fill, listing, log_of, objects, store_away
+
+if TYPE_CHECKING:
+    from support.cluster.broker_cluster import Cluster
+
+
+def test_closed_segments_are_copied_in_order() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(1)
+        await client.create_topic("t", **TOPIC)
+        await fill(cluster, client, "t", 5)
+        await cluster.until(lambda: copied(cluster, "t") == [0, 1, 2, 3])
+        found = listing(cluster, "t")
+        assert found.unfinished == []
+        for segment, local in zip(found.segments, log_of(cluster, 1, "t").segments, strict=False):
+            (name,) = [name for name in objects(cluster).names() if name.endswith(f"{segment.name}.log")]
+            assert objects(cluster).content(name) == local.file.read(0, local.size)
+        puts = [life.name.rpartition("_")[2] for life in objects(cluster).lives]
+        assert [name[-4:] for name in puts] == [".aux", ".log"] * 4
+        assert log_of(cluster, 1, "t").copied_end_offset == 4
+
+    run_cluster(scenario, **TIERED)
+
+
+def test_local_segments_go_on_leader_and_follower() -> None:
+    """The log start offset stays, and the follower learns from a listing what the store has."""
+
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(await created(cluster, "t", replicas=3, local_retention_bytes="2000"))
+        await fill(cluster, client, "t", 10)
+        logs = [log_of(cluster, broker_id, "t") for broker_id in cluster.broker_ids]
+        await cluster.until(lambda: all(log.local_log_start_offset >= 7 for log in logs))
+        assert copied(cluster, "t") == list(range(9))
+        assert [log.log_start_offset for log in logs] == [0, 0, 0]
+
+    run_cluster(scenario, brokers=3, **TIERED)
+
+
+def test_no_local_segment_goes_while_the_store_is_away() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(await created(cluster, "t", replicas=3, local_retention_bytes="2000"))
+        with store_away(cluster):
+            await fill(cluster, client, "t", 10)
+            await trio.sleep(60)
+            logs = [log_of(cluster, broker_id, "t") for broker_id in cluster.broker_ids]
+            assert all(len(log.segments) == 10 for log in logs)
+        await cluster.until(lambda: all(log.local_log_start_offset >= 7 for log in logs), timeout_ms=60_000)
+        assert copied(cluster, "t") == list(range(9))
+
+    run_cluster(scenario, brokers=3, **TIERED)
+
+
+def test_the_configured_rate_holds_back_the_next_copy() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(1)
+        await client.create_topic("t", **TOPIC)
+        await fill(cluster, client, "t", 7)
+        await trio.sleep(5)
+        early = len(copied(cluster, "t"))
+        await cluster.until(lambda: len(copied(cluster, "t")) == 6, timeout_ms=120_000)
+        lives = [life for life in objects(cluster).lives if life.name.endswith(".log")]
+        seconds = lives[-1].put_seconds - lives[0].put_seconds
+        assert early < 4
+        assert sum(life.size_bytes for life in lives[1:-1]) / seconds < 110
+
+    run_cluster(scenario, remote_log_manager_copy_max_bytes_per_second="100", **TIERED)

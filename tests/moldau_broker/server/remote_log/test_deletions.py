@@ -1,0 +1,126 @@
+"""Goal: the store keeps what the topic's configuration demands, and nothing else stays behind.
+
+Method: whole brokers on virtual disks and in virtual time, with the store of the simulated world, which is away for a
+while or answers late.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from moldau.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from moldau_quorum.metadata.image import RESOURCE_TOPIC
+from support.cluster.broker_cluster import run_cluster
+from support.objects.tiered import DELAY_MS, TIERED, copied, created, fill, listing, log_of, objects, store_away
+
+if TYPE_CHECKING:
+    from support.cluster.broker_cluster import Client, Cluster
+
+
+async def delete_topic(client: Client, topic: str) -> None:
+    answer = await client.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=5000))
+    assert answer.responses[0].error_code == ErrorCode.NONE
+
+
+async def configure(client: Client, topic: str, **configs: str) -> None:
+    changes = [
+        AlterableConfig(name=name.replace("_", "."), config_operation=0, value=value) for name, value in configs.items()
+    ]
+    resource = AlterConfigsResource(resource_type=RESOURCE_TOPIC, resource_name=topic, configs=changes)
+    answer = await client.request(IncrementalAlterConfigsRequest(resources=[resource]))
+    assert answer.responses[0].error_code == ErrorCode.NONE, answer
+
+
+@pytest.mark.parametrize("retention", [{"retention_bytes": "3000"}, {"retention_ms": "30000"}])
+def test_retention_moves_the_log_start_and_deletes(retention: dict[str, str]) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        leader = await created(cluster, "t", local_retention_bytes="700", replicas=2, **retention)
+        client = cluster.client(leader)
+        await fill(cluster, client, "t", 10)
+        await cluster.until(lambda: copied(cluster, "t"))
+        logs = [log_of(cluster, broker_id, "t") for broker_id in cluster.broker_ids]
+        await cluster.until(lambda: copied(cluster, "t")[:1] != [0], timeout_ms=60_000)
+        await trio.sleep(40)
+        left = copied(cluster, "t")
+        starts = {log.log_start_offset for log in logs}
+        assert starts == {9 if "retention_ms" in retention else 5}
+        assert left == list(range(min(starts), 9))
+        assert listing(cluster, "t").unfinished == []
+
+    run_cluster(scenario, brokers=2, **TIERED)
+
+
+def test_deleted_records_leave_the_store() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(await created(cluster, "t", local_retention_bytes="700"))
+        await fill(cluster, client, "t", 10)
+        await cluster.until(lambda: log_of(cluster, 1, "t").local_log_start_offset == 9)
+        wanted = DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=5)])
+        await client.request(DeleteRecordsRequest(topics=[wanted], timeout_ms=5000))
+        await cluster.until(lambda: copied(cluster, "t") == [5, 6, 7, 8])
+        assert log_of(cluster, 1, "t").log_start_offset == 5
+
+    run_cluster(scenario, **TIERED)
+
+
+def test_the_folder_goes_with_its_topic() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(await created(cluster, "t", replicas=2))
+        await fill(cluster, client, "t", 5)
+        await cluster.until(lambda: len(copied(cluster, "t")) == 4)
+        await delete_topic(client, "t")
+        await cluster.until(lambda: not objects(cluster).names(), timeout_ms=5_000)
+
+    run_cluster(scenario, brokers=2, **TIERED)
+
+
+def test_a_sweep_gets_what_a_deletion_has_left() -> None:
+    """The store is away while the topic is deleted; a second topic keeps its objects."""
+
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(await created(cluster, "t"))
+        await created(cluster, "kept")
+        await fill(cluster, client, "t", 5)
+        await fill(cluster, client, "kept", 3)
+        await cluster.until(lambda: len(copied(cluster, "t")) == 4 and len(copied(cluster, "kept")) == 2)
+        with store_away(cluster):
+            await delete_topic(client, "t")
+            await trio.sleep(120)
+            assert len(objects(cluster).names()) > 4
+        await cluster.until(lambda: len(objects(cluster).names()) == 4, timeout_ms=2 * DELAY_MS)
+        assert copied(cluster, "kept") == [0, 1]
+
+    run_cluster(scenario, **TIERED)
+
+
+def test_a_topic_that_is_not_tiered_any_more_leaves_the_store() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        leader = await created(cluster, "t", local_retention_bytes="700", replicas=2)
+        client = cluster.client(leader)
+        await fill(cluster, client, "t", 10)
+        logs = [log_of(cluster, broker_id, "t") for broker_id in cluster.broker_ids]
+        await cluster.until(lambda: all(log.local_log_start_offset == 9 for log in logs))
+        await configure(client, "t", remote_storage_enable="false", remote_log_delete_on_disable="true")
+        await cluster.until(lambda: not objects(cluster).names())
+        assert [log.log_start_offset for log in logs] == [9, 9]
+        await fill(cluster, client, "t", 3)
+        await trio.sleep(5)
+        assert not objects(cluster).names()
+        await configure(client, "t", remote_storage_enable="true")
+        await cluster.until(lambda: copied(cluster, "t") == [9, 10, 11], timeout_ms=600_000)
+
+    run_cluster(scenario, brokers=2, **TIERED)

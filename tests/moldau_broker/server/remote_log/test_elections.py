@@ -1,0 +1,64 @@
+"""Goal: a copy that a change of leadership or a crash interrupts leaves no hole, no duplicate and nothing unfinished.
+
+Method: whole brokers on virtual disks and in virtual time; the leader is killed or loses leadership during a copy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from support.cluster.broker_cluster import run_cluster
+from support.objects.tiered import DELAY_MS, TIERED, copied, created, fill, listing, objects
+
+if TYPE_CHECKING:
+    from support.cluster.broker_cluster import Cluster
+
+
+def slow(cluster: Cluster) -> None:
+    """Lets each request to the store take about a second."""
+    objects(cluster).profile.delay_min = 1.0
+
+
+@pytest.mark.parametrize("end", ["killed", "stopped"])
+def test_another_leader_goes_on(end: str) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        leader = await created(cluster, "t", replicas=3)
+        client = cluster.client(leader)
+        slow(cluster)
+        await fill(cluster, client, "t", 6)
+        await cluster.until(lambda: len(copied(cluster, "t")) >= 2 and listing(cluster, "t").unfinished)
+        client.close()
+        if end == "killed":
+            cluster.kill(leader)
+        else:
+            await cluster.stop(leader)
+        await cluster.leader("t", other_than=leader)
+        await cluster.until(lambda: copied(cluster, "t") == [0, 1, 2, 3, 4], timeout_ms=60_000)
+        await trio.sleep(3 * DELAY_MS / 1000)
+        found = listing(cluster, "t")
+        assert [segment.base_offset for segment in found.segments] == [0, 1, 2, 3, 4]
+        assert found.unfinished == []
+
+    run_cluster(scenario, brokers=3, **TIERED)
+
+
+def test_a_broker_killed_during_a_copy_copies_again() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(await created(cluster, "t"))
+        slow(cluster)
+        await fill(cluster, client, "t", 3)
+        await cluster.until(lambda: listing(cluster, "t").unfinished)
+        client.close()
+        cluster.kill(1)
+        cluster.start_broker(1)
+        await cluster.until(lambda: 1 in cluster.running)
+        await cluster.until(lambda: set(copied(cluster, "t")) == {0, 1}, timeout_ms=60_000)
+        await trio.sleep(3 * DELAY_MS / 1000)
+        found = listing(cluster, "t")
+        assert [segment.base_offset for segment in found.segments] == [0, 1]
+        assert found.unfinished == []
+
+    run_cluster(scenario, **TIERED)

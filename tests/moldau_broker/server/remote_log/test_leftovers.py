@@ -1,0 +1,152 @@
+"""Goal: only what no broker needs is deleted, also if clocks jump or the store is not the one that it was.
+
+Method: one broker in virtual time; objects of other writers are put into the store by hand.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from moldau_broker.remote_log.core.names import LOG
+from support.cluster.broker_cluster import run_cluster
+from support.metrics_samples import scrape
+from support.objects.tiered import (
+    DELAY_MS,
+    TIERED,
+    copied,
+    created,
+    fill,
+    listing,
+    log_of,
+    objects,
+    put_segment,
+    store_away,
+)
+
+if TYPE_CHECKING:
+    from support.cluster.broker_cluster import Cluster
+
+HOUR_MS = 3_600_000.0
+METRICS = "kafka_server_brokertopicmetrics_remote"
+
+
+@pytest.mark.parametrize("jump_ms", [0.0, 100 * HOUR_MS, -100 * HOUR_MS])
+def test_an_unfinished_object_goes_after_the_delay(jump_ms: float) -> None:
+    """A copy may be in progress for the whole delay, however this broker's wall clock is set meanwhile."""
+
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(await created(cluster, "t", retention_ms="-1"))
+        await fill(cluster, client, "t", 3)
+        await cluster.until(lambda: copied(cluster, "t") == [0, 1])
+        put_segment(cluster, "t", 1, 1, only=LOG)
+        begun = cluster.world.agenda.clock.now
+        cluster.world.node("b1").clock.jump_wall(jump_ms)
+        await cluster.until(lambda: not listing(cluster, "t").unfinished or jump_ms < 0, timeout_ms=3 * DELAY_MS)
+        if jump_ms >= 0:
+            assert cluster.world.agenda.clock.now - begun >= DELAY_MS / 1000
+        assert copied(cluster, "t") == [0, 1]
+
+    run_cluster(scenario, **TIERED)
+
+
+def test_a_second_copy_of_a_range_goes() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(await created(cluster, "t"))
+        await fill(cluster, client, "t", 4)
+        await cluster.until(lambda: copied(cluster, "t") == [0, 1, 2])
+        put_segment(cluster, "t", 1, 1)
+        put_segment(cluster, "t", 0, 2)
+        assert copied(cluster, "t") == [0, 0, 1, 1, 2]
+        await cluster.until(lambda: copied(cluster, "t") == [0], timeout_ms=2 * DELAY_MS)
+        assert listing(cluster, "t").segments[0].last_offset == 2
+
+    run_cluster(scenario, **TIERED)
+
+
+def test_a_store_without_any_segment_moves_no_log_start() -> None:
+    """It is more likely the wrong store than one that lost its data, and the right one may come back."""
+
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(await created(cluster, "t", local_retention_bytes="700"))
+        await fill(cluster, client, "t", 5)
+        await cluster.until(lambda: log_of(cluster, 1, "t").local_log_start_offset == 4)
+        store = objects(cluster)
+        kept = {name: store.content(name) for name in store.names()}
+        for name in kept:
+            store.delete("test", name)
+        cluster.kill(1)
+        cluster.start_broker(1)
+        await cluster.until(lambda: 1 in cluster.running)
+        await trio.sleep(5)
+        assert log_of(cluster, 1, "t").log_start_offset == 0
+        assert scrape(cluster.running[1])["moldau_remote_log_damaged_partitions"] == 1
+        for name, content in kept.items():
+            store.put("test", name, content)
+        await trio.sleep(2 * DELAY_MS / 1000)
+        assert copied(cluster, "t") == [0, 1, 2, 3]
+        assert scrape(cluster.running[1])["moldau_remote_log_damaged_partitions"] == 0
+
+    run_cluster(scenario, **TIERED)
+
+
+def test_a_new_leader_begins_behind_segments_that_are_gone() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(await created(cluster, "t", local_retention_bytes="700"))
+        await fill(cluster, client, "t", 5)
+        await cluster.until(lambda: log_of(cluster, 1, "t").local_log_start_offset == 4)
+        for name in [name for name in objects(cluster).names() if "/0000000000000000000" in name]:
+            if name.rpartition("/")[2][:20] in ("0" * 20, "1".rjust(20, "0")):
+                objects(cluster).delete("test", name)
+        cluster.kill(1)
+        cluster.start_broker(1)
+        await cluster.until(lambda: 1 in cluster.running)
+        await cluster.until(lambda: log_of(cluster, 1, "t").log_start_offset == 2)
+        assert copied(cluster, "t") == [2, 3]
+
+    run_cluster(scenario, **TIERED)
+
+
+def test_metrics_count_copies_deletions_and_what_waits() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        with store_away(cluster):
+            client = cluster.client(await created(cluster, "t", retention_bytes="3000"))
+            await trio.sleep(12)
+        await fill(cluster, client, "t", 3)
+        await cluster.until(lambda: copied(cluster, "t") == [0, 1])
+        await trio.sleep(1)
+        size = sum(segment.size_bytes for segment in listing(cluster, "t").segments)
+        for topic in ("t", ""):
+            found = remote_metrics(cluster, topic)
+            assert found["copybytes_total"] == found["logsizebytes"] == size
+            assert (found["copyrequests_total"], found["copyerrors_total"]) == (2, 0)
+            assert found["logmetadatacount"] == 2
+            assert found["copylagsegments"] == found["copylagbytes"] == found["deletelagsegments"] == 0
+        with store_away(cluster):
+            await fill(cluster, client, "t", 6)
+            await trio.sleep(12)
+            found = remote_metrics(cluster, "t")
+            assert found["copyerrors_total"] > 0
+            assert (found["copylagsegments"], found["copylagbytes"]) == (6, size * 3)
+        await cluster.until(lambda: copied(cluster, "t") == [4, 5, 6, 7], timeout_ms=60_000)
+        await trio.sleep(1)
+        found = remote_metrics(cluster, "t")
+        assert found["deleterequests_total"] >= 4
+        assert (found["deleterequests_total"] > 4) == (found["deleteerrors_total"] > 0)  # those that failed are repeated
+        assert (found["logmetadatacount"], found["deletelagsegments"]) == (4, 0)
+        assert scrape(cluster.running[1])["moldau_remote_log_listing_errors_total"] > 0
+
+    run_cluster(scenario, **TIERED)
+
+
+def remote_metrics(cluster: Cluster, topic: str) -> dict[str, float]:
+    """Returns the metrics of a topic, or in total, without the common part of their names."""
+    found = scrape(cluster.running[1])
+    suffix = f'{{topic="{topic}"}}'
+    return {
+        name.removeprefix(METRICS).removesuffix(suffix): value
+        for name, value in found.items()
+        if name.startswith(METRICS) and name.endswith(suffix)
+    }
