@@ -20,6 +20,7 @@ INTERNAL_MODULES = (
     "offset_commit",
     "transaction_log",
 )
+LETTERS = string.ascii_letters + "._-äß漢"
 BITS = {"int8": 8, "int16": 16, "uint16": 16, "int32": 32, "uint32": 32, "int64": 64}
 
 
@@ -90,8 +91,7 @@ class Sampler:
             return UUID(int=self.random.getrandbits(128))
         if spec.kind == "string":
             length = self.random.choice((0, 1, 5, 20, 127, 128, 300))
-            alphabet = string.ascii_letters + "._-äß漢"
-            return "".join(self.random.choice(alphabet) for _ in range(length))
+            return "".join(self.random.choices(LETTERS, k=length))
         if spec.kind == "bytes":
             return self.random.randbytes(self.random.choice((0, 1, 126, 127, 128, 1000)))
         return self.integer(key, spec.kind)
