@@ -9,10 +9,10 @@ from __future__ import annotations
 import pytest
 
 from support.histories.explorer import explore
-from support.histories.streams_group import SCENES
+from support.histories.streams_group import SCENES, joining_pair
 
 
-@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("scene", [SCENES[0], joining_pair])  # the others, and longer histories, are below
 def test_short_histories_run_each_task_once(scene):
     assert explore(scene, 3, copies=False, settle_depth=0).states > 50
 
