@@ -23,6 +23,7 @@ from moldau.runtime.ports.environment import OpenMode
 from moldau_quorum.metadata.image import RESOURCE_BROKER
 from support.certificates import authority
 from support.cluster.broker_cluster import run_cluster
+from support.proof import proof_beyond
 
 NAMES = ("b1", "b2", "b3", "c101", "c102", "c103")
 RECORDS = 60
@@ -98,7 +99,7 @@ def run_elsewhere(keys, seed, hash_seed):
     )
 
 
-@pytest.mark.parametrize("engine", ["raft", "pysyncobj"])
+@pytest.mark.parametrize("engine", proof_beyond(1, ["raft", "pysyncobj"]))
 def test_a_cluster_whose_links_all_speak_tls(engine):
     found, _ = story(authority().keys(*NAMES), 5, engine)
     assert found == [f"{number:03d}" for number in range(RECORDS)]

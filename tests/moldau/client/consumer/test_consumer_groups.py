@@ -391,7 +391,7 @@ def rebalance(cluster, leader):
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-@pytest.mark.parametrize("leaders", [(0, 0), (0, 1), (1, 0), (1, 1)])
+@pytest.mark.parametrize("leaders", proof_beyond(2, [[0, 1], [1, 1], [0, 0], [1, 0]]))
 def test_a_group_rests_after_any_change_of_leaders(leaders, strategy):
     """A topic grows after the last change of the leader. One rebalance, or two, give the partition to a member."""
 

@@ -14,6 +14,7 @@ from moldau_broker.log.directories.directory import CLEANER_CHECKPOINT, read_off
 from moldau_broker.log.values import TopicPartition, run_work
 from support.log.cleaner_lab import DAY, Lab
 from support.log.model import PARTITION, make_batch
+from support.proof import proof_beyond
 
 
 def cut(lab: Lab) -> None:
@@ -54,7 +55,7 @@ def clean_twice(lab: Lab) -> None:
     lab.clean()
 
 
-@pytest.mark.parametrize("change", [cut, restart_later])
+@pytest.mark.parametrize("change", proof_beyond(1, [cut, restart_later]))
 @pytest.mark.parametrize("runs", ["the same run", "after a stop", "after a power loss", "cut, then a power loss"])
 def test_no_deleted_key_comes_back_behind_a_cut(change, runs: str) -> None:
     lab = cleaned()

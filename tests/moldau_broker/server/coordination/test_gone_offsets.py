@@ -17,6 +17,7 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_broker.coordinator.runtime.partitioning import partition_for
 from moldau_broker.server.coordination.internal_log import InternalTopicLog
 from support.cluster.broker_cluster import batch, run_cluster
+from support.proof import proof_beyond
 
 OFFSETS_TOPIC = "__consumer_offsets"
 PLAIN, TRANSACTIONAL = "plain", "transactional"
@@ -140,7 +141,7 @@ def transactional(cluster) -> Producer:
     return client(cluster, Producer, transactional_id="x")
 
 
-@pytest.mark.parametrize("happens", [None, coordinator_fails_over, everybody_restarts])
+@pytest.mark.parametrize("happens", proof_beyond(2, [None, coordinator_fails_over, everybody_restarts]))
 def test_groups_of_a_recreated_topic_start_over_at_once(happens) -> None:
     async def scenario(cluster) -> None:
         async with transactional(cluster) as producer:

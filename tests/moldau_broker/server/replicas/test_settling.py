@@ -384,7 +384,7 @@ async def survivors_of_a_power_loss(cluster: Cluster, topics: dict[str, int], ac
     return found
 
 
-@pytest.mark.parametrize("acks", [1, -1])
+@pytest.mark.parametrize("acks", proof_beyond(1, [-1, 1]))
 @pytest.mark.parametrize("seed", proof_beyond(1, [1, 2, 3]))
 def test_a_power_loss_of_all_loses_less_than_flush_messages(seed: int, acks: int) -> None:
     """A power loss of all brokers loses fewer records than ``flush.messages`` (L11).
