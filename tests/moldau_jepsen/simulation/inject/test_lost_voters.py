@@ -18,9 +18,12 @@ from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
 from support.proof import proof_beyond
 
 
-@pytest.mark.parametrize(("seed", "seconds"), proof_beyond(1, [(1, 4.0), (1, 20.0), (3, 20.0)]))
-def test_a_quorum_bears_the_loss_of_logs(seed, seconds):
-    result = run_seed(seed, replace(LOST_VOTERS.of_seed(seed), fault_seconds=seconds))
+@pytest.mark.parametrize(
+    ("seed", "seconds", "changes"), proof_beyond(1, [(1, 4.0, 5.0), (1, 20.0, 25.0), (3, 20.0, 25.0)])
+)
+def test_a_quorum_bears_the_loss_of_logs(seed, seconds, changes):
+    options = replace(LOST_VOTERS.of_seed(seed), fault_seconds=seconds, config_changes_per_second=changes)
+    result = run_seed(seed, options)
     assert not result.violations
     assert result.faults_by_kind["lost-log"] >= 2, "they took effect"
 

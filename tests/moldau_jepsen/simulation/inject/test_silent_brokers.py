@@ -13,15 +13,22 @@ from moldau_jepsen.simulation.campaign.profiles import OUTAGES
 from moldau_jepsen.simulation.campaign.seed import run_seed
 from moldau_jepsen.simulation.mutants.mutants import planted
 from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
+from support.kit.small_run import SMALL_RUN
 from support.proof import proof_beyond
 
-ALONE = replace(OUTAGES.options, only=frozenset({"session-timeout-enforced"}))
+ALONE = replace(
+    OUTAGES.options,
+    only=frozenset({"session-timeout-enforced"}),
+    fault_seconds=12.5,
+    config_changes_per_second=1.0,
+    workload=SMALL_RUN.workload,
+)
 HOW = {FaultKind.POWER: "is down", FaultKind.PAUSE: "is paused", FaultKind.BLIND: "is cut off"}
 
 
 @pytest.mark.parametrize("kind", proof_beyond(1, HOW), ids=lambda kind: kind.value)
 def test_a_broker_without_heartbeats_is_fenced(kind):
-    fault = PlannedFault(kind=kind, begin=1.0, end=15.0, number=0)
+    fault = PlannedFault(kind=kind, begin=1.0, end=12.0, number=0)
     options = replace(ALONE, faults=(fault,))
     result = run_seed(1, options)
     assert result.passed, result.violations
