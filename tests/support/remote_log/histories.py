@@ -34,7 +34,7 @@ CUTS: tuple[Cuts, ...] = (((0, 1, 2, 4), (0, 1, 3, 4)), ((0, 2, 4), (0, 1, 3, 4)
 
 
 class Known(NamedTuple):
-    """What a broker knows of the store."""
+    """The last listing of a broker, with its changes since then."""
 
     segments: frozenset[RemoteSegment]
     unfinished: frozenset[StoredObject]

@@ -1,4 +1,4 @@
-"""What a broker keeps in memory of remote segments: chunks of ``.log`` objects and decoded ``.aux`` objects.
+"""The parts of remote segments that a broker keeps in memory: chunks of ``.log`` objects and decoded ``.aux`` objects.
 
 Two caches of one kind, each with a bound in bytes; the entry that was used longest ago leaves first. A chunk is
 ``chunk_bytes`` of a ``.log`` at a multiple of ``chunk_bytes``, the last one of a segment is shorter. Remote segments

@@ -1,4 +1,4 @@
-"""What the leader of a partition does next with its remote log, as values.
+"""The next actions of a partition's leader on its remote log, as values.
 
 The order of a round: list if it is time (``must_list``), move the log start offset behind segments that are gone
 (``start_behind_lost``), copy (``to_copy``), note ``copied_end``, move the log start offset by retention
@@ -44,7 +44,7 @@ class Retention(NamedTuple):
 
 
 class Deletions(NamedTuple):
-    """What may be deleted now, in this order; of a segment first ``.log``, then ``.aux``."""
+    """Objects that may be deleted now, in this order; of a segment first ``.log``, then ``.aux``."""
 
     segments: list[RemoteSegment]
     objects: list[StoredObject]

@@ -1,4 +1,4 @@
-"""What one broker knows of one partition's remote segments.
+"""The remote segments of one partition, as one broker knows them.
 
 A listing of the partition's folder gives all segments; those whose last leader epoch is the log's own at their last
 offset hold the log's records, by Raft's log matching. Others are foreign: an unclean election dropped their records, or
@@ -40,8 +40,8 @@ class RemoteLog:
     def __init__(self, listing: Listing, epoch_for_offset: Callable[[int], int], listed_ms: int) -> None:
         """``epoch_for_offset`` is that of the log's epoch cache: -1 below the first offset that the log knows.
 
-        ``listed_ms`` is the time of the first request of the listing. Neither a copy nor a deletion of this broker may
-        lie between the begin and the end of the listing.
+        ``listed_ms`` is the time of the first request of the listing. The caller repeats its
+        copies and deletions that lie between the begin and the end of the listing.
         """
         self.listed_ms = listed_ms
         """When the listing began, by the wall clock."""

@@ -1,4 +1,4 @@
-"""What a leader copies and deletes, case by case; ``test_two_leaders`` checks the decisions together."""
+"""Copies and deletions of a leader, case by case; ``test_two_leaders`` checks the decisions together."""
 
 from uuid import UUID
 
@@ -60,7 +60,7 @@ def test_only_ranges_that_the_store_lacks_are_copied() -> None:
     assert to_copy(known(segment(11, 20)), closed, 11) == []
 
 
-def test_an_id_is_used_again_only_while_no_broker_may_delete_its_objects() -> None:
+def test_an_id_is_used_again_only_for_half_of_the_delay() -> None:
     assert may_reuse_id(5000, 5499, DELAY_MS)
     assert not may_reuse_id(5000, 5500, DELAY_MS)
 
@@ -137,7 +137,7 @@ class TestRetention:
 
 
 class TestDeletions:
-    """What is deleted, and what another broker may still need."""
+    """Each reason to delete, and what another broker may still need."""
 
     def test_below_the_log_start_offset(self) -> None:
         segments = [segment(0, 10), segment(10, 20), segment(20, 30)]
@@ -164,7 +164,7 @@ class TestDeletions:
         assert deleted(known(newer), Retention(50, NO_LIMIT), log_start=10, now=1 << 60) == ([], [])
         assert deleted(known(newer), log_start=10, epoch=2).segments == [newer]
 
-    def test_unfinished_objects_go_by_their_age_when_they_were_listed(self) -> None:
+    def test_unfinished_objects_go_by_their_age_when_listed(self) -> None:
         leftover = StoredObject("x.aux", 5, 100)
         assert deleted(known(unfinished=(leftover,), listed_ms=1099), now=1 << 60) == ([], [])
         assert deleted(known(unfinished=(leftover,), listed_ms=1100), now=1100).objects == [leftover]

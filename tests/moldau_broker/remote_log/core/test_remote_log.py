@@ -1,5 +1,7 @@
-"""What a broker knows of a partition's remote segments. Method: single cases, and all small sets of segments against
-sets of offsets."""
+"""The remote segments of a partition, as a broker knows them.
+
+Method: single cases, and all small sets of segments against sets of offsets.
+"""
 
 import itertools
 import random

@@ -40,7 +40,7 @@ def test_all_short_histories() -> None:
     [
         SMALL._replace(crashes=1, cuts=CUTS[1]),
         SMALL._replace(elections=2, cuts=CUTS[1]),
-        SMALL._replace(copies=3),
+        SMALL._replace(copies=3, units=0),
     ],
     ids=["crash", "two-elections", "three-copies"],
 )
@@ -87,3 +87,10 @@ def test_brokers_that_keep_different_copies_are_found(monkeypatch: pytest.Monkey
     monkeypatch.setattr(plans, "to_delete", other_copy_kept)
     with pytest.raises(AssertionError, match="has lost offset"):
         explore(SMALL)
+
+
+@pytest.mark.proof
+def test_a_superseded_leader_that_moves_its_start_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "is_superseded", lambda *_: False)
+    with pytest.raises(AssertionError, match="2 was lost, retention went to 1"):
+        explore(SMALL._replace(copies=3, units=0))
