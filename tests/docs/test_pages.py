@@ -41,7 +41,7 @@ DATED = {"CHANGELOG.md", "findings.md", "run-log.md"}
 LANGUAGES = {"sh", "python", "properties", "toml"}
 INSTALLED = Path(sys.executable).parent
 """Where the environment keeps its commands."""
-SHOWN = {"dockerfile"}
+SHOWN = {"dockerfile", "json"}
 """Files that a page shows and no test runs; the line before each says why."""
 PYTHON_PAGES = {
     "README.md",  # here

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import urllib.request
+import uuid
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import pytest
 import trio
 
 from moldau.runtime.config.schemas import parse_server_config
 from moldau.runtime.ports.real import real_environment
 from moldau_broker.remote_log.storage.opening import open_object_store
 from moldau_jepsen.world.world import World, run_world
+from support.objects.s3_server import ACCESS_KEY, s3_server
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -78,7 +82,51 @@ def in_the_simulation(folder: Path, test: Test) -> None:
     in_a_world(main)
 
 
-STORES = {"disk": on_a_real_disk, "virtual disk": on_a_virtual_disk, "simulation": in_the_simulation}
+def keys_of(url: str, key: str = ACCESS_KEY, **more: str) -> dict[str, str]:
+    """Returns the keys of an S3-compatible service at an address."""
+    keys = {"endpoint.url": url, "access.key.id": key, "secret.access.key": "secret", "path.style.access": "true"}
+    return {f"remote.log.storage.s3.{name}": value for name, value in {**keys, **more}.items()}
+
+
+def on_s3(folder: Path, test: Test) -> None:
+    with s3_server() as state:
+        trio.run(partial(with_store, real_environment(1), "s3://bucket", test, **keys_of(state.url)))
+
+
+def on_s3_with_a_prefix(folder: Path, test: Test) -> None:
+    """Other objects stand before and behind the prefix."""
+    with s3_server() as state:
+        for name in ("a", "some/prefi/x", "some/prefix", "some/prefix-y", "z/z"):
+            state.objects[name] = (b"other", 0.0)
+        trio.run(partial(with_store, real_environment(1), "s3://bucket/some/prefix/", test, **keys_of(state.url)))
+        assert len([name for name in state.objects if not name.startswith("some/prefix/")]) == 5
+
+
+def on_moto(folder: Path, test: Test) -> None:
+    """Moto is a server by other authors, and so tests that the small server is right."""
+    server = pytest.importorskip(
+        "moto.server", reason="needs a server of other authors: pip install 'moto[s3]' flask flask-cors"
+    )
+    thread = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    thread.start()
+    try:
+        host, port = thread.get_host_and_port()
+        url = f"http://{host}:{port}"
+        bucket = f"bucket-{uuid.uuid4()}"  # all servers of a process share their buckets
+        urllib.request.urlopen(urllib.request.Request(f"{url}/{bucket}", method="PUT"), timeout=30).close()
+        trio.run(partial(with_store, real_environment(1), f"s3://{bucket}", test, **keys_of(url)))
+    finally:
+        thread.stop()
+
+
+STORES = {
+    "disk": on_a_real_disk,
+    "virtual disk": on_a_virtual_disk,
+    "S3": on_s3,
+    "S3 with a prefix": on_s3_with_a_prefix,
+    "moto": on_moto,
+    "simulation": in_the_simulation,
+}
 
 
 def runner(name: str, folder: Path) -> Callable[[Test], None]:

@@ -26,6 +26,8 @@ import trio
 from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.ports.object_names import check_folder, check_name, check_prefix, check_range, is_name
 from moldau.runtime.ports.objects import LISTED_MAX, ObjectNotFoundError, ObjectStoreError, StoredObject
+from moldau_broker.remote_log.storage.calls import BoundedCalls
+from moldau_broker.remote_log.storage.contents import read_piece
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -46,27 +48,8 @@ TEMPORARY_MS = 3_600_000
 """Age from which a temporary file belongs to no put: a put that makes progress writes to it all the time."""
 DELETED_AT_ONCE = 100
 MAKE_TRIES = 5
-LOOK_SECONDS = 0.05
-"""Time after which a call that waits for a thread looks whether one has ended."""
 
 _MARK = "~"
-
-
-class _Call:
-    """Work in a thread, which sets both marks: whether it has begun, and whether it has ended."""
-
-    __slots__ = ("has_begun", "is_over")
-
-    def __init__(self) -> None:
-        self.has_begun = False
-        self.is_over = False
-
-    def run(self, work: Callable[[], T]) -> T:
-        self.has_begun = True
-        try:
-            return work()
-        finally:
-            self.is_over = True
 
 
 class DirectoryStore:
@@ -79,7 +62,7 @@ class DirectoryStore:
         self._random = environment.random
         self._root = posixpath.normpath(root)
         self._piece_bytes = piece_bytes
-        self._calls: list[_Call] = []
+        self._calls = BoundedCalls(self._root, partial(self._disk.offload, abandons=True), CALLS_MAX)
 
     # --- the port
 
@@ -92,10 +75,7 @@ class DirectoryStore:
             position = 0
             while True:
                 count = min(self._piece_bytes, size - position)
-                # Never abandoned: when this call has ended, no thread reads the content any more.
-                piece = await self._disk.offload(partial(content.read, position, count))
-                if len(piece) != count:
-                    raise OSError(errno.EIO, f"the content of {name} ended after {position + len(piece)} bytes")
+                piece = await read_piece(self._disk, name, content, position, count)
                 await self._call(partial(self._write, temporary, position, piece))
                 position += count
                 if position == size:
@@ -130,27 +110,10 @@ class DirectoryStore:
     # --- calls with limits
 
     async def _call(self, work: Callable[[], T]) -> T:
-        call = _Call()
         try:
-            with trio.fail_after(CALL_SECONDS):
-                await self._wait_for_a_thread()
-                self._calls.append(call)
-                try:
-                    return await self._disk.offload(partial(call.run, work), abandons=True)
-                finally:
-                    if not call.has_begun:  # A thread that still works stays counted.
-                        self._calls.remove(call)
-        except trio.TooSlowError:
-            raise ObjectStoreError(f"{self._root} did not answer within {CALL_SECONDS:.0f} s") from None
+            return await self._calls.run(work, CALL_SECONDS)
         except OSError as error:
             raise ObjectStoreError(f"{self._root}: {error}") from error
-
-    async def _wait_for_a_thread(self) -> None:
-        while True:
-            self._calls = [call for call in self._calls if not call.is_over]
-            if len(self._calls) < CALLS_MAX:
-                return
-            await trio.sleep(LOOK_SECONDS)
 
     async def _drop(self, temporary: str) -> None:
         """Removes the file of a put that failed. Where that is not possible, a listing will do it."""

@@ -1,0 +1,258 @@
+"""Goal: an S3 service that fails or loses answers leaves no half object, no upload and no caller that waits.
+
+Method: a small server with faults; the limits of time are short.
+"""
+
+import ssl
+import sys
+
+import pytest
+import trio
+import trustme
+
+from moldau.runtime.config import ConfigError
+from moldau.runtime.ports.objects import ObjectNotFoundError, ObjectStoreError
+from moldau.runtime.ports.real import real_environment
+from moldau_broker.remote_log.storage import s3
+from support.objects.s3_server import LOST, NONE, REFUSED, RESET, SILENT, s3_server
+from support.objects.stores import Bytes, keys_of, opened
+
+LARGE = bytes(range(256)) * (20 * 1024 * 4)  # 20 MiB: three parts
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setattr(s3, "REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(s3, "RETRIES_MAX", 1)
+    monkeypatch.setattr(s3, "RETRY_SECONDS", 1)
+    with s3_server() as state:
+        yield state
+
+
+def run(server, test, url="s3://bucket", **keys):
+    async def main():
+        await test(opened(real_environment(1), url, **{**keys_of(server.url), **keys}))
+
+    trio.run(main)
+
+
+async def ends_soon(condition):
+    with trio.fail_after(20):
+        while not condition():  # noqa: ASYNC110 - a thread of the server changes it
+            await trio.sleep(0.01)
+
+
+def faulty(kind, fate):
+    return lambda asked: fate if asked == kind else NONE
+
+
+def test_a_large_content_is_read_part_by_part(server):
+    class Counting(Bytes):
+        reads = ()
+
+        def read(self, position, count):
+            self.reads += ((position, count),)
+            return super().read(position, count)
+
+    async def test(store):
+        content = Counting(LARGE)
+        await store.put("c/a", content)
+        assert [count for _, count in content.reads] == [s3.PART_BYTES, s3.PART_BYTES, len(LARGE) - 2 * s3.PART_BYTES]
+        assert server.objects["c/a"][0] == LARGE
+        assert server.uploads == {}
+
+    run(server, test)
+
+
+@pytest.mark.parametrize("fate", [REFUSED, SILENT, RESET])
+@pytest.mark.parametrize("kind", ["begin", "part", "complete"])
+def test_a_failed_upload_makes_no_object_and_is_aborted(server, kind, fate):
+    async def test(store):
+        server.faults = faulty(kind, fate)
+        with pytest.raises(ObjectStoreError):
+            await store.put("c/a", Bytes(LARGE))
+        assert server.objects == {}
+        assert server.uploads == {}
+        server.faults = faulty("", NONE)
+        await store.put("c/a", Bytes(LARGE))
+        assert await store.read("c/a", len(LARGE) - 3, 9) == LARGE[-3:]
+
+    run(server, test)
+
+
+def test_an_object_whose_answer_was_lost_exists(server):
+    async def test(store):
+        for kind, content in (("put", b"small"), ("complete", LARGE)):
+            server.faults = faulty(kind, LOST)
+            with pytest.raises(ObjectStoreError):
+                await store.put(f"c/{kind}", Bytes(content))
+            server.faults = faulty("", NONE)
+            assert await store.read(f"c/{kind}", 0, len(content)) == content
+            await store.put(f"c/{kind}", Bytes(content))
+
+    run(server, test)
+
+
+@pytest.mark.parametrize("fate", [REFUSED, SILENT, RESET, LOST])
+def test_a_request_without_answer_is_an_error_in_time(server, fate):
+    async def test(store):
+        await store.put("c/a", Bytes(b"x"))
+        calls = {
+            "read": lambda: store.read("c/a", 0, 1),
+            "list": lambda: store.list("c/"),
+            "delete many": lambda: store.delete(["c/b"]),
+        }
+        for kind, call in calls.items():
+            server.faults = faulty(kind, fate)
+            with trio.fail_after(10), pytest.raises(ObjectStoreError) as caught:
+                await call()
+            assert not isinstance(caught.value, ObjectNotFoundError)
+            assert "Debug source" not in str(caught.value)
+
+    run(server, test)
+
+
+def test_a_passing_error_is_tried_again(server):
+    async def test(store):
+        first = iter([REFUSED])
+        server.faults = lambda kind: next(first, NONE)
+        await store.put("c/a", Bytes(b"x"))
+        assert server.requests == ["put", "put"]
+
+    run(server, test)
+
+
+def test_a_cancelled_put_returns_at_once_and_is_aborted(server, monkeypatch):
+    monkeypatch.setattr(s3, "REQUEST_SECONDS", 5)
+
+    async def test(store):
+        server.faults = faulty("part", SILENT)
+        content = Bytes(LARGE)
+        with trio.move_on_after(0.5) as scope:
+            await store.put("c/a", content)
+        assert scope.cancelled_caught
+        server.faults = faulty("", NONE)
+        server.released.set()
+        await ends_soon(lambda: "abort" in server.requests)
+        assert server.objects == {}
+        assert server.uploads == {}
+
+    run(server, test)
+
+
+def test_a_content_that_fails_in_its_middle_aborts_the_upload(server):
+    class Failing(Bytes):
+        def read(self, position, count):
+            if position:
+                raise OSError(5, "the disk failed")
+            return super().read(position, count)
+
+    async def test(store):
+        with pytest.raises(OSError, match="the disk failed"):
+            await store.put("c/a", Failing(LARGE))
+        assert server.requests[-1] == "abort"
+        assert server.objects == {}
+        assert server.uploads == {}
+
+    run(server, test)
+
+
+def test_a_silent_service_has_a_bounded_number_of_threads(server, monkeypatch):
+    monkeypatch.setattr(s3, "CALLS_MAX", 2)
+    monkeypatch.setattr(s3, "CALL_SECONDS", 0.2)
+    monkeypatch.setattr(s3, "REQUEST_SECONDS", 5)
+
+    async def test(store):
+        server.faults = faulty("read", SILENT)
+        for _ in range(4):
+            with pytest.raises(ObjectStoreError, match="did not answer"):
+                await store._call(lambda: store._read("c/a", 0, 1), 0.2)
+        assert server.requests.count("read") == 2
+        server.faults = faulty("", NONE)
+        server.released.set()
+        with trio.fail_after(20):
+            assert await store._call(lambda: 1, 15) == 1
+
+    run(server, test)
+
+
+def test_a_missing_bucket_has_not_lost_its_objects(server):
+    async def test(store):
+        server.bucket = "other"
+        for call in (lambda: store.read("c/a", 0, 1), lambda: store.read("c/a", 0, 0), lambda: store.list("c/")):
+            with pytest.raises(ObjectStoreError) as caught:
+                await call()
+            assert not isinstance(caught.value, ObjectNotFoundError)
+
+    run(server, test)
+
+
+def test_a_refused_key_is_an_error_that_shows_no_secret(server):
+    async def test(store):
+        with pytest.raises(ObjectStoreError) as caught:
+            await store.list("c/")
+        assert "InvalidAccessKeyId" in str(caught.value)
+        assert "secret" not in str(caught.value)
+
+    run(server, test, **keys_of(server.url, "unknown"))
+
+
+def test_names_that_no_broker_writes_are_left_out(server):
+    async def test(store):
+        server.objects.update({"c/a": (b"", 0.0), "c/b~": (b"", 0.0), "c/b c": (b"", 0.0), "d e/f": (b"", 0.0)})
+        assert [item.name for item in await store.list("")] == ["c/a"]
+        assert list(await store.list_folders("")) == ["c"]
+
+    run(server, test)
+
+
+def test_short_pages_of_a_service_are_followed(server):
+    async def test(store):
+        server.page = 3
+        for number in range(10):
+            server.objects[f"c/{number}"] = (b"", 0.0)
+        found: list[str] = []
+        while page := await store.list("c/", after=found[-1] if found else ""):
+            found += [item.name for item in page]
+        assert found == [f"c/{number}" for number in range(10)]
+
+    run(server, test)
+
+
+def test_keys_of_a_file_take_no_token_of_the_environment(server, monkeypatch):
+    """A session token belongs to the key of the same source; another key with it is refused."""
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of-another-key")
+
+    async def test(store):
+        await store.put("c/a", Bytes(b"x"))
+        assert "of-another-key" not in server.tokens
+
+    run(server, test)
+
+
+def test_a_private_authority_is_trusted_if_it_is_named(tmp_path):
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    trusted = {"remote.log.storage.s3.truststore.location": str(tmp_path / "ca.pem")}
+
+    async def works(store):
+        await store.put("c/a", Bytes(b"x"))
+        assert await store.read("c/a", 0, 1) == b"x"
+
+    async def fails(store):
+        with pytest.raises(ObjectStoreError):
+            await store.put("c/a", Bytes(b"x"))
+
+    with s3_server(context) as server:
+        server.scheme = "https"
+        run(server, works, **trusted)
+        run(server, fails)
+
+
+def test_a_missing_library_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    with pytest.raises(ConfigError, match=r"pip install 'moldau\[s3\]'"):
+        opened(real_environment(1), "s3://bucket")
