@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import posixpath
+import re
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -50,6 +51,7 @@ DELETED_AT_ONCE = 100
 MAKE_TRIES = 5
 
 _MARK = "~"
+_TEMPORARY = re.compile(rf"[A-Za-z0-9_.-]+{_MARK}[0-9a-f]{{16}}")
 
 
 class DirectoryStore:
@@ -214,7 +216,7 @@ class DirectoryStore:
         entries: list[tuple[str, bool]] = []
         for entry in found:
             name = posixpath.join(folder, entry)
-            if _MARK in entry:
+            if _TEMPORARY.fullmatch(entry):
                 self._clean(self._path(name))
             elif is_name(name):
                 is_folder = self._disk.is_directory(self._path(name))
@@ -241,8 +243,9 @@ class DirectoryStore:
         self._check_root()
         changed: dict[str, None] = {}
         for path in paths:
-            with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
-                self._disk.remove(path)
+            with suppress(FileNotFoundError, NotADirectoryError):
+                if not self._disk.is_directory(path):
+                    self._disk.remove(path)
             changed.update(dict.fromkeys(self._ancestors(path)))
         # Also folders in which nothing was removed now: another broker may have ended before its removal was durable.
         for folder in sorted(changed, key=len, reverse=True):

@@ -3,6 +3,7 @@
 Method: the store on virtual disks, with kills and losses of power after each of its writes, and disks that hang.
 """
 
+import os
 from dataclasses import replace
 from functools import partial
 
@@ -234,10 +235,12 @@ def test_files_of_others_in_the_directory_are_left_alone(tmp_path):
     async def main():
         store = DirectoryStore(real_environment(1), str(tmp_path))
         (tmp_path / "c").mkdir()
-        (tmp_path / "c" / "notes of mine.txt").write_text("x")
+        for name in ("notes of mine.txt", "notes~"):
+            (tmp_path / "c" / name).write_text("x")
+            os.utime(tmp_path / "c" / name, (0, 0))
         await store.put("c/a", Bytes(b"x"))
         assert [item.name for item in await store.list("")] == ["c/a"]
         await store.delete(["c/a"])
-        assert (tmp_path / "c" / "notes of mine.txt").exists()
+        assert sorted(path.name for path in (tmp_path / "c").iterdir()) == ["notes of mine.txt", "notes~"]
 
     trio.run(main)
