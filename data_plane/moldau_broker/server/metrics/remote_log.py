@@ -43,13 +43,13 @@ def register_remote_log(registry: Registry, broker: Broker, topics_max: int) -> 
 
     def update() -> None:
         traffic, states = broker.context.replicas.traffic, remote_log.statistics()
-        total = NO_STATISTICS
+        all_traffic, total = traffic.total(), NO_STATISTICS
         for state in states.values():
             total = total.plus(state)
         topics = sorted(states)[:topics_max]
         for field, counter in counters.items():
             counter.clear()
-            counter.labels("").value = getattr(traffic.total(), field)
+            counter.labels("").value = getattr(all_traffic, field)
             for topic in topics:
                 if topic in traffic.topics:
                     counter.labels(topic).value = getattr(traffic.topics[topic], field)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from moldau.runtime.ports.objects import StoredObject
     from moldau_broker.log.partition.partition_log import PartitionLog
     from moldau_broker.log.remote.segments_to_copy import SegmentToCopy
+    from moldau_broker.remote_log.core.remote_log import RemoteLog
     from moldau_broker.server.remote_log.remote_partition import RemotePartition
     from moldau_broker.server.remote_log.role_tasks import RoleTools
 
@@ -53,6 +54,8 @@ class LeaderTasks(RoleTasks):
         super().__init__(tools, remote)
         self._attempt: Attempt | None = None
         """The copy in progress, or the last one if it failed."""
+        self._looked_at_ms: float | None = None
+        """The listing after which lost segments were looked for."""
 
     async def _work(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -76,7 +79,7 @@ class LeaderTasks(RoleTasks):
         try:
             for found in closed:
                 async with self._tools.copier.slot():
-                    if log is not self._log or log.config.remote_log_copy_disable:
+                    if log is not self._log or remote.log is None or log.config.remote_log_copy_disable:
                         return
                     if self._lacks(found):  # still: it may have expired while the copy waited
                         await self._copy(found)
@@ -103,16 +106,16 @@ class LeaderTasks(RoleTasks):
         if found.last_epoch < 0:
             raise LogError(ErrorCode.CORRUPT_MESSAGE, f"the leader epoch of offset {found.last_offset} is not known")
         remote, clock, traffic = self._remote, self._clock, self._partition.traffic
-        auxiliary, digest = await self._tools.copier.encode(found.parts)
-        attempt = self._attempt = self._attempt_of(found, digest)
         traffic.remote_copy_requests += 1
         begun_ms = clock.monotonic_ms()
         try:
+            auxiliary, digest = await self._tools.copier.encode(found.parts)
+            attempt = self._attempt = self._attempt_of(found, digest)
             await self._tools.copier.put(remote.folder, attempt.segment, auxiliary, found.content)
             took_ms = clock.monotonic_ms() - begun_ms
             if took_ms * CONFIRM_PART > self._tools.settings.unfinished_delete_delay_ms:
                 await self._confirm(attempt.segment)
-        except (ObjectStoreError, OSError):
+        except (ObjectStoreError, OSError, LogError):
             traffic.remote_copy_errors += 1
             raise
         self._attempt = None
@@ -169,11 +172,12 @@ class LeaderTasks(RoleTasks):
         listed_ms = None if remote.listed_ms is None else round(remote.listed_ms)
         if must_list(listed_ms, round(self._clock.monotonic_ms()), delay_ms):
             await self._tools.refresh(remote)
-            self._look_for_lost()
-        self._note_copied()
-        if remote.has_ended:
+        if remote.has_ended or remote.log is None:
             return
-        assert remote.log is not None
+        if self._looked_at_ms != remote.listed_ms:
+            self._looked_at_ms = remote.listed_ms
+            self._look_for_lost(remote.log)
+        self._note_copied()
         log, now_ms = self._log, self._tools.environment.clock.wall_ms()
         retention = Retention(log.config.retention_ms, log.config.retention_bytes)
         start = start_by_retention(
@@ -193,21 +197,20 @@ class LeaderTasks(RoleTasks):
             unfinished_delete_delay_ms=delay_ms,
         )
         leftovers = [item for item in plan.objects if self._is_leftover(item)]
+        remote.delete_lag = Lag.of(plan.segments)
         if plan.segments or leftovers:
             await self._tools.settle_start(log)
             async with self._tools.requests:
-                if not log.failed:
+                if log is self._log and not log.failed:
                     await self._delete(plan.segments, leftovers)
 
-    def _look_for_lost(self) -> None:
+    def _look_for_lost(self, remote: RemoteLog) -> None:
         """Moves the log start offset behind segments that a former leader has deleted, after a listing.
 
         If the store has no segment of this log at all, it is more likely that it is the wrong store, or that it has
         lost its data: then the log start offset stays. If the operator moves it (DeleteRecords), the loss is accepted.
         """
-        remote, log = self._remote.log, self._log
-        if remote is None or self._remote.has_ended or log.log_start_offset >= log.local_log_start_offset:
-            return
+        log = self._log
         if remote.segments:
             start = start_behind_lost(remote, log.log_start_offset, log.local_log_start_offset)
             self._move_log_start(start, "segments deleted before")
@@ -231,7 +234,6 @@ class LeaderTasks(RoleTasks):
             ObjectStoreError: it is unknown which of them exist; the next round lists the store again.
         """
         remote, store, traffic = self._remote, self._tools.store, self._partition.traffic
-        remote.delete_lag = Lag.of(segments)
         try:
             for first in range(0, len(segments), DELETED_TOGETHER):
                 batch = segments[first : first + DELETED_TOGETHER]
@@ -254,7 +256,7 @@ class LeaderTasks(RoleTasks):
                 )
         except ObjectStoreError:
             traffic.remote_delete_errors += 1
-            remote.listed_ms = None
+            remote.distrust()
             raise
 
 

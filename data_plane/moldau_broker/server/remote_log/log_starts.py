@@ -27,9 +27,9 @@ class LogStarts:
         self._turns: dict[str, trio.Lock] = {}
 
     async def settle(self, log: PartitionLog) -> None:
-        """Returns when the present log start offset of a log is durable, or the log has failed."""
+        """Returns when the present log start offset of a log is durable, or the log has ended."""
         async with self._turns.setdefault(log.parent_directory, trio.Lock()):
-            while not (log.failed or self._logs.is_start_durable(log)):
+            while not (log.failed or log.storage.released or self._logs.is_start_durable(log)):
                 work = self._logs.log_start_work(log)
                 if work is None:  # the regular checkpoint is being written
                     await trio.sleep(LOOK_MS / 1000)

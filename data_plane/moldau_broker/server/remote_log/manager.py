@@ -229,7 +229,8 @@ class RemoteLogManager:
         await listing.done.wait()
         if listing.error is not None:
             raise ObjectStoreError(str(listing.error)) from listing.error
-        assert remote.log is not None
+        if remote.log is None:  # the log was truncated, or moved, in this turn
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return remote.log
 
     async def _list(self, remote: RemotePartition) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from moldau.runtime.ports.objects import StoredObject
+    from moldau_broker.log.partition.partition_log import PartitionLog
     from moldau_broker.remote_log.core.names import Listing, RemoteSegment
     from moldau_broker.server.replicas.partition import Partition
 
@@ -93,19 +94,20 @@ class PartitionListing:
 class RemotePartition:
     """A replica in one role; another role or leader epoch has another object.
 
-    A new leader epoch begins without knowledge, because the log may be another one now: an unclean election has changed
-    which segments belong to it.
+    A new leader epoch begins without knowledge, because the log may be another one now: an unclean election may have
+    changed which segments belong to it. For the same reason a truncation ends the knowledge.
     """
 
     __slots__ = (
+        "_basis",
         "_changes",
+        "_known",
+        "_listed_ms",
         "copy_lag",
         "delete_lag",
         "folder",
         "leader_epoch",
-        "listed_ms",
         "listing",
-        "log",
         "partition",
         "role",
         "scope",
@@ -119,10 +121,10 @@ class RemotePartition:
         self.folder = folder
         self.role = role
         self.leader_epoch = partition.replica.state.leader_epoch
-        self.log: RemoteLog | None = None
-        """The segments by the last listing, changed by the copies and deletions since; None before the first."""
-        self.listed_ms: float | None = None
-        """Monotonic time at which the last listing began; None if another one is needed."""
+        self._known: RemoteLog | None = None
+        self._basis = self._present_basis()
+        """The local log, and its truncations, by which ``_known`` tells own segments from foreign ones."""
+        self._listed_ms: float | None = None
         self.unfinished_since: dict[str, float] = {}
         """Unfinished objects of the last listing: when a listing of this broker, in this role, showed them first."""
         self.copy_lag = self.delete_lag = NO_LAG
@@ -141,6 +143,24 @@ class RemotePartition:
         """Whether the replica has another role now, or none."""
         return self.scope.cancel_called
 
+    @property
+    def log(self) -> RemoteLog | None:
+        """The segments by the last listing, changed by the copies and deletions since; None before the first."""
+        return self._known if self._basis == self._present_basis() else None
+
+    @property
+    def listed_ms(self) -> float | None:
+        """Monotonic time at which the last listing began; None if another one is needed."""
+        return None if self.log is None else self._listed_ms
+
+    def distrust(self) -> None:
+        """Lets the next round of a leader list again, because it is unknown whether a deletion was done."""
+        self._listed_ms = None
+
+    def _present_basis(self) -> tuple[PartitionLog, int]:
+        log = self.partition.log
+        return log, log.storage.segments.generation
+
     def statistics(self) -> RemoteStatistics:
         """Returns the present state."""
         log, remote = self.partition.log, self.log
@@ -151,7 +171,7 @@ class RemotePartition:
             *self.delete_lag,
             segments=len(remote.segments) + len(remote.contained),
             size_bytes=remote.size_bytes,
-            damaged=int(bool(remote.holes(log.log_start_offset, log.local_log_start_offset))),
+            damaged=int(not remote.covers(log.log_start_offset, log.local_log_start_offset)),
         )
 
     def is_still(self, role: RemoteRole) -> bool:
@@ -180,39 +200,50 @@ class RemotePartition:
         listing.done.set()
 
     def _take(self, found: Listing, begun_ms: float) -> None:
-        self.log = RemoteLog(found, self.partition.log.epochs.epoch_for_offset)
-        self.listed_ms = begun_ms
+        self._basis = self._present_basis()
+        self._known = known = RemoteLog(found, self.partition.log.epochs.epoch_for_offset)
+        self._listed_ms = begun_ms
         since = self.unfinished_since
         self.unfinished_since = {item.name: since.get(item.name, begun_ms) for item in found.unfinished}
-        known = set(found.segments)
         for segment, is_copied in self._changes.items():
             if is_copied:
-                self._add(segment)
-            elif segment in known:
-                self.log.deleted(segment)
+                _add(known, segment)
+            else:
+                _drop(known, segment)
 
     def copied(self, segment: RemoteSegment) -> None:
         """Adds a segment whose two objects are durable."""
         if self.listing is not None:
             self._changes[segment] = True
-        self._add(segment)
-
-    def _add(self, segment: RemoteSegment) -> None:
-        """Adds a segment of this log. The last listing may have shown it, or one of its objects as unfinished."""
-        assert self.log is not None
-        if not any(segment in known for known in (self.log.segments, self.log.contained, self.log.foreign)):
-            self.log.copied(segment)
-        for item in [item for item in self.log.unfinished if segment.name in item.name]:
-            self.log.removed(item)
+        if self.log is not None:
+            _add(self.log, segment)
 
     def deleted(self, segment: RemoteSegment) -> None:
         """Forgets a segment; called before its deletion begins."""
-        assert self.log is not None
         if self.listing is not None:
             self._changes[segment] = False
-        self.log.deleted(segment)
+        if self.log is not None:
+            _drop(self.log, segment)
 
     def removed(self, item: StoredObject) -> None:
         """Forgets an unfinished object; called before its deletion begins."""
-        assert self.log is not None
-        self.log.removed(item)
+        if self.log is not None and item in self.log.unfinished:
+            self.log.removed(item)
+
+
+def _knows(log: RemoteLog, segment: RemoteSegment) -> bool:
+    return any(segment in known for known in (log.segments, log.contained, log.foreign))
+
+
+def _add(log: RemoteLog, segment: RemoteSegment) -> None:
+    """Adds a copied segment. The last listing may have shown it already, or one of its objects as unfinished."""
+    if not _knows(log, segment):
+        log.copied(segment)
+    for item in [item for item in log.unfinished if segment.name in item.name]:
+        log.removed(item)
+
+
+def _drop(log: RemoteLog, segment: RemoteSegment) -> None:
+    """Forgets a deleted segment. The last listing may not have shown it any more."""
+    if _knows(log, segment):
+        log.deleted(segment)

@@ -43,7 +43,7 @@ class RoleTools:
     log_start_moved: Callable[[Partition], None]
     """Reports a moved log start offset to requests that wait."""
     settle_start: Callable[[PartitionLog], Awaitable[None]]
-    """Returns when the log start offset of a log is durable, or the log has failed (``log_starts``)."""
+    """Returns when the log start offset of a log is durable, or the log has ended (``log_starts``)."""
     logger: EventLogger
 
 
@@ -99,6 +99,7 @@ class RoleTasks:
     def _move_log_start(self, offset: int, reason: str) -> None:
         """Moves the log start offset up to ``offset``, if it is lower."""
         log = self._log
+        offset = min(offset, log.high_watermark)  # which a new leader may not know yet
         if offset > log.log_start_offset and log.increment_log_start_offset(offset):
             self._tools.log_start_moved(self._partition)
             self._tools.logger.info("log-start-moved", partition=self._partition.key, to=offset, reason=reason)

@@ -134,7 +134,9 @@ def test_metrics_count_copies_deletions_and_what_waits() -> None:
         await trio.sleep(1)
         found = remote_metrics(cluster, "t")
         assert found["deleterequests_total"] >= 4
-        assert (found["deleterequests_total"] > 4) == (found["deleteerrors_total"] > 0)  # those that failed are repeated
+        assert (found["deleterequests_total"] > 4) == (
+            found["deleteerrors_total"] > 0
+        )  # those that failed are repeated
         assert (found["logmetadatacount"], found["deletelagsegments"]) == (4, 0)
         assert scrape(cluster.running[1])["moldau_remote_log_listing_errors_total"] > 0
 
