@@ -84,10 +84,10 @@ def log_of(cluster: Cluster, broker_id: int, topic: str, partition: int = 0) -> 
     return cluster.replica(broker_id, topic, partition).log
 
 
-def put_segment(cluster: Cluster, topic: str, base: int, last: int, *, only: str = "") -> None:
-    """Puts a segment of the first leader epoch into the store, or one of its two objects, as another leader would."""
+def put_segment(cluster: Cluster, topic: str, base: int, last: int, *, epoch: int = 0, only: str = "") -> None:
+    """Puts a segment into the store, or one of its two objects, as another leader would."""
     topic_id = cluster.image().topics_by_name[topic].topic_id
     folder = partition_folder(cluster.image().cluster_id, topic_id, 0)
-    segment = RemoteSegment(base, last, 0, cluster.client_environment.clock.wall_ms(), False, UUID(int=base + 1), 9)
+    segment = RemoteSegment(base, last, epoch, cluster.client_environment.clock.wall_ms(), False, UUID(int=base + 1), 9)
     for suffix in (only,) if only else (AUXILIARY, LOG):
         objects(cluster).put("test", f"{folder}{segment.name}{suffix}", b"x" * 9)

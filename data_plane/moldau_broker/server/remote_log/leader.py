@@ -18,6 +18,7 @@ from moldau_broker.remote_log.core.names import AUXILIARY, LOG, RemoteSegment
 from moldau_broker.remote_log.core.plans import (
     ClosedRange,
     Retention,
+    is_superseded,
     may_reuse_id,
     must_list,
     start_behind_lost,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from moldau.runtime.ports.objects import StoredObject
     from moldau_broker.log.partition.partition_log import PartitionLog
     from moldau_broker.log.remote.segments_to_copy import SegmentToCopy
-    from moldau_broker.remote_log.core.remote_log import RemoteLog
     from moldau_broker.server.remote_log.remote_partition import RemotePartition
     from moldau_broker.server.remote_log.role_tasks import RoleTools
 
@@ -71,7 +71,7 @@ class LeaderTasks(RoleTasks):
             await self._tools.refresh(remote)
         self._note_copied()
         log = self._log
-        if log.config.remote_log_copy_disable:
+        if log.config.remote_log_copy_disable or self._is_superseded():
             remote.copy_lag = NO_LAG
             return
         closed = [found for found in log.closed_segments(log.copied_end_offset) if self._lacks(found)]
@@ -175,9 +175,10 @@ class LeaderTasks(RoleTasks):
         if remote.has_ended or remote.log is None:
             return
         if self._looked_at_ms != remote.listed_ms:
-            self._looked_at_ms = remote.listed_ms
-            self._look_for_lost(remote.log)
+            await self._look_for_lost()
         self._note_copied()
+        if remote.has_ended or remote.log is None or self._is_superseded():
+            return
         log, now_ms = self._log, self._tools.environment.clock.wall_ms()
         retention = Retention(log.config.retention_ms, log.config.retention_bytes)
         start = start_by_retention(
@@ -204,18 +205,40 @@ class LeaderTasks(RoleTasks):
                 if log is self._log and not log.failed:
                     await self._delete(plan.segments, leftovers)
 
-    def _look_for_lost(self, remote: RemoteLog) -> None:
+    def _is_superseded(self) -> bool:
+        """Returns whether the store has segments of a newer leader, of which this broker will hear soon."""
+        remote = self._remote
+        return remote.log is not None and is_superseded(remote.log, remote.leader_epoch)
+
+    async def _look_for_lost(self) -> None:
         """Moves the log start offset behind segments that a former leader has deleted, after a listing.
 
-        If the store has no segment of this log at all, it is more likely that it is the wrong store, or that it has
-        lost its data: then the log start offset stays. If the operator moves it (DeleteRecords), the loss is accepted.
+        A second listing must agree. If the store has no segment of this log at all, it is more likely that it is the
+        wrong store, or that it has lost its data: then the log start offset stays. If the operator moves it
+        (DeleteRecords), the loss is accepted.
         """
-        log = self._log
-        if remote.segments:
-            start = start_behind_lost(remote, log.log_start_offset, log.local_log_start_offset)
-            self._move_log_start(start, "segments deleted before")
-        for first, end in remote.holes(log.log_start_offset, log.local_log_start_offset):
-            self._tools.logger.error("remote-records-missing", partition=self._partition.key, first=first, end=end)
+        start = self._start_behind_lost()
+        if start > self._log.log_start_offset:
+            await self._tools.refresh(self._remote)
+            start = min(start, self._start_behind_lost())
+            if not self._remote.has_ended:
+                self._move_log_start(start, "segments deleted before")
+        self._looked_at_ms = self._remote.listed_ms
+        remote, log = self._remote.log, self._log
+        if remote is not None:
+            for first, end in remote.holes(log.log_start_offset, log.local_log_start_offset):
+                self._tools.logger.error("remote-records-missing", partition=self._partition.key, first=first, end=end)
+
+    def _start_behind_lost(self) -> int:
+        remote, log = self._remote, self._log
+        if remote.log is None or not remote.log.segments:
+            return log.log_start_offset
+        return start_behind_lost(
+            remote.log,
+            remote.leader_epoch,
+            log_start_offset=log.log_start_offset,
+            local_log_start_offset=log.local_log_start_offset,
+        )
 
     def _is_leftover(self, item: StoredObject) -> bool:
         """Returns whether an unfinished object is old by this broker's own observation, too.

@@ -224,7 +224,7 @@ class RemoteLogManager:
         if listing is None:
             if not self._tasks.accepts:
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            listing = remote.begin_listing(self._environment.clock.monotonic_ms())
+            listing = remote.begin_listing(self._environment.clock)
             self._tasks.start(self._list, remote)
         await listing.done.wait()
         if listing.error is not None:

@@ -13,6 +13,7 @@ from moldau_broker.remote_log.core.remote_log import RemoteLog
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from moldau.runtime.ports.environment import Clock
     from moldau.runtime.ports.objects import StoredObject
     from moldau_broker.log.partition.partition_log import PartitionLog
     from moldau_broker.remote_log.core.names import Listing, RemoteSegment
@@ -81,11 +82,12 @@ NO_STATISTICS: Final = RemoteStatistics(0, 0, 0, 0, 0, 0, 0)
 class PartitionListing:
     """One listing of a partition's folder, for which several tasks may wait."""
 
-    __slots__ = ("begun_ms", "done", "error")
+    __slots__ = ("begun_ms", "begun_wall_ms", "done", "error")
 
-    def __init__(self, begun_ms: float) -> None:
-        """``begun_ms`` is a monotonic time."""
+    def __init__(self, begun_ms: float, begun_wall_ms: int) -> None:
+        """The time is given on the monotonic and on the wall clock."""
         self.begun_ms = begun_ms
+        self.begun_wall_ms = begun_wall_ms
         self.done = trio.Event()
         self.error: ObjectStoreError | None = None
         """Why it failed; set before ``done``."""
@@ -178,11 +180,11 @@ class RemotePartition:
         """Returns whether it has this role in the present leader epoch."""
         return self.role is role and self.leader_epoch == self.partition.replica.state.leader_epoch
 
-    def begin_listing(self, now_ms: float) -> PartitionListing:
-        """Returns a new listing; ``now_ms`` is the monotonic time."""
+    def begin_listing(self, clock: Clock) -> PartitionListing:
+        """Returns a new listing, which begins now."""
         assert self.listing is None, "one listing at a time"
         self._changes.clear()
-        self.listing = PartitionListing(now_ms)
+        self.listing = PartitionListing(clock.monotonic_ms(), clock.wall_ms())
         return self.listing
 
     def end_listing(self, found: Listing | ObjectStoreError) -> None:
@@ -195,16 +197,16 @@ class RemotePartition:
         if isinstance(found, ObjectStoreError):
             listing.error = found
         else:
-            self._take(found, listing.begun_ms)
+            self._take(found, listing)
         self.listing = None
         listing.done.set()
 
-    def _take(self, found: Listing, begun_ms: float) -> None:
+    def _take(self, found: Listing, listing: PartitionListing) -> None:
         self._basis = self._present_basis()
-        self._known = known = RemoteLog(found, self.partition.log.epochs.epoch_for_offset)
-        self._listed_ms = begun_ms
+        self._known = known = RemoteLog(found, self.partition.log.epochs.epoch_for_offset, listing.begun_wall_ms)
+        self._listed_ms = listing.begun_ms
         since = self.unfinished_since
-        self.unfinished_since = {item.name: since.get(item.name, begun_ms) for item in found.unfinished}
+        self.unfinished_since = {item.name: since.get(item.name, listing.begun_ms) for item in found.unfinished}
         for segment, is_copied in self._changes.items():
             if is_copied:
                 _add(known, segment)

@@ -109,6 +109,23 @@ def test_a_new_leader_begins_behind_segments_that_are_gone() -> None:
     run_cluster(scenario, **TIERED)
 
 
+def test_a_superseded_leader_does_nothing() -> None:
+    """The store knows a newer leader, which may have put small segments into a larger one, and deleted those."""
+
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(await created(cluster, "t", retention_bytes="3000"))
+        put_segment(cluster, "t", 0, 1, epoch=7)
+        await fill(cluster, client, "t", 9)
+        await trio.sleep(5)
+        assert copied(cluster, "t") == [0]
+        assert log_of(cluster, 1, "t").log_start_offset == 0
+        for name in objects(cluster).names():
+            objects(cluster).delete("test", name)
+        await cluster.until(lambda: copied(cluster, "t") == [4, 5, 6, 7], timeout_ms=2 * DELAY_MS)
+
+    run_cluster(scenario, **TIERED)
+
+
 def test_metrics_count_copies_deletions_and_what_waits() -> None:
     async def scenario(cluster: Cluster) -> None:
         with store_away(cluster):

@@ -27,8 +27,12 @@ def remote_partition() -> RemotePartition:
     return RemotePartition(partition, "c/t/0/", RemoteRole.LEADER)
 
 
+def at(now_ms: float) -> Any:
+    return SimpleNamespace(monotonic_ms=lambda: now_ms, wall_ms=lambda: round(now_ms))
+
+
 def list_now(remote: RemotePartition, *segments: RemoteSegment, unfinished: list[StoredObject] | None = None) -> None:
-    remote.begin_listing(1.0)
+    remote.begin_listing(at(1.0))
     remote.end_listing(Listing(list(segments), unfinished or []))
 
 
@@ -36,7 +40,7 @@ def list_now(remote: RemotePartition, *segments: RemoteSegment, unfinished: list
 def test_a_copy_during_a_listing_stays_known(shown: tuple[RemoteSegment, ...]) -> None:
     remote = remote_partition()
     list_now(remote, OLD)
-    remote.begin_listing(2.0)
+    remote.begin_listing(at(2.0))
     remote.copied(NEW)
     remote.end_listing(Listing([OLD, *shown], []))
     assert remote.log is not None
@@ -47,7 +51,7 @@ def test_a_copy_during_a_listing_stays_known(shown: tuple[RemoteSegment, ...]) -
 def test_a_deletion_during_a_listing_stays_known(shown: tuple[RemoteSegment, ...]) -> None:
     remote = remote_partition()
     list_now(remote, OLD, NEW)
-    remote.begin_listing(2.0)
+    remote.begin_listing(at(2.0))
     remote.deleted(OLD)
     remote.end_listing(Listing([*shown, NEW], []))
     assert remote.log is not None
@@ -87,7 +91,7 @@ def test_the_age_of_a_leftover_counts_from_its_first_listing() -> None:
     remote = remote_partition()
     half = StoredObject(f"c/t/0/{NEW.name}{AUXILIARY}", 9, 0)
     list_now(remote, unfinished=[half])
-    remote.begin_listing(50.0)
+    remote.begin_listing(at(50.0))
     remote.end_listing(Listing([], [half]))
     assert remote.unfinished_since == {half.name: 1.0}
 
@@ -109,7 +113,7 @@ def test_a_truncation_ends_the_knowledge() -> None:
 def test_a_failed_listing_leaves_what_was_known() -> None:
     remote = remote_partition()
     list_now(remote, OLD)
-    listing = remote.begin_listing(2.0)
+    listing = remote.begin_listing(at(2.0))
     remote.end_listing(ObjectStoreError("away"))
     assert isinstance(listing.error, ObjectStoreError)
     assert remote.log is not None
