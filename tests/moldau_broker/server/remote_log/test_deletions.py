@@ -25,7 +25,7 @@ from moldau.protocol.messages.incremental_alter_configs import (
 )
 from moldau_quorum.metadata.image import RESOURCE_TOPIC
 from support.cluster.broker_cluster import run_cluster
-from support.objects.tiered import DELAY_MS, TIERED, copied, created, fill, listing, log_of, objects, store_away
+from support.objects.tiered import DELAY_MS, TIERED, TOPIC, copied, created, fill, listing, log_of, objects, store_away
 
 if TYPE_CHECKING:
     from support.cluster.broker_cluster import Client, Cluster
@@ -105,6 +105,28 @@ def test_a_sweep_gets_what_a_deletion_has_left() -> None:
         assert copied(cluster, "kept") == [0, 1]
 
     run_cluster(scenario, **TIERED)
+
+
+def test_a_broker_with_old_metadata_sweeps_nothing() -> None:
+    """Cut off from the controller, it believes that it is active, and does not know the new topic."""
+
+    async def scenario(cluster: Cluster) -> None:
+        for one, other in (("b1", "c101"), ("c101", "b1")):
+            cluster.world.network.cut(one, other)
+        known = cluster.running[2].metadata
+        await cluster.until(lambda: not known.image.brokers[1].active)
+        client = cluster.client(2)
+        await client.create_topic("t", **TOPIC)
+        await cluster.until(lambda: cluster.replica(2, "t") is not None)
+        await fill(cluster, client, "t", 4)
+        await cluster.until(lambda: copied(cluster, "t") == [0, 1, 2])
+        await trio.sleep(3 * DELAY_MS / 1000)
+        assert 1 in cluster.running
+        assert "t" not in cluster.running[1].metadata.image.topics_by_name
+        assert len(objects(cluster).lives) == 6
+        assert all(life.deleted_seconds is None for life in objects(cluster).lives)
+
+    run_cluster(scenario, brokers=2, **TIERED)
 
 
 def test_a_topic_that_is_not_tiered_any_more_leaves_the_store() -> None:

@@ -62,3 +62,27 @@ def test_a_broker_killed_during_a_copy_copies_again() -> None:
         assert found.unfinished == []
 
     run_cluster(scenario, **TIERED)
+
+
+def test_a_slow_copy_counts_only_if_the_store_shows_it() -> None:
+    """Another leader may have taken its first object for a leftover."""
+
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(await created(cluster, "t", local_retention_bytes="700"))
+        objects(cluster).profile.delay_min = DELAY_MS / 1000 / 4
+        await fill(cluster, client, "t", 2)
+        await cluster.until(lambda: listing(cluster, "t").unfinished)
+        (first,) = listing(cluster, "t").unfinished
+        objects(cluster).delete("test", first.name)
+        await cluster.until(lambda: copied(cluster, "t") == [0], timeout_ms=60_000)
+        assert first.name[:-4] != names_of(cluster)[0][:-4]
+        objects(cluster).profile.delay_min = 0.0
+        await cluster.until(lambda: len(names_of(cluster)) == 2, timeout_ms=4 * DELAY_MS)
+
+    run_cluster(scenario, **TIERED)
+
+
+def names_of(cluster: Cluster) -> list[str]:
+    """Returns the names of all objects, those of whole segments first."""
+    found = objects(cluster).names()
+    return sorted(found, key=lambda name: (sum(other[:-4] == name[:-4] for other in found) < 2, name))
