@@ -135,6 +135,14 @@ def _check_topic_defaults(config: Config) -> list[str]:
     return [f"defaults of topics: {problem}" for problem in local_retention_problems(topic_config(config, {})).values()]
 
 
+def _check_remote_store(config: Config) -> list[str]:
+    """Checks that a broker with tiered storage names its store; that is opened, but not used, when the broker starts."""
+    enabled = config.get_bool("remote.log.storage.system.enable") and "broker" in config.get_list("process.roles")
+    if enabled and not config.get_str_or_none("remote.log.storage.url"):
+        return ["remote.log.storage.system.enable = true: a broker needs remote.log.storage.url, too"]
+    return []
+
+
 def local_retention_problems(config: Config) -> dict[str, str]:
     """Returns why the local retention of a topic does not fit its retention, by key (KIP-405).
 
@@ -202,6 +210,7 @@ BROKER_CONFIG = ConfigSchema.of(
         _check_super_users,
         _check_protocols,
         _check_topic_defaults,
+        _check_remote_store,
         check_group_defaults,
         check_processes,
     ),
