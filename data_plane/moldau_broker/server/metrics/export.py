@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from moldau_broker.server.metrics.clients import register_client_metrics
 from moldau_broker.server.metrics.groups import register_groups
 from moldau_broker.server.metrics.quotas import register_quotas
-from moldau_broker.server.metrics.remote_log import register_remote_log
 from moldau_broker.server.metrics.replicas import replica_statistics
 from moldau_broker.server.metrics.sessions import register_fetch_sessions, register_shares, register_transactions
 
@@ -48,7 +47,10 @@ def register_metrics(registry: Registry, broker: Broker) -> None:
     register_fetch_sessions(registry, broker)
     register_shares(registry, broker)
     register_transactions(registry, broker)
-    register_remote_log(registry, broker, TOPICS_MAX)
+    if broker.context.remote_log is not None:
+        from moldau_broker.server.metrics.remote_log import register_remote_log
+
+        register_remote_log(registry, broker, broker.context.remote_log, TOPICS_MAX)
     if broker.context.client_metrics is not None:
         register_client_metrics(registry, broker.context.client_metrics)
 

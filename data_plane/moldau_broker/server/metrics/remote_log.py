@@ -9,6 +9,7 @@ from moldau_broker.server.remote_log.remote_partition import NO_STATISTICS
 if TYPE_CHECKING:
     from moldau.runtime.telemetry.metrics import Registry
     from moldau_broker.server.lifecycle.broker import Broker
+    from moldau_broker.server.remote_log.manager import RemoteLogManager
 
 _TOPIC: Final = "kafka_server_brokertopicmetrics_"
 _TRAFFIC: Final = {
@@ -28,11 +29,8 @@ _STATES: Final = {
 }
 
 
-def register_remote_log(registry: Registry, broker: Broker, topics_max: int) -> None:
-    """Adds tiered storage, if the broker has it. Of more than ``topics_max`` topics, only the first get series."""
-    remote_log = broker.context.remote_log
-    if remote_log is None:
-        return
+def register_remote_log(registry: Registry, broker: Broker, remote_log: RemoteLogManager, topics_max: int) -> None:
+    """Adds tiered storage. Of more than ``topics_max`` topics, only the first get series."""
     counters = {field: registry.counter(_TOPIC + name, text, "topic") for field, (name, text) in _TRAFFIC.items()}
     gauges = {field: registry.gauge(_TOPIC + name, text, "topic") for field, (name, text) in _STATES.items()}
     damaged = registry.gauge(

@@ -1,14 +1,8 @@
-"""Builds the tiered storage of a broker."""
+"""Builds the tiered storage of a broker, whose modules a broker without it does not load."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-
-from moldau_broker.remote_log.storage.opening import open_object_store
-from moldau_broker.server.remote_log.log_starts import LogStarts
-from moldau_broker.server.remote_log.manager import RemoteLogManager
-from moldau_broker.server.remote_log.settings import RemoteLogSettings
-from moldau_broker.server.remote_log.sweep import ClusterView
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -19,6 +13,7 @@ if TYPE_CHECKING:
     from moldau_broker.log.directories.manager import LogManager
     from moldau_broker.log.values import Work
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
+    from moldau_broker.server.remote_log.manager import RemoteLogManager
     from moldau_broker.server.replicas.replica_manager import ReplicaManager
 
 
@@ -45,7 +40,14 @@ def remote_log_manager(
     static = config()
     if not static.get_bool("remote.log.storage.system.enable"):
         return None
+    from moldau_broker.remote_log.storage.opening import open_object_store
+    from moldau_broker.server.remote_log.cluster_view import ClusterView
+    from moldau_broker.server.remote_log.log_starts import LogStarts
+    from moldau_broker.server.remote_log.manager import RemoteLogManager
+    from moldau_broker.server.remote_log.settings import RemoteLogSettings
+
     view = ClusterView(
+        clock=environment.clock,
         broker_id=broker_id,
         cluster_id=cluster_id,
         image=lambda: metadata.image,

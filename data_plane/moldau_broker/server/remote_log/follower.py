@@ -55,19 +55,26 @@ class PurgeTasks(RoleTasks):
         await self._repeat("purge", self._round)
 
     async def _round(self) -> None:
-        """Deletes the folder, twice: a former leader may not have known the new configuration at the first time."""
+        """Deletes the folder, twice: a former leader may not have known the new configuration at the first time.
+
+        This broker itself may be a former leader by then, of a topic that is tiered again.
+        """
         log = self._log
         if log.log_start_offset < log.local_log_start_offset:
             self._move_log_start(log.local_log_start_offset, "remote.storage.enable=false")
         await self._tools.settle_start(log)
         for last in (False, True):
             async with self._tools.requests:
-                count = await delete_folder(self._tools.store, self._remote.folder)
+                count = await delete_folder(self._tools.store, self._remote.folder, is_allowed=self._is_still_unwanted)
             if count:
                 self._tools.logger.info("remote-log-deleted", partition=self._partition.key, objects=count)
             if last:
                 await trio.sleep_forever()
             await trio.sleep(self._tools.settings.unfinished_delete_delay_ms / 1000)
+
+    async def _is_still_unwanted(self) -> bool:
+        """Returns whether the newest metadata of now still let this broker delete; other metadata cancel this task."""
+        return await self._tools.view.is_newest_since(self._clock.monotonic_ms())
 
 
 def waits_for_copies(log: PartitionLog, now_ms: int) -> bool:

@@ -174,10 +174,10 @@ class LeaderTasks(RoleTasks):
             await self._tools.refresh(remote)
         if remote.has_ended or remote.log is None:
             return
-        if self._looked_at_ms != remote.listed_ms:
+        if self._looked_at_ms != remote.listed_ms and self._tools.view.is_recent:
             await self._look_for_lost()
         self._note_copied()
-        if remote.has_ended or remote.log is None or self._is_superseded():
+        if remote.has_ended or remote.log is None or self._is_superseded() or not self._tools.view.is_recent:
             return
         log, now_ms = self._log, self._tools.environment.clock.wall_ms()
         retention = Retention(log.config.retention_ms, log.config.retention_bytes)

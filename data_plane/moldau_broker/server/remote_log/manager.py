@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from moldau_broker.log.partition.partition_log import PartitionLog
     from moldau_broker.remote_log.core.names import Listing
     from moldau_broker.remote_log.core.remote_log import RemoteLog
+    from moldau_broker.server.remote_log.cluster_view import ClusterView
     from moldau_broker.server.remote_log.remote_partition import RemoteStatistics
     from moldau_broker.server.remote_log.settings import RemoteLogSettings
-    from moldau_broker.server.remote_log.sweep import ClusterView
     from moldau_broker.server.replicas.partition import Partition
 
 REQUESTS_MAX: Final = 10
@@ -84,6 +84,7 @@ class RemoteLogManager:
             environment=environment,
             settings=settings,
             store=store,
+            view=view,
             copier=Copier(environment, store, config),
             requests=self._requests,
             refresh=self._refresh,
@@ -91,7 +92,7 @@ class RemoteLogManager:
             settle_start=settle_start,
             logger=self._logger,
         )
-        self._sweep = Sweep(environment.clock, store, view, settings.unfinished_delete_delay_ms, self._logger)
+        self._sweep = Sweep(store, view, settings.unfinished_delete_delay_ms, self._logger)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Holds the tasks until cancelled."""
@@ -169,7 +170,9 @@ class RemoteLogManager:
         folder = partition_folder(self._view.cluster_id, partition.topic_id, partition.key.partition)
         remote = self._remote[partition] = RemotePartition(partition, folder, role)
         if before is not None and before.role is RemoteRole.PURGER:
-            remote.settle_ms = PURGE_SETTLE_MS
+            remote.settles_at_ms = self._environment.clock.monotonic_ms() + PURGE_SETTLE_MS
+        elif before is not None:
+            remote.settles_at_ms = before.settles_at_ms
         self._tasks.start(_TASKS[role](self._tools, remote).run)
 
     async def _delete_folder(self, remote: RemotePartition) -> None:

@@ -113,7 +113,7 @@ class RemotePartition:
         "partition",
         "role",
         "scope",
-        "settle_ms",
+        "settles_at_ms",
         "unfinished_since",
     )
 
@@ -133,8 +133,8 @@ class RemotePartition:
         """Segments of a leader that wait to be copied and to be deleted."""
         self.listing: PartitionListing | None = None
         """The listing in progress."""
-        self.settle_ms = 0.0
-        """Pause before the work begins."""
+        self.settles_at_ms = 0.0
+        """Monotonic time at which the work may begin."""
         self.scope = trio.CancelScope()
         """Cancelled when the role ends."""
         self._changes: dict[RemoteSegment, bool] = {}

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from moldau.runtime.telemetry.log import EventLogger
     from moldau_broker.log.partition.partition_log import PartitionLog
     from moldau_broker.remote_log.core.remote_log import RemoteLog
+    from moldau_broker.server.remote_log.cluster_view import ClusterView
     from moldau_broker.server.remote_log.copier import Copier
     from moldau_broker.server.remote_log.remote_partition import RemotePartition
     from moldau_broker.server.remote_log.settings import RemoteLogSettings
@@ -35,6 +36,7 @@ class RoleTools:
     environment: Environment
     settings: RemoteLogSettings
     store: ObjectStore
+    view: ClusterView
     copier: Copier
     requests: trio.CapacityLimiter
     """Bounds the partitions for which objects are deleted at the same time."""
@@ -59,7 +61,7 @@ class RoleTasks:
     async def run(self) -> None:
         """Works until the scope of the role is cancelled."""
         with self._remote.scope:
-            await trio.sleep(self._remote.settle_ms / 1000)
+            await trio.sleep(max(0.0, self._remote.settles_at_ms - self._clock.monotonic_ms()) / 1000)
             await self._work()
 
     async def _work(self) -> None:

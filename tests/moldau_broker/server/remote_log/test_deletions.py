@@ -146,3 +146,33 @@ def test_a_topic_that_is_not_tiered_any_more_leaves_the_store() -> None:
         await cluster.until(lambda: copied(cluster, "t") == [9, 10, 11], timeout_ms=600_000)
 
     run_cluster(scenario, brokers=2, **TIERED)
+
+
+def test_a_former_leader_deletes_nothing_of_a_topic_that_is_tiered_again() -> None:
+    """Cut off from the controller, it knows neither its successor nor the new configuration."""
+
+    async def scenario(cluster: Cluster) -> None:
+        leader = await created(cluster, "t", local_retention_bytes="700", replicas=2)
+        client, other = cluster.client(leader), 3 - leader
+        await fill(cluster, client, "t", 4)
+        await cluster.until(lambda: copied(cluster, "t") == [0, 1, 2])
+        await configure(client, "t", remote_storage_enable="false", remote_log_delete_on_disable="true")
+        await cluster.until(lambda: not objects(cluster).names())
+        for one, two in ((f"b{leader}", "c101"), (f"b{leader}", f"b{other}")):
+            cluster.world.network.cut(one, two)
+            cluster.world.network.cut(two, one)
+        client = cluster.client(other)
+        await configure(client, "t", remote_storage_enable="true")
+        assert await cluster.leader("t", other_than=leader) == other
+        await fill(cluster, client, "t", 3)
+        await cluster.until(lambda: copied(cluster, "t")[-1:] == [5])
+        await trio.sleep(3 * DELAY_MS / 1000)
+        former = cluster.replica(leader, "t")
+        assert former.is_leader
+        assert not former.log.is_remote
+        assert copied(cluster, "t")[-1:] == [5]
+        deleted_by = [life.deleted_by for life in objects(cluster).lives if life.put_by == f"b{other}"]
+        assert len(deleted_by) >= 2
+        assert f"b{leader}" not in deleted_by
+
+    run_cluster(scenario, brokers=2, **TIERED)
