@@ -1,0 +1,228 @@
+"""Goal: fetches share reads of remote records, in bounded numbers and bytes, and lose no result before they ask again.
+
+Method: the table of reads alone, in virtual time, over a reader whose reads end when the test says so.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from moldau.protocol.errors import ErrorCode
+from moldau_broker.log.errors import OffsetOutOfRangeError
+from moldau_broker.server.remote_reading.reads import KEPT_MS, READ_BYTES_MAX, READ_TIMEOUT_MS, RemoteRead, RemoteReads
+from moldau_broker.server.remote_reading.values import RemoteRange, RemoteRecords, RemoteStorageError, first_batches
+from support.cluster.broker_cluster import batch
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+Outcome = RemoteRecords | Exception
+
+
+class Reader:
+    """Ends a read when its outcome is put."""
+
+    def __init__(self) -> None:
+        self.asked: list[RemoteRange] = []
+        self._outcomes: dict[int, trio.Event] = {}
+        self._ends: dict[int, Outcome] = {}
+
+    async def read(self, partition: Any, wanted: RemoteRange) -> RemoteRecords:
+        self.asked.append(wanted)
+        event = self._outcomes[wanted.offset] = trio.Event()
+        await event.wait()
+        outcome = self._ends[wanted.offset]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def end(self, offset: int, outcome: Outcome) -> None:
+        await trio.testing.wait_all_tasks_blocked()
+        self._ends[offset] = outcome
+        self._outcomes[offset].set()
+        await trio.testing.wait_all_tasks_blocked()
+
+
+class Waiter:
+    def __init__(self) -> None:
+        self.ended: list[RemoteRead] = []
+
+    def read_ended(self, read: RemoteRead) -> None:
+        assert read.has_ended
+        self.ended.append(read)
+
+
+class Replica:
+    def __init__(self) -> None:
+        self.key = "t-0"
+        self.replica = SimpleNamespace(state=SimpleNamespace(leader_epoch=3))
+
+
+def partition_of() -> Any:
+    return Replica()
+
+
+def wanted(offset: int, max_bytes: int = 1000, *, reads_committed: bool = False) -> RemoteRange:
+    return RemoteRange(offset, max_bytes, 1 << 40, reads_committed)
+
+
+def run(test: Callable[[RemoteReads, Reader], Awaitable[None]], **bounds: int) -> None:
+    async def main() -> None:
+        reader = Reader()
+        clock: Any = SimpleNamespace(monotonic_ms=lambda: trio.current_time() * 1000)
+        reads = RemoteReads(clock, reader, max_wait_ms=lambda: 500.0, **bounds)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(reads.run)
+            await test(reads, reader)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+def asked(reads: RemoteReads, partition: Any, range_: RemoteRange) -> RemoteRead:
+    read = reads.ask(partition, range_)
+    assert read is not None
+    return read
+
+
+def test_requests_for_one_place_share_a_read_and_its_end() -> None:
+    async def test(reads: RemoteReads, reader: Reader) -> None:
+        partition = partition_of()
+        read = asked(reads, partition, wanted(7))
+        assert asked(reads, partition, wanted(7, 50)) is read
+        first, second, gone = Waiter(), Waiter(), Waiter()
+        for waiter in (first, second, gone):
+            read.add_waiter(waiter)
+        read.remove_waiter(gone)
+        await reader.end(7, RemoteRecords(b"abc", ()))
+        assert (first.ended, second.ended, gone.ended) == ([read], [read], [])
+        assert read.records == RemoteRecords(b"abc", ())
+        assert asked(reads, partition, wanted(7)) is read, "it stays until an answer has it"
+        reads.release([read])
+        assert asked(reads, partition, wanted(7)) is not read
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(reader.asked) == 2
+
+    run(test)
+
+
+def test_another_isolation_or_leader_epoch_is_another_read() -> None:
+    """After an unclean election the log may be another one; and a result without aborted transactions lacks them."""
+
+    async def test(reads: RemoteReads, reader: Reader) -> None:
+        partition = partition_of()
+        found = [asked(reads, partition, wanted(7)), asked(reads, partition, wanted(7, reads_committed=True))]
+        partition.replica.state.leader_epoch += 1
+        found.append(asked(reads, partition, wanted(7)))
+        found.append(asked(reads, partition_of(), wanted(7)))
+        assert len({id(each) for each in found}) == 4
+
+    run(test)
+
+
+def test_more_reads_than_the_bound_are_refused() -> None:
+    async def test(reads: RemoteReads, reader: Reader) -> None:
+        partition = partition_of()
+        assert asked(reads, partition, wanted(1))
+        assert asked(reads, partition, wanted(2))
+        assert reads.ask(partition, wanted(3)) is None
+        await reader.end(1, RemoteRecords(b"", ()))
+        assert asked(reads, partition, wanted(3))
+        assert reads.statistics()._replace(held_bytes=0) == (3, 0, 1, 0, 2, 0)
+
+    run(test, reads_max=2)
+
+
+def test_results_that_no_request_took_make_room_oldest_first() -> None:
+    async def test(reads: RemoteReads, reader: Reader) -> None:
+        partition = partition_of()
+        old, new = (asked(reads, partition, wanted(offset, 400)) for offset in (1, 2))
+        await reader.end(2, RemoteRecords(b"x" * 400, ()))
+        await reader.end(1, RemoteRecords(b"x" * 400, ()))
+        assert reads.statistics().held_bytes == 800
+        assert asked(reads, partition, wanted(3, 400))
+        assert asked(reads, partition, wanted(1)) is old, "it ended last"
+        assert asked(reads, partition, wanted(2, 200)) is not new
+        assert reads.ask(partition, wanted(4, 900)) is None, "reads in progress keep their room"
+        assert reads.statistics().held_bytes <= 1000
+
+    run(test, held_bytes_max=1000)
+
+
+def test_a_read_with_a_limit_above_all_bounds_runs_alone() -> None:
+    """Otherwise a consumer with that limit would never get on; the limit of one read is far below the bound."""
+
+    async def test(reads: RemoteReads, reader: Reader) -> None:
+        partition = partition_of()
+        assert asked(reads, partition, wanted(1, 5000))
+        assert reads.ask(partition, wanted(2, 1)) is None
+        await trio.testing.wait_all_tasks_blocked()
+        assert reader.asked[0].max_bytes == 5000
+        await reader.end(1, RemoteRecords(b"", ()))
+        assert asked(reads, partition, wanted(2, 1 << 30))
+        await trio.testing.wait_all_tasks_blocked()
+        assert reader.asked[1].max_bytes == READ_BYTES_MAX
+
+    run(test, held_bytes_max=1000)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RemoteStorageError("away"), ErrorCode.KAFKA_STORAGE_ERROR),
+        (OffsetOutOfRangeError(1, 2, 3), ErrorCode.OFFSET_OUT_OF_RANGE),
+    ],
+)
+def test_an_error_is_an_outcome_for_one_answer(error: Exception, code: ErrorCode) -> None:
+    async def test(reads: RemoteReads, reader: Reader) -> None:
+        partition = partition_of()
+        read = asked(reads, partition, wanted(1))
+        await reader.end(1, error)
+        assert (asked(reads, partition, wanted(1)), read.error, read.records) == (read, code, None)
+        reads.release([read])
+        assert asked(reads, partition, wanted(1)).error is None
+        assert reads.statistics().failed == 1
+
+    run(test)
+
+
+def test_a_result_is_kept_for_a_while_only() -> None:
+    """An error of an hour ago says nothing, and the result holds memory."""
+
+    async def test(reads: RemoteReads, reader: Reader) -> None:
+        partition = partition_of()
+        read = asked(reads, partition, wanted(1))
+        await reader.end(1, RemoteStorageError("away"))
+        await trio.sleep(KEPT_MS / 1000 - 0.001)
+        assert asked(reads, partition, wanted(1)) is read
+        await trio.sleep(0.001)
+        assert asked(reads, partition, wanted(1)) is not read
+
+    run(test)
+
+
+def test_a_read_that_never_ends_is_given_up() -> None:
+    async def test(reads: RemoteReads, reader: Reader) -> None:
+        read = asked(reads, partition_of(), wanted(1))
+        await trio.sleep(READ_TIMEOUT_MS / 1000 + 0.001)
+        assert read.error is ErrorCode.KAFKA_STORAGE_ERROR
+        assert reads.statistics().in_progress == 0
+
+    run(test)
+
+
+def test_an_answer_gets_whole_batches_up_to_its_limit() -> None:
+    one, two = batch(b"one"), batch(b"two", base_offset=1)
+    both, size = one + two, len(one)
+    assert first_batches(both, 1 << 20, min_one_batch=False) == both
+    assert first_batches(both, len(both) - 1, min_one_batch=False) == one
+    assert first_batches(both, size, min_one_batch=False) == one
+    assert first_batches(both, size - 1, min_one_batch=False) == b""
+    assert first_batches(both, size - 1, min_one_batch=True) == one
+    assert first_batches(b"", 0, min_one_batch=True) == b""
