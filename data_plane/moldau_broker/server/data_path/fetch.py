@@ -8,6 +8,11 @@ is planned again when it is woken.
 A follower's fetch also reports its position: the leader notes it before it reads (``FollowerPositions``), which may
 move the high watermark and complete produces. In a session most partitions are at rest: only those that are due are
 looked at (``FetchSession``), and the wait has one key.
+
+Records that are in the object store only are read beside the plan, which leaves their partition empty
+(``RemoteReads``). The request then waits until these reads have ended, and is planned again. It does not wait if the
+other partitions have enough for an answer, nor longer than ``remote.fetch.max.wait.ms``: the next request finds what
+was read.
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ if TYPE_CHECKING:
     from moldau_broker.server.data_path.hints import Hints
     from moldau_broker.server.data_path.partition_reader import Result
     from moldau_broker.server.quotas.toll import Toll
+    from moldau_broker.server.remote_reading.reads import RemoteRead, RemoteReads
     from moldau_broker.server.replicas.partition import Partition, WatchKey
     from moldau_broker.server.replicas.replica_manager import ReplicaManager
     from moldau_broker.server.replicas.replica_waits import SessionKey
@@ -61,12 +67,17 @@ _NO_ERROR, _LEADER = ErrorCode.NONE, Role.LEADER  # members of enumerations cost
 class FetchPlan:
     """The answer that the logs allow at one moment."""
 
-    __slots__ = ("results", "size_bytes", "urgent")
+    __slots__ = ("reads", "results", "size_bytes", "urgent")
 
     def __init__(self) -> None:
         self.results: list[tuple[FetchPartition, Result]] = []
         self.size_bytes = 0
         self.urgent = False  # an error or other change must be answered without waiting
+        self.reads: Sequence[RemoteRead] = ()  # reads of remote records: in progress, or ended and part of the answer
+
+    def unread(self) -> list[RemoteRead]:
+        """Returns the reads of remote records that the plan lacks."""
+        return [read for read in self.reads if not read.has_ended]
 
 
 class FetchService:
@@ -77,6 +88,7 @@ class FetchService:
         "_close_session",
         "_hints",
         "_reader",
+        "_remote",
         "_replicas",
         "early_watermarks",
         "followers",
@@ -92,17 +104,20 @@ class FetchService:
         max_bytes: int,
         early_watermarks: bool,
         close_session: Callable[[int], None],
+        remote: RemoteReads | None = None,
     ) -> None:
         """``early_watermarks``: followers get a new high watermark at once, not with the next records (KIP-392).
 
-        ``close_session`` ends the fetch session of that id.
+        ``close_session`` ends the fetch session of that id. ``remote`` reads from the object store; None without
+        tiered storage.
         """
         self._clock = clock
         self._close_session = close_session
         self._replicas = replicas
         self._hints = hints
         self.followers = FollowerPositions(replicas)
-        self._reader = PartitionReader(clock, replicas, hints, self.followers)
+        self._remote = remote
+        self._reader = PartitionReader(clock, replicas, hints, self.followers, remote)
         self.max_bytes = max_bytes
         """``fetch.max.bytes``, the bound of each answer."""
         self.early_watermarks = early_watermarks
@@ -130,6 +145,7 @@ class FetchService:
                 assert session is not None
                 partitions = self.followers.unconfirmed(query, session, partitions, now_ms)
             errors, has_all = self.followers.note(query, partitions, now_ms)
+        unread: Sequence[RemoteRead] = ()
         # A follower that has all records waits for more, as a rule, and then its answer is planned once.
         if not (has_all and context.incremental and self._must_wait(query)):
             plan = self.plan(query, partitions, errors, session if context.incremental else None)
@@ -138,11 +154,17 @@ class FetchService:
                 return self.encode(query, context, plan, toll), None
             if query.replica_id >= 0 and self.early_watermarks and self._watermark_news(plan):
                 return self.encode(query, context, plan), None
+            if plan.reads:
+                unread = plan.unread()
         operation = FetchOperation(self, query, context, refusals, toll)
         operation.held_bytes = len(context.partitions) * (ENTRY_BYTES if context.incremental else PARTITION_BYTES)
         keys = self._watch_keys(query, context, operation)
         try:
             wait_ms = min(query.max_wait_ms, WAIT_MS_MAX)
+            if unread:
+                assert self._remote is not None
+                wait_ms = min(wait_ms, self._remote.max_wait_ms())
+                operation.wait_for(unread)
             operation.delayed = replicas.waits.fetches.watch(operation, keys, now_ms + wait_ms)
         except PurgatoryFullError:
             return operation.answer_now(), None
@@ -231,6 +253,8 @@ class FetchService:
             plan.size_bytes += result.records_size
             remaining = max(0, remaining - result.records_size)
             plan.results.append((wanted, result))
+        if self._remote is not None:
+            plan.reads, self._reader.reads = self._reader.reads, []
         return plan
 
     def _count_sent(self, query: FetchQuery, wanted: FetchPartition, count: int) -> None:
@@ -256,6 +280,9 @@ class FetchService:
         throttle_time_ms = 0 if toll is None else toll.due_for_fetch(plan.size_bytes)
         if throttle_time_ms:
             return self._throttled(query, context, throttle_time_ms)
+        if plan.reads:
+            assert self._remote is not None
+            self._remote.release(plan.reads)
         session = context.session
         topics: dict[bytes, list[Result]] = {}
         answered: list[tuple[bytes, int]] = []
@@ -322,11 +349,13 @@ _NOTHING = FetchContext()
 class FetchOperation(WaitingFetch, WaitingAnswer):
     """A fetch that waits for ``min_bytes``, for its deadline, or for a change of leadership.
 
+    One that lacks remote records waits for the end of their reads too.
+
     It asks for the client's rights again when it ends: they may have changed, and a later request of the session may
     have named partitions that the client may not read.
     """
 
-    __slots__ = ("_context", "_query", "_refusals", "_service", "_toll", "held_bytes", "wanted")
+    __slots__ = ("_context", "_query", "_refusals", "_service", "_toll", "_unread", "held_bytes", "wanted")
 
     def __init__(
         self,
@@ -345,6 +374,19 @@ class FetchOperation(WaitingFetch, WaitingAnswer):
         self._context = context
         self.wanted: dict[Partition, FetchPartition] = {}
         self.held_bytes = 0
+        self._unread: dict[RemoteRead, None] = {}
+
+    def wait_for(self, reads: Sequence[RemoteRead]) -> None:
+        """Waits until all these reads have ended, or until the deadline."""
+        self._unread = dict.fromkeys(reads)
+        for read in reads:
+            read.add_waiter(self)
+
+    def read_ended(self, read: RemoteRead) -> None:
+        """See ``WaitsForReads``."""
+        self._unread.pop(read, None)
+        if not self._unread:
+            self._service.stop_waiting(self)
 
     def ready(self, partition: Partition) -> bool:
         """Returns whether the change of ``partition`` ends the wait."""
@@ -352,6 +394,8 @@ class FetchOperation(WaitingFetch, WaitingAnswer):
         wanted = self._wanted(partition)
         if wanted is None:
             return False  # another session of the same follower has it
+        if self._unread and wanted.fetch_offset < partition.log.local_log_start_offset:
+            return False  # the end of its read ends the wait
         if query.replica_id >= 0:
             if self._service.holds_back(partition, query):
                 return False  # its deadline ends the wait
@@ -405,6 +449,8 @@ class FetchOperation(WaitingFetch, WaitingAnswer):
     def answer_now(self) -> list[ResponsePart]:
         """Returns the answer that the logs allow now, once."""
         answer = self._service.encode(self._query, self._context, self._plan(), self._toll)
+        for read in self._unread:
+            read.remove_waiter(self)
         # Frees the memory: the connection may keep the operation.
-        self._context, self.wanted, self._refusals = _NOTHING, {}, None
+        self._context, self.wanted, self._refusals, self._unread = _NOTHING, {}, None, {}
         return answer

@@ -1,10 +1,12 @@
 """Reads one partition for a Fetch: records, or why there are none.
 
-Reading plans byte ranges of log segments; nothing is copied here, and the connection sends the ranges.
+Reading plans byte ranges of log segments; nothing is copied here, and the connection sends the ranges. Records below
+the local log start offset are read from the object store, beside the plan (``RemoteReads``).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
@@ -12,17 +14,28 @@ from moldau.protocol.hot import FetchPartitionResult
 from moldau.runtime.net.serving.answers import FileRange, ResponsePart
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.values import Offset
-from moldau_broker.log.errors import LogError, LogStorageError, OffsetOutOfRangeError, storage_failure
+from moldau_broker.log.errors import (
+    LogError,
+    LogStorageError,
+    OffsetInRemoteStorageError,
+    OffsetOutOfRangeError,
+    storage_failure,
+)
 from moldau_broker.replication.replica import Role
 from moldau_broker.server.data_path.fetch_query import READ_COMMITTED, TOPIC_IDS, local_replica
+from moldau_broker.server.remote_reading.values import RemoteRange, first_batches
 from moldau_broker.server.replicas.sent_ranges import reporter
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from moldau.runtime.ports.environment import Clock
+    from moldau.values import Buffer
     from moldau_broker.replication.fetch_session import FetchPartition
     from moldau_broker.server.data_path.fetch_query import FetchQuery
     from moldau_broker.server.data_path.follower_positions import FollowerPositions
     from moldau_broker.server.data_path.hints import Hints
+    from moldau_broker.server.remote_reading.reads import RemoteRead, RemoteReads
     from moldau_broker.server.replicas.partition import Partition
     from moldau_broker.server.replicas.replica_manager import ReplicaManager
 
@@ -38,14 +51,25 @@ _NO_ERROR, _LEADER = ErrorCode.NONE, Role.LEADER  # members of enumerations cost
 class PartitionReader:
     """Plans what a Fetch gets from one partition of this broker."""
 
-    __slots__ = ("_clock", "_followers", "_hints", "_on_unreadable", "_replicas")
+    __slots__ = ("_clock", "_followers", "_hints", "_on_unreadable", "_remote", "_replicas", "reads")
 
-    def __init__(self, clock: Clock, replicas: ReplicaManager, hints: Hints, followers: FollowerPositions) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        replicas: ReplicaManager,
+        hints: Hints,
+        followers: FollowerPositions,
+        remote: RemoteReads | None = None,
+    ) -> None:
+        """``remote`` reads from the object store; None without tiered storage."""
         self._clock = clock
         self._replicas = replicas
         self._on_unreadable = reporter(replicas)
         self._hints = hints
         self._followers = followers
+        self._remote = remote
+        self.reads: list[RemoteRead] = []
+        """Reads of remote records that partitions have asked for; the caller takes them out."""
 
     def read(self, query: FetchQuery, wanted: FetchPartition, remaining: int, *, first: bool) -> Result:
         """Returns the records of a partition, at most ``remaining`` bytes, or the error.
@@ -130,15 +154,13 @@ class PartitionReader:
                 aborted_transactions=aborted,
             )
         try:
-            read = log.storage.read(
-                offset,
-                max_bytes=min(wanted.max_bytes, remaining),
-                upper_bound_offset=upper,
-                min_one_batch=first,
-            )
+            max_bytes = min(wanted.max_bytes, remaining)
+            read = log.storage.read(offset, max_bytes=max_bytes, upper_bound_offset=upper, min_one_batch=first)
             aborted = None
             if query.isolation_level == READ_COMMITTED and query.replica_id < 0:
                 aborted = [(entry.producer_id, entry.first_offset) for entry in log.aborted_transactions(read, upper)]
+        except OffsetInRemoteStorageError:
+            return self._read_remote(query, wanted, partition, upper, stable, remaining, first=first)
         except OffsetOutOfRangeError:
             return self._out_of_range(wanted, partition)
         except (LogStorageError, OSError) as error:
@@ -159,6 +181,50 @@ class PartitionReader:
             tuple([FileRange(part.file, part.position, part.count, self._on_unreadable) for part in read.ranges]),
             aborted,
         )
+
+    def _read_remote(
+        self,
+        query: FetchQuery,
+        wanted: FetchPartition,
+        partition: Partition,
+        upper: int,
+        stable: int,
+        remaining: int,
+        *,
+        first: bool,
+    ) -> Result:
+        """Returns remote records that have been read; begins the read and returns none if they have not.
+
+        A follower builds its state from the object store itself (KIP-405).
+        """
+        index, high_watermark = wanted.partition, partition.replica.high_watermark
+        start = partition.log.storage.log_start_offset
+        if query.replica_id >= 0:
+            return FetchPartitionResult(index, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, high_watermark, stable, start)
+        if self._remote is None:  # the topic was tiered before the system was disabled here
+            return FetchPartitionResult(index, ErrorCode.KAFKA_STORAGE_ERROR)
+        reads_committed = query.isolation_level == READ_COMMITTED
+        max_bytes = min(wanted.max_bytes, remaining)
+        read = self._remote.ask(partition, RemoteRange(wanted.fetch_offset, max_bytes, upper, reads_committed))
+        aborted: Sequence[tuple[int, int]] | None = [] if reads_committed else None
+        records: Buffer = b""
+        if read is not None and read.records is not None:
+            records = first_batches(read.records.records, max_bytes, min_one_batch=first)
+            if records and reads_committed:
+                aborted = read.records.aborted
+            if records or not read.records.records:
+                self.reads.append(read)  # else it does not fit now, and stays for the next request
+            if read.records.is_gap:
+                behind = replace(wanted, fetch_offset=partition.log.local_log_start_offset)
+                return self._read_log(query, behind, partition, upper, stable, remaining, first=first)
+        elif read is not None:
+            self.reads.append(read)
+            if read.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+                return self._out_of_range(wanted, partition)
+            if read.error is not None:
+                return FetchPartitionResult(index, read.error)
+        parts = (records,) if records else ()
+        return FetchPartitionResult(index, 0, high_watermark, stable, start, len(records), parts, aborted)
 
     def _out_of_range(self, wanted: FetchPartition, partition: Partition) -> Result:
         return FetchPartitionResult(
