@@ -11,6 +11,8 @@ FETCHING   part of the next request, from the local log end offset
 DELAYED    left out until its back-off is over (the leader is not ready, a read failed, throttled)
 RESETTING  the leader does not have the offset; the shell asks for its earliest and latest offset, then calls
            ``truncated``, ``delay`` or ``request_failed``
+RESTORING  the leader has the offset only in remote storage; the shell restores epochs and producers from there, then
+           calls ``truncated`` or ``delay`` (KIP-405)
 FENCED     the follower's leader epoch is out of date; newer metadata will replace the partition
 =========  ===============================================================================================
 
@@ -50,6 +52,7 @@ class FollowState(enum.Enum):
     FETCHING = "fetching"
     DELAYED = "delayed"
     RESETTING = "resetting"
+    RESTORING = "restoring"
     FENCED = "fenced"
 
 
@@ -106,6 +109,7 @@ class StepKind(enum.Enum):
     ADVANCE = "advance"  # append ``records`` (may be empty) and take over high watermark and log start
     TRUNCATE = "truncate"  # cut the log at the end of ``diverging_epoch`` or at ``diverging_end_offset``, the lower one
     RESET = "reset"  # ask the leader for its earliest and latest offset
+    RESTORE = "restore"  # start the log behind a segment in remote storage
     REFUSED = "refused"  # only log the error
 
 
@@ -262,6 +266,9 @@ class FollowerFetcher:
         if error == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._set_state(followed, FollowState.RESETTING)
             return Step(StepKind.RESET, followed, answer)
+        if error == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE:
+            self._set_state(followed, FollowState.RESTORING)
+            return Step(StepKind.RESTORE, followed, answer)
         if error == ErrorCode.FENCED_LEADER_EPOCH:
             self._set_state(followed, FollowState.FENCED)
         else:
@@ -272,7 +279,8 @@ class FollowerFetcher:
         """Starts a new session after a growing back-off.
 
         Called when the request, or the request for a reset, got no answer (connection lost, deadline) or a refusal.
-        Partitions in RESETTING are fetched again after a back-off of their own.
+        Partitions in RESETTING are fetched again after a back-off of their own. Those in RESTORING depend on the store
+        too, and go on.
         """
         if session_lost:
             self._session_id = INVALID_SESSION_ID

@@ -138,6 +138,43 @@ def test_an_offset_the_leader_has_not_got_is_reset() -> None:
     assert steps[0].kind is StepKind.RESET
     assert core.next_request(0) is None
     assert core.next_deadline_ms() is None
+
+
+def test_a_log_is_restored_beside_other_fetches() -> None:
+    """It may take long: the leader's answers to other partitions, and failures of requests, do not end it."""
+    a, b = followed(0), followed(1)
+    core = fetcher(a, b)
+    moved = answer(0, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
+    steps = core.answered(ErrorCode.NONE, 9, [moved, answer(1, records=b"x")], request_of(core), 0)
+    assert [(step.kind, step.followed) for step in steps] == [(StepKind.RESTORE, a), (StepKind.ADVANCE, b)]
+    assert a.state is FollowState.RESTORING
+    core.appended(b, 4, 3, 0)
+    request = request_of(core)
+    assert (request.partitions, request.forgotten) == ((b,), (a,))
+    core.request_failed(0)
+    assert a.state is FollowState.RESTORING
+    assert request_of(core, 100).partitions == (b,)
+    core.truncated(a, 700, 3, 5)
+    request = request_of(core, 100)
+    assert (a.fetch_offset, a.last_fetched_epoch, a.log_start_offset) == (700, 3, 5)
+    assert request.partitions == (a, b)
+
+
+def test_a_failed_restoration_is_tried_again_with_growing_pauses() -> None:
+    a = followed(0)
+    core = fetcher(a)
+    now_ms, pauses = 0.0, []
+    for _ in range(7):
+        moved = [answer(0, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)]
+        (step,) = core.answered(ErrorCode.NONE, 9, moved, request_of(core, now_ms), now_ms)
+        assert step.kind is StepKind.RESTORE
+        assert core.next_deadline_ms() is None
+        core.delay(a, now_ms)
+        deadline_ms = core.next_deadline_ms()
+        assert deadline_ms is not None
+        pauses.append(deadline_ms - now_ms)
+        now_ms = deadline_ms
+    assert pauses == [50, 100, 200, 400, 800, 1000, 1000]
     core.truncated(a, 40, -1, 40)
     assert request_of(core).partitions == (a,)
 

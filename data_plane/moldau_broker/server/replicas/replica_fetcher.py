@@ -9,6 +9,9 @@ A fetch offset acknowledges all records below it to the leader. Partitions with 
 have a task of their own for each source, which fetches again only when all fetched records are settled
 (``PartitionLog``). So slow syncs delay only partitions with a flush policy, and the records that the leader collects
 meanwhile are fetched and synced together.
+
+A log that begins behind remote segments is restored by a task of its own (``remote_start``): the object store may be
+slow, and other partitions go on meanwhile.
 """
 
 from __future__ import annotations
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
     from moldau_broker.log.values import TopicPartition
     from moldau_broker.replication.follower import FollowRequest
     from moldau_broker.server.replicas.partition import Partition
+    from moldau_broker.server.replicas.remote_start import RemoteStarts
     from moldau_broker.server.replicas.replica_manager import ReplicaManager
 
 FETCH_VERSION = 17
@@ -107,11 +111,14 @@ class ReplicaFetchers:
         self._replicas = replicas
         self._endpoint = endpoint
         self._connect = connect
+        self.remote_starts: RemoteStarts | None = None
+        """Starts logs behind remote segments; None without tiered storage."""
         self._nursery: trio.Nursery | None = None
         self._sources: dict[SourceKey, _Source] = {}
         self._source_of: dict[TopicPartition, SourceKey] = {}
         self._broker_epoch = broker_epoch
         self._suspects: dict[int, float] = {}
+        self._logger = EventLogger("moldau.broker.fetcher", node=settings.broker_id)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Holds the tasks until cancelled."""
@@ -188,6 +195,16 @@ class ReplicaFetchers:
     def trust(self, broker_id: BrokerId) -> None:
         """Ends the suspicion of a broker that has answered."""
         self._suspects.pop(broker_id, None)
+
+    def _restore(self, source: _Source, partition: Partition, step: Step) -> None:
+        """Begins to restore a log from remote storage, if there is any."""
+        starts = self.remote_starts
+        if starts is None:
+            self._logger.warning("remote-storage-disabled", partition=partition.key)
+            source.core.delay(step.followed, self._environment.clock.monotonic_ms())
+            return
+        assert self._nursery is not None, "fetchers are not running"
+        self._nursery.start_soon(source.restore, starts, partition, step)
 
     def _source(self, key: SourceKey) -> _Source:
         source = self._sources.get(key)
@@ -380,6 +397,8 @@ class _Source:
             elif step.kind is StepKind.REFUSED:
                 error = ErrorCode.of(step.answer.error_code).name
                 self._logger.info("partition-refused", partition=followed.key, error=error)
+            elif step.kind is StepKind.RESTORE:
+                self._fetchers._restore(self, partition, step)
             else:
                 return False
         except DescriptorsShortError as error:
@@ -488,6 +507,33 @@ class _Source:
             self.core.truncated(followed, log.log_end_offset, log.latest_epoch, log.log_start_offset)
             if before == (log.log_start_offset, log.log_end_offset):
                 self.core.delay(followed, now_ms)  # an immediate retry would find the same offsets
+
+    async def restore(self, starts: RemoteStarts, partition: Partition, step: Step) -> None:
+        """Starts a log behind the remote segments that the leader's local log follows, or tries again later."""
+        followed = step.followed
+
+        def is_wanted() -> bool:
+            """Returns whether the log still follows this leader; without it no checkpoint may pass before a change."""
+            return self.core.is_current(followed) and not partition.replica.is_leader
+
+        has_moved = False
+        try:
+            connection = self._connection
+            if connection is not None and connection.is_open:
+                has_moved = await starts.start(connection, partition, step, is_wanted)
+        except LogStorageError as error:
+            self._replicas.directory_failed(error)
+        except (OSError, EOFError, trio.TooSlowError, KafkaError, DecodeError) as error:
+            self._logger.warning("restore-failed", partition=followed.key, error=error)
+        if not is_wanted():
+            return
+        if has_moved:
+            log = partition.log
+            self.claims(partition)
+            self.core.truncated(followed, log.log_end_offset, log.latest_epoch, log.log_start_offset)
+        else:
+            self.core.delay(followed, self._environment.clock.monotonic_ms())
+        self.work.notify()
 
     async def _list_offsets(
         self, connection: RpcConnection, steps: list[Step], timestamp: int
