@@ -24,6 +24,7 @@ from moldau.runtime.config.keys.log import LOG_KEYS
 from moldau.runtime.config.keys.mirror import MIRROR_KEYS, SOURCE_KEYS
 from moldau.runtime.config.keys.node import NETWORK_KEYS, NODE_KEYS, QUORUM_KEYS
 from moldau.runtime.config.keys.remote_log import REMOTE_STORE_KEYS
+from moldau.runtime.config.keys.remote_log_reading import REMOTE_READING_KEYS
 from moldau.runtime.config.keys.remote_log_tasks import REMOTE_TASK_KEYS
 from moldau.runtime.config.keys.replication import FETCH_KEYS, REPLICATION_KEYS
 from moldau.runtime.config.keys.sasl import SASL_KEYS
@@ -196,6 +197,7 @@ BROKER_CONFIG = ConfigSchema.of(
         *REPLICATION_KEYS,
         *FETCH_KEYS,
         *REMOTE_STORE_KEYS,
+        *REMOTE_READING_KEYS,
         *REMOTE_TASK_KEYS,
         *GROUP_KEYS,
         *TRANSACTION_KEYS,

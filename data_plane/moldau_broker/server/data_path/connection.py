@@ -118,6 +118,7 @@ def listener_services(context: BrokerContext, listener_name: str, apis: Mapping[
             max_bytes=context.config.get_int("fetch.max.bytes"),
             early_watermarks=context.config.get_str_or_none("replica.selector.class") is not None,
             close_session=context.sessions.close,
+            remote=None if context.remote_reading is None else context.remote_reading.reads,
         ),
         apis,
         DescribedApis(context, apis),

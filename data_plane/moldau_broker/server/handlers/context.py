@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from moldau_broker.server.lifecycle.dynamic_config import DynamicConfig
     from moldau_broker.server.quotas.broker_quotas import BrokerQuotas
     from moldau_broker.server.remote_log.manager import RemoteLogManager
+    from moldau_broker.server.remote_reading.building import RemoteReading
+    from moldau_broker.server.remote_reading.reader import RemoteReader
+    from moldau_broker.server.remote_reading.reads import RemoteReads
     from moldau_broker.server.replicas.partition import Partition
     from moldau_broker.server.replicas.replica_directories import ReplicaDirectories
     from moldau_broker.server.replicas.replica_manager import ReplicaManager
@@ -114,8 +117,20 @@ class BrokerContext:
     client_metrics: ClientMetrics | None = None  # None without the extra ``telemetry``
     authorizer: Authorizer | None = None  # None: everyone may do everything
     remote_log: RemoteLogManager | None = None  # None without tiered storage
+    remote_reading: RemoteReading | None = None  # None without tiered storage
     log_levels: LogLevels = PROCESS_LOG_LEVELS
     checks: CheckLanes = field(default_factory=CheckLanes)
+
+    @property
+    def remote_parts(self) -> tuple[RemoteLogManager | RemoteReads, ...]:
+        """The parts of tiered storage that run tasks."""
+        parts = self.remote_log, None if self.remote_reading is None else self.remote_reading.reads
+        return tuple(part for part in parts if part is not None)
+
+    @property
+    def remote_reader(self) -> RemoteReader | None:
+        """The reader of remote segments; None without tiered storage."""
+        return None if self.remote_reading is None else self.remote_reading.reader
 
     def leader(self, topic: str, partition: int, current_leader_epoch: int = -1) -> Partition:
         """Returns the local replica of a partition that this broker leads.

@@ -58,6 +58,7 @@ from moldau_broker.server.lifecycle.startup import (
 )
 from moldau_broker.server.quotas.broker_quotas import BrokerQuotas, quota_windows
 from moldau_broker.server.remote_log.building import remote_log_manager
+from moldau_broker.server.remote_reading.building import connect_reads
 from moldau_broker.server.replicas.isr import IsrAlterations
 from moldau_broker.server.replicas.replica_directories import ReplicaDirectories
 from moldau_broker.server.replicas.replica_fetcher import ReplicaFetchers
@@ -393,6 +394,7 @@ class Broker:
                 caught_up_ms=lambda: float("-inf") if self._session is None else self._session.caught_up_ms,
             ),
         )
+        connect_reads(context, fetchers)
         coordinators.share_states.connect(partial(ensure_share_state_topic, context))
         replicas.leadership_listeners += (coordinators.leadership_changed, context.share_partitions.leadership_changed)
         applied = AppliedPosition(environment.disk, logs, lambda: self.metadata.image, self._log_tasks.run_in)
@@ -416,8 +418,8 @@ class Broker:
         await nursery.start(context.transactions.run)
         await nursery.start(context.share_partitions.run)
         await nursery.start(context.shares.run)
-        if context.remote_log is not None:
-            await nursery.start(context.remote_log.run)
+        for part in context.remote_parts:
+            await nursery.start(part.run)
         nursery.start_soon(replicas.waits.run)
         nursery.start_soon(built.isr.run, replicas)
         nursery.start_soon(built.watch.run)

@@ -1,4 +1,8 @@
-"""The fetch of one member of a share group: acquires records at once, or waits until there are some."""
+"""The fetch of one member of a share group: acquires records at once, or waits until there are some.
+
+Records that are in the object store only are read as those of other fetches (``RemoteReads``). A fetch that has found
+nothing else waits for them, and goes on when the first of its reads has ended.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,15 @@ import trio
 
 from moldau.protocol.errors import ErrorCode
 from moldau_broker.replication.purgatory import PurgatoryFullError
+from moldau_broker.server.remote_reading.values import RemoteRange
 from moldau_broker.server.replicas.delayed import WaitingFetch
-from moldau_broker.server.share.led_partition import Acquisition, LedPartition, Wanted
+from moldau_broker.server.share.led_partition import READ_BYTES_MAX, Acquisition, LedPartition, Wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from moldau.runtime.ports.environment import Clock
+    from moldau_broker.server.remote_reading.reads import RemoteRead, RemoteReads
     from moldau_broker.server.replicas.partition import Partition, WatchKey
     from moldau_broker.server.replicas.replica_waits import ReplicaWaits
     from moldau_broker.server.share.core.sessions import PartitionKey
@@ -56,6 +62,8 @@ class Fetched:
     acquired: dict[PartitionKey, Acquisition] = field(default_factory=dict)
     errors: dict[PartitionKey, ErrorCode] = field(default_factory=dict)
     waiting: list[LedPartition] = field(default_factory=list)
+    reads: list[RemoteRead] = field(default_factory=list)
+    """Reads of remote records in progress."""
 
     @property
     def is_final(self) -> bool:
@@ -77,15 +85,51 @@ class ShareFetchWait(WaitingFetch):
         return self._enough(partition)
 
 
+class _FirstRead:
+    """Waits for the first of some reads to end."""
+
+    __slots__ = ("_event", "_reads")
+
+    def __init__(self, reads: Sequence[RemoteRead]) -> None:
+        self._event = trio.Event()
+        self._reads = reads
+
+    def read_ended(self, read: RemoteRead) -> None:
+        """See ``WaitsForReads``."""
+        self._event.set()
+
+    async def wait(self, seconds: float) -> bool:
+        """Returns whether one has ended in time."""
+        if any(read.has_ended for read in self._reads):
+            return True
+        for read in self._reads:
+            read.add_waiter(self)
+        try:
+            with trio.move_on_after(seconds):
+                await self._event.wait()
+        finally:
+            for read in self._reads:
+                read.remove_waiter(self)
+        return self._event.is_set()
+
+
 class ShareFetcher:
     """Fetches for members of share groups."""
 
-    __slots__ = ("_clock", "_partitions", "_waits")
+    __slots__ = ("_clock", "_partitions", "_remote", "_waits")
 
-    def __init__(self, clock: Clock, partitions: SharePartitionManager, waits: ReplicaWaits) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        partitions: SharePartitionManager,
+        waits: ReplicaWaits,
+        remote: RemoteReads | None = None,
+    ) -> None:
+        """``remote`` reads from the object store; None without tiered storage."""
         self._clock = clock
         self._partitions = partitions
         self._waits = waits
+        self._remote = remote
 
     async def fetch(
         self,
@@ -109,6 +153,10 @@ class ShareFetcher:
         while True:
             is_last = self._clock.monotonic_ms() >= until_ms
             found = await self._collect(query, settings, keys, lookup, is_open, is_last=is_last)
+            if found.reads and not (found.acquired or found.errors or is_last):
+                if not await self._wait_for_reads(found.reads, until_ms):
+                    return found  # the reads go on, and the next fetch finds what they have read
+                continue
             if found.is_final or is_last or not await self._wait(query, settings, found.waiting, until_ms):
                 return found
             unreadable = [led for led in found.waiting if led.failure is not ErrorCode.NONE]
@@ -150,7 +198,11 @@ class ShareFetcher:
                     if not is_open():
                         return Fetched()
                 wanted = _wanted(query, records, size, first=not found.acquired)
-                acquisition = self._partitions.acquire(led, wanted)
+                offset = None if self._remote is None else led.remote_offset
+                if offset is not None:
+                    acquisition = self._acquire_remote(led, settings, wanted, offset, found)
+                else:
+                    acquisition = self._partitions.acquire(led, wanted)
                 if isinstance(acquisition, Acquisition):
                     turn_bytes += acquisition.read_bytes
                     if not acquisition.ranges:
@@ -162,6 +214,29 @@ class ShareFetcher:
                     found.errors[key] = acquisition
                 break
         return found
+
+    def _acquire_remote(
+        self, led: LedPartition, settings: ShareGroupSettings, wanted: Wanted, offset: int, found: Fetched
+    ) -> Acquisition | ErrorCode | None:
+        """Acquires remote records that have been read; begins the read if they have not, and returns None."""
+        assert self._remote is not None
+        asked = RemoteRange(offset, READ_BYTES_MAX, led.upper_offset(settings), settings.reads_committed)
+        read = self._remote.ask(led.partition, asked)
+        if read is None:
+            return None
+        if not read.has_ended:
+            found.reads.append(read)
+            return None
+        self._remote.release((read,))
+        if read.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            return None  # the log start offset has moved, which the next fetch takes over
+        return self._partitions.acquire(led, wanted, read.records) if read.error is None else read.error
+
+    async def _wait_for_reads(self, reads: Sequence[RemoteRead], until_ms: float) -> bool:
+        """Waits for the first of some reads; returns whether it has ended in time."""
+        assert self._remote is not None
+        left_ms = min(until_ms - self._clock.monotonic_ms(), self._remote.max_wait_ms())
+        return await _FirstRead(reads).wait(max(0.0, left_ms) / 1000)
 
     def _has_enough(self, query: ShareQuery, settings: ShareGroupSettings, leds: list[LedPartition]) -> bool:
         """Returns whether a fetch would find ``min_bytes``, or an error."""

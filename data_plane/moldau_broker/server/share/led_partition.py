@@ -9,8 +9,10 @@ import trio
 
 from moldau.protocol.errors import ErrorCode
 from moldau.records import iterate_batches
+from moldau.runtime.net.buffers import byte_count
 from moldau.runtime.net.serving.answers import FileRange, FileRecords
 from moldau_broker.log.errors import LogError
+from moldau_broker.server.remote_reading.values import RemoteRecords, first_batches
 from moldau_broker.server.replicas.partition import WatchKey
 from moldau_broker.server.share.core.checks import aborted_ranges
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from moldau.records import BatchHeader
+    from moldau.runtime.net.serving.answers import ResponsePart
     from moldau_broker.log.values import ReadResult
     from moldau_broker.server.replicas.partition import Partition
     from moldau_broker.server.share.core.share_partition import SharePartition
@@ -66,7 +69,8 @@ class Wanted:
 class Acquisition:
     """The record batches that hold acquired records, and their offsets.
 
-    The batches stay in their files until the answer is sent: a client that reads slowly costs no memory.
+    The batches stay in their files until the answer is sent: a client that reads slowly costs no memory. Those that
+    came from the object store are in memory.
     """
 
     records: FileRecords
@@ -120,6 +124,15 @@ class LedPartition:
         core = self.core
         return core is not None and core.can_acquire and core.next_fetch_offset < self.upper_offset(settings)
 
+    @property
+    def remote_offset(self) -> int | None:
+        """The offset to read next if it is below the local log; None if a fetch reads the local log."""
+        core, log = self.core, self.partition.log
+        if core is None or self.error is not ErrorCode.NONE or not core.can_acquire:
+            return None
+        offset = core.next_fetch_offset
+        return offset if log.log_start_offset <= offset < log.local_log_start_offset else None
+
     def available_bytes(self, settings: ShareGroupSettings, bytes_max: int) -> int:
         """Returns about how many bytes a fetch would find, at most ``bytes_max``."""
         if not self.is_acquirable(settings) or self.core is None or self.error is not ErrorCode.NONE:
@@ -137,11 +150,13 @@ class LedPartition:
         wanted: Wanted,
         now_ms: float,
         on_unreadable: Callable[[str, OSError], None] | None = None,
+        remote: RemoteRecords | None = None,
     ) -> Acquisition | None:
         """Acquires records for a member with one read of the log; None if there are none.
 
         The caller has taken over the log start offset (``SharePartition.move_log_start``). ``on_unreadable`` takes
-        path and error if the records cannot be read when the answer is sent.
+        path and error if the records cannot be read when the answer is sent. ``remote`` are the records at
+        ``remote_offset``, which stand in the place of the read.
 
         Raises:
             LogError: the log is damaged, or its directory failed.
@@ -155,13 +170,24 @@ class LedPartition:
         upper = self.upper_offset(settings)
         if not core.can_acquire or offset >= upper:
             return None
-        read = self.partition.log.read(
-            offset,
-            max_bytes=min(wanted.bytes_max, READ_BYTES_MAX),
-            upper_bound_offset=upper,
-            min_one_batch=wanted.first,
-        )
-        data = b"".join(part.file.read(part.position, part.count) for part in read.ranges)
+        read: ReadResult | RemoteRecords
+        files: list[ResponsePart]
+        if remote is not None and not remote.is_gap:
+            read, data = (
+                remote,
+                first_batches(remote.records, min(wanted.bytes_max, READ_BYTES_MAX), min_one_batch=wanted.first),
+            )
+            files = [data]
+        else:
+            log = self.partition.log
+            read = log.read(
+                offset if remote is None else log.local_log_start_offset,
+                max_bytes=min(wanted.bytes_max, READ_BYTES_MAX),
+                upper_bound_offset=upper,
+                min_one_batch=wanted.first,
+            )
+            data = b"".join(part.file.read(part.position, part.count) for part in read.ranges)
+            files = [FileRange(part.file, part.position, part.count, on_unreadable) for part in read.ranges]
         batches = [(position, header) for position, header in iterate_batches(data) if header.base_offset < upper]
         if not batches:
             return None
@@ -179,13 +205,18 @@ class LedPartition:
             return Acquisition(FileRecords(()), (), 0, len(data))
         count = sum(each.last - each.first + 1 for each in ranges)
         first, end = _extent(batches, ranges[0].first, ranges[-1].last)
-        files = [FileRange(part.file, part.position, part.count, on_unreadable) for part in read.ranges]
         return Acquisition(FileRecords(_cut(files, first, end)), ranges, count, len(data))
 
     def _aborted(
-        self, read: ReadResult, upper: int, batches: Sequence[tuple[int, BatchHeader]]
+        self, read: ReadResult | RemoteRecords, upper: int, batches: Sequence[tuple[int, BatchHeader]]
     ) -> Sequence[tuple[int, int]]:
-        aborted = self.partition.log.aborted_transactions(read, upper)
+        aborted = (
+            read.aborted
+            if isinstance(read, RemoteRecords)
+            else [
+                (each.producer_id, each.first_offset) for each in self.partition.log.aborted_transactions(read, upper)
+            ]
+        )
         if not aborted:
             return ()
         return aborted_ranges(
@@ -193,7 +224,7 @@ class LedPartition:
                 (each.base_offset, each.next_offset, each.producer_id, each.is_transactional, each.is_control)
                 for _, each in batches
             ),
-            [(each.producer_id, each.first_offset) for each in aborted],
+            aborted,
         )
 
 
@@ -207,13 +238,17 @@ def _extent(batches: Sequence[tuple[int, BatchHeader]], first: int, last: int) -
     return needed[0][0], needed[-1][1]
 
 
-def _cut(files: Sequence[FileRange], first: int, end: int) -> list[FileRange]:
+def _cut(files: Sequence[ResponsePart], first: int, end: int) -> list[ResponsePart]:
     """Returns the bytes from ``first`` to ``end`` of consecutive ranges."""
-    kept: list[FileRange] = []
+    kept: list[ResponsePart] = []
     at = 0
     for part in files:
-        skipped, stop = max(0, first - at), min(part.count, end - at)
+        size = part.count if isinstance(part, FileRange) else byte_count(part)
+        skipped, stop = max(0, first - at), min(size, end - at)
         if skipped < stop:
-            kept.append(FileRange(part.file, part.position + skipped, stop - skipped, part.on_error))
-        at += part.count
+            if isinstance(part, FileRange):
+                kept.append(FileRange(part.file, part.position + skipped, stop - skipped, part.on_error))
+            else:
+                kept.append(memoryview(part)[skipped:stop])
+        at += size
     return kept

@@ -21,7 +21,8 @@ from moldau.records import CorruptRecordError
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.values import LeaderEpoch, Offset
-from moldau_broker.log.errors import LogStorageError, OffsetOutOfRangeError, storage_failure
+from moldau_broker.log.errors import LogStorageError, OffsetInRemoteStorageError, OffsetOutOfRangeError, storage_failure
+from moldau_broker.server.remote_reading.offsets import RemoteQuestion, answer, has_remote_records
 from moldau_broker.server.replicas.sent_ranges import reporter
 from moldau_broker.server.share.core.sessions import PartitionKey, SessionKey, ShareSessions
 from moldau_broker.server.share.core.share_partition import InvalidStateError, SharePartition
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from moldau.runtime.ports.environment import Environment
     from moldau.values import BrokerId
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
+    from moldau_broker.server.remote_reading.reader import RemoteReader
+    from moldau_broker.server.remote_reading.reads import RemoteReads
+    from moldau_broker.server.remote_reading.values import RemoteRecords
     from moldau_broker.server.replicas.partition import Partition
     from moldau_broker.server.replicas.replica_manager import ReplicaManager
     from moldau_broker.server.share.core.values import Acknowledged, AcknowledgementBatch, Effects, Persist
@@ -88,6 +92,9 @@ class SharePartitionManager:
         self._armed = Signal()
         self._sleeping_until_ms = 0.0
         self._led: dict[PartitionKey, dict[str, LedPartition]] = {}  # by partition, then by group
+        self.remote_reader: RemoteReader | None = None
+        """The reader of remote segments; None without tiered storage. So are ``remote_reads``."""
+        self.remote_reads: RemoteReads | None = None
 
     # --- life ------------------------------------------------------------------------------------------------------
 
@@ -209,7 +216,8 @@ class SharePartitionManager:
         """Returns where a group begins that has read nothing yet (``share.auto.offset.reset``).
 
         Raises:
-            KafkaError: NOT_LEADER_OR_FOLLOWER: leadership ended, or its predecessor's commits are still unknown.
+            KafkaError: NOT_LEADER_OR_FOLLOWER: leadership ended, or its predecessor's commits are still unknown;
+                KAFKA_STORAGE_ERROR: the object store did not answer.
             OSError: a file could not be read.
             CorruptRecordError: a batch is damaged.
         """
@@ -220,7 +228,12 @@ class SharePartitionManager:
         duration_ms = settings.reset_duration_ms
         if duration_ms is None:
             return partition.replica.high_watermark
-        search = partition.search_timestamp(max(0, int(self._clock.wall_ms()) - duration_ms))
+        timestamp_ms = max(0, int(self._clock.wall_ms()) - duration_ms)
+        if self.remote_reader is not None and has_remote_records(partition.log):
+            remote = await answer(self.remote_reader, RemoteQuestion(partition, timestamp_ms))
+            if remote is not None:
+                return min(remote.offset, partition.replica.high_watermark)
+        search = partition.search_timestamp(timestamp_ms)
         while True:
             try:
                 step = next(search)
@@ -250,10 +263,13 @@ class SharePartitionManager:
 
     # --- delivery --------------------------------------------------------------------------------------------------
 
-    def acquire(self, led: LedPartition, wanted: Wanted) -> Acquisition | ErrorCode | None:
+    def acquire(
+        self, led: LedPartition, wanted: Wanted, remote: RemoteRecords | None = None
+    ) -> Acquisition | ErrorCode | None:
         """Acquires records of an open share-partition with one read; None if there are none, or an error.
 
         An acquisition without records says that others may follow those which were read: it is worth another call.
+        ``remote`` are the records at ``LedPartition.remote_offset``.
         """
         if led.error is not ErrorCode.NONE:
             return led.error
@@ -261,7 +277,9 @@ class SharePartitionManager:
             return None
         try:
             settings, now_ms = self.settings(led.key.group_id), self._clock.monotonic_ms()
-            found = led.acquire(settings, wanted, now_ms, self._on_unreadable)
+            found = led.acquire(settings, wanted, now_ms, self._on_unreadable, remote)
+        except OffsetInRemoteStorageError:
+            return None  # its records left this disk a moment ago; the next call reads them from the object store
         except OffsetOutOfRangeError:
             return None  # an unclean election has cut the log: nothing is there until it grows
         except LogStorageError as error:

@@ -132,9 +132,6 @@ group.share.assignor.offload.enable
 group.streams.assignor.offload.enable
 metric.reporters
 num.replica.fetchers
-remote.fetch.max.wait.ms
-remote.list.offsets.request.timeout.ms
-remote.log.index.file.cache.total.size.bytes
 remote.log.manager.expiration.thread.pool.size
 remote.log.manager.fetch.max.bytes.per.second
 remote.log.manager.follower.thread.pool.size

@@ -31,14 +31,14 @@ class FileRecords:
     """The records of a partition in a response, which stay in their files until the answer is sent.
 
     They stand in a field of a response message in the place of bytes. ``gathered`` makes parts of what the encoder
-    returns.
+    returns. Records that are in no file are buffers among the ranges.
     """
 
     __slots__ = ("_count", "ranges")
 
-    def __init__(self, ranges: Sequence[FileRange]) -> None:
+    def __init__(self, ranges: Sequence[ResponsePart]) -> None:
         self.ranges = ranges
-        self._count = sum(each.count for each in ranges)
+        self._count = sum(each.count if isinstance(each, FileRange) else byte_count(each) for each in ranges)
 
     def __len__(self) -> int:
         """Counts the bytes, from which the encoder writes the length of the field."""

@@ -26,33 +26,40 @@ from moldau.records import CorruptRecordError
 from moldau_broker.log.errors import LogStorageError, storage_failure
 from moldau_broker.log.values import (
     EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
 )
 from moldau_broker.server.handlers.context import LongAnswer
+from moldau_broker.server.remote_reading.offsets import RemoteQuestion, answer, has_remote_records
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from moldau.runtime.config import Config
     from moldau.runtime.ports.environment import Environment
     from moldau_broker.log.partition.timestamps import Step
+    from moldau_broker.log.values import TimestampOffset
     from moldau_broker.server.data_path.record_checks import CheckLanes
     from moldau_broker.server.handlers.context import Call
+    from moldau_broker.server.remote_reading.reader import RemoteReader
     from moldau_broker.server.replicas.partition import Partition
     from moldau_broker.server.replicas.replica_manager import ReplicaManager
 
-    _Search = Generator[Step, None, ListOffsetsPartitionResponse]
-    _Later = tuple[list[ListOffsetsPartitionResponse], int, _Search, Step]
+    _Step = Step | RemoteQuestion
+    _Answer = TimestampOffset | None
+    _Search = Generator[_Step, _Answer, ListOffsetsPartitionResponse]
+    _Later = tuple[list[ListOffsetsPartitionResponse], int, _Search, _Step]
 
-_LATEST_TIERED_TIMESTAMP, _EARLIEST_PENDING_UPLOAD_TIMESTAMP = -5, -6
 _KNOWN_FROM: Final = {
     LATEST_TIMESTAMP: 1,
     EARLIEST_TIMESTAMP: 1,
     MAX_TIMESTAMP: 7,
     EARLIEST_LOCAL_TIMESTAMP: 8,
-    _LATEST_TIERED_TIMESTAMP: 9,
-    _EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
+    LATEST_TIERED_TIMESTAMP: 9,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
 }
 """The timestamps with a meaning of their own, with the versions of ListOffsets that know them."""
 _READ_COMMITTED = 1
@@ -66,8 +73,12 @@ class OffsetsContext(Protocol):
     @property
     def checks(self) -> CheckLanes: ...
     @property
+    def config(self) -> Config: ...
+    @property
     def environment(self) -> Environment: ...
     def leader(self, topic: str, partition: int, current_leader_epoch: int = -1) -> Partition: ...
+    @property
+    def remote_reader(self) -> RemoteReader | None: ...
     @property
     def replicas(self) -> ReplicaManager: ...
 
@@ -78,7 +89,8 @@ def handle_list_offsets(
     """Returns offsets by time, or of the log start, the log end and the largest timestamp.
 
     A search through compressed batches runs later, in short steps, when the answers before have left. So do searches
-    beyond ``SEARCHES_PER_TURN``. A partition that is named more than once is refused once, as in Kafka.
+    beyond ``SEARCHES_PER_TURN``, and those in remote segments. A partition that is named more than once is refused
+    once, as in Kafka.
     """
     topics: list[ListOffsetsTopicResponse] = []
     later: list[_Later] = []
@@ -116,26 +128,55 @@ def handle_list_offsets(
         return response
 
     async def finish() -> ListOffsetsResponse:
+        begin = trio.current_time()
         for partitions, number, search, step in later:
-            partitions[number] = await _finish(context, search, step)
+            partitions[number] = await _finish(context, request, search, step, begin)
         return response
 
     return LongAnswer(finish)
 
 
-async def _finish(context: OffsetsContext, search: _Search, step: Step) -> ListOffsetsPartitionResponse:
-    """Runs a search from ``step`` to its end; batches that need whole decompression take turns."""
+async def _finish(
+    context: OffsetsContext, request: ListOffsetsRequest, search: _Search, step: _Step, begin: float
+) -> ListOffsetsPartitionResponse:
+    """Runs a search from ``step`` to its end; batches that need whole decompression take turns.
+
+    ``begin`` is when the searches of the request began, on trio's clock.
+    """
     while True:
+        found: _Answer = None
+        failure: KafkaError | None = None
         if step is None:
             await trio.lowlevel.checkpoint()
+        elif isinstance(step, RemoteQuestion):
+            try:
+                found = await _ask(context, request, step, begin)
+            except KafkaError as error:
+                failure = error
         else:
             async with context.checks.whole:
                 await context.environment.disk.offload(step.run)
         try:
-            step = next(search)
+            step = search.send(found) if failure is None else search.throw(failure)
         except StopIteration as end:
-            answer: ListOffsetsPartitionResponse = end.value
-            return answer
+            response: ListOffsetsPartitionResponse = end.value
+            return response
+
+
+async def _ask(context: OffsetsContext, request: ListOffsetsRequest, question: RemoteQuestion, begin: float) -> _Answer:
+    """Answers a question from the object store, within the time that all questions of the request have (KIP-1075).
+
+    Raises:
+        KafkaError: the store did not answer, or not in time, or tiered storage is disabled here.
+    """
+    if context.remote_reader is None:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "tiered storage is disabled on this broker")
+    timeout_ms = context.config.get_int("remote.list.offsets.request.timeout.ms")
+    if request.timeout_ms > 0:
+        timeout_ms = min(timeout_ms, request.timeout_ms)
+    with trio.move_on_at(begin + timeout_ms / 1000):
+        return await answer(context.remote_reader, question)
+    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the object store did not answer in time")
 
 
 def _offset(
@@ -163,7 +204,7 @@ def _offset(
 
 def _look_up(
     partition: Partition, request: ListOffsetsRequest, call: Call, timestamp: int
-) -> Generator[Step, None, tuple[int, int, int]]:
+) -> Generator[_Step, _Answer, tuple[int, int, int]]:
     """Returns timestamp, offset and leader epoch; each is -1 if there is none."""
     log, replica = partition.log, partition.replica
     if timestamp < 0 and call.version < _KNOWN_FROM.get(timestamp, math.inf):
@@ -174,14 +215,29 @@ def _look_up(
         _check_visible(partition, request, call)
         return -1, _visible(partition, request), replica.state.leader_epoch
     if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
-        return -1, log.log_start_offset, log.epochs.epoch_for_offset(log.log_start_offset)
-    if timestamp in (_LATEST_TIERED_TIMESTAMP, _EARLIEST_PENDING_UPLOAD_TIMESTAMP):
-        return -1, -1, -1  # as a Kafka without tiered storage answers
-    found = yield from partition.search_timestamp(timestamp)
+        start = log.log_start_offset if timestamp == EARLIEST_TIMESTAMP else log.local_log_start_offset
+        return -1, start, log.epochs.epoch_for_offset(start)
+    if timestamp in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
+        tiered = (yield RemoteQuestion(partition, timestamp)) if log.is_remote else None
+        # Without tiered storage as Kafka answers then.
+        return (-1, -1, -1) if tiered is None else (-1, tiered.offset, tiered.leader_epoch)
+    found = yield from _search(partition, timestamp)
     if found is None or found.offset < 0 or found.offset >= _visible(partition, request):
         _check_visible(partition, request, call)
         return -1, -1, -1
     return found.timestamp_ms, found.offset, found.leader_epoch
+
+
+def _search(partition: Partition, timestamp: int) -> Generator[_Step, _Answer, _Answer]:
+    """Searches remote segments, then the local log; for the largest timestamp both."""
+    if not has_remote_records(partition.log):
+        return (yield from partition.search_timestamp(timestamp))
+    if timestamp != MAX_TIMESTAMP:
+        found = yield RemoteQuestion(partition, timestamp)
+        return (yield from partition.search_timestamp(timestamp)) if found is None else found
+    local = yield from partition.search_timestamp(timestamp)
+    found = yield RemoteQuestion(partition, timestamp, -1 if local is None else local.timestamp_ms)
+    return local if found is None else found
 
 
 def _visible(partition: Partition, request: ListOffsetsRequest) -> int:

@@ -101,7 +101,7 @@ async def handle_share_fetch(
     work.acknowledge(named)
     fetched = Fetched()
     if request.max_records > 0 and not request.is_renew_ack:
-        fetcher = ShareFetcher(context.environment.clock, shares, context.replicas.waits)
+        fetcher = ShareFetcher(context.environment.clock, shares, context.replicas.waits, shares.remote_reads)
         most = context.config.get_int("fetch.max.bytes")
         most = most if call.fetch_bytes_max is None else min(most, call.fetch_bytes_max)
         fetched = await fetcher.fetch(

@@ -1,0 +1,43 @@
+"""Keys of reads from remote segments (KIP-405)."""
+
+from __future__ import annotations
+
+from moldau.runtime.config.declare import CLUSTER_WIDE, MIB, SECOND_MS, integer, long
+
+REMOTE_READING_KEYS = (
+    integer(
+        name="remote.fetch.max.wait.ms",
+        default=500,
+        group="Tiered storage",
+        dynamic=CLUSTER_WIDE,
+        minimum=1,
+        doc="How long a fetch waits for records from the object store, in milliseconds, if its own maximum is not "
+        "shorter. It is then answered without them; the read goes on, and the next fetch finds what it has read.",
+    ),
+    integer(
+        name="remote.list.offsets.request.timeout.ms",
+        default=30 * SECOND_MS,
+        group="Tiered storage",
+        dynamic=CLUSTER_WIDE,
+        minimum=1,
+        doc="How long ListOffsets may search in remote segments, in milliseconds, if the request does not name less.",
+    ),
+    long(
+        name="remote.log.index.file.cache.total.size.bytes",
+        default=128 * MIB,
+        group="Tiered storage",
+        is_own=True,
+        minimum=1,
+        doc="Memory for indexes and other parts beside the records of remote segments. Kafka keeps them in files, "
+        "1 GiB by default. An index that is not here is read from the object store again.",
+    ),
+    long(
+        name="remote.log.read.cache.bytes",
+        default=64 * MIB,
+        group="Tiered storage",
+        is_own=True,
+        minimum=0,
+        doc="Memory for records of remote segments, in pieces of 1 MiB. Consumers that read the same records share one "
+        "request to the object store; 0 keeps nothing.",
+    ),
+)

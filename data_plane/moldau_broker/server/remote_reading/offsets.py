@@ -1,0 +1,58 @@
+"""Questions of ListOffsets, and of share groups that begin at a time, that only the object store can answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from moldau_broker.log.values import (
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    MAX_TIMESTAMP,
+    TimestampOffset,
+)
+
+if TYPE_CHECKING:
+    from moldau_broker.log.partition.partition_log import PartitionLog
+    from moldau_broker.server.remote_reading.reader import RemoteReader
+    from moldau_broker.server.replicas.partition import Partition
+
+
+class RemoteQuestion(NamedTuple):
+    """A question about the remote records of a partition."""
+
+    partition: Partition
+    timestamp_ms: int
+    """A time, or MAX_TIMESTAMP, LATEST_TIERED_TIMESTAMP or EARLIEST_PENDING_UPLOAD_TIMESTAMP."""
+    local_max_ms: int = -1
+    """For MAX_TIMESTAMP: the largest timestamp of the local log; later records with it do not count."""
+
+
+def has_remote_records(log: PartitionLog) -> bool:
+    """Returns whether readers may see records that this broker's disk does not have."""
+    return log.local_log_start_offset > log.log_start_offset
+
+
+async def answer(reader: RemoteReader, question: RemoteQuestion) -> TimestampOffset | None:
+    """Returns the answer; None if no remote record is one.
+
+    Raises:
+        LogError: as ``RemoteReader.search_timestamp``.
+    """
+    partition, timestamp_ms = question.partition, question.timestamp_ms
+    if timestamp_ms == MAX_TIMESTAMP:
+        return await reader.largest_timestamp(partition, question.local_max_ms)
+    if timestamp_ms not in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
+        return await reader.search_timestamp(partition, timestamp_ms)
+    log = partition.log
+    segments = (await reader.known_or_listed(partition)).segments
+    if timestamp_ms == LATEST_TIERED_TIMESTAMP:
+        if not segments:
+            return None
+        return TimestampOffset(timestamp_ms=-1, offset=segments[-1].last_offset, leader_epoch=segments[-1].last_epoch)
+    if segments:
+        pending = max(segments[-1].end_offset, log.log_start_offset)
+    elif has_remote_records(log):
+        return None  # the listing is behind, or the segments are lost
+    else:
+        pending = log.log_start_offset
+    return TimestampOffset(timestamp_ms=-1, offset=pending, leader_epoch=log.epochs.epoch_for_offset(pending))
