@@ -16,6 +16,14 @@ _TRAFFIC: Final = {
     "remote_copy_bytes": ("remotecopybytes_total", "Bytes of segments copied to the object store."),
     "remote_copy_requests": ("remotecopyrequests_total", "Copies of segments that were begun."),
     "remote_copy_errors": ("remotecopyerrors_total", "Copies of segments that failed."),
+    "remote_fetch_bytes": ("remotefetchbytes_total", "Bytes of remote records that fetches read."),
+    "remote_fetch_requests": ("remotefetchrequests_total", "Reads of remote records that fetches began."),
+    "remote_fetch_errors": ("remotefetcherrors_total", "Reads of remote records that failed."),
+    "remote_start_requests": (
+        "buildremotelogauxstaterequests_total",
+        "Attempts to start logs behind remote segments.",
+    ),
+    "remote_start_errors": ("buildremotelogauxstateerrors_total", "Attempts that failed, and are repeated."),
     "remote_delete_requests": ("remotedeleterequests_total", "Segments whose remote deletion was begun."),
     "remote_delete_errors": ("remotedeleteerrors_total", "Remote deletions that failed."),
 }
@@ -58,5 +66,32 @@ def register_remote_log(registry: Registry, broker: Broker, remote_log: RemoteLo
                 gauge.labels(topic).set(getattr(states[topic], field))
         damaged.set(total.damaged)
         listings.value, failed.value = remote_log.listings, remote_log.listing_errors
+
+    registry.on_expose(update)
+    register_remote_reads(registry, broker)
+
+
+def register_remote_reads(registry: Registry, broker: Broker) -> None:
+    """Adds the memory and the bounds of reads of remote segments."""
+    reading = broker.context.remote_reading
+    if reading is None:
+        return
+    progress = registry.gauge("moldau_remote_reads", "Reads of remote records in progress.").labels()
+    held = registry.gauge("moldau_remote_reads_held_bytes", "Bytes of these reads, and of results that wait.").labels()
+    refused = registry.counter(
+        "moldau_remote_reads_refused_total", "Fetches of a partition that found no room for their read."
+    ).labels()
+    kept = registry.gauge("moldau_remote_cache_bytes", "Bytes of remote segments in memory.", "part")
+    hits = registry.counter("moldau_remote_cache_hits_total", "Pieces of remote segments found in memory.", "part")
+    misses = registry.counter("moldau_remote_cache_misses_total", "Pieces that were not in memory.", "part")
+
+    def update() -> None:
+        reads = reading.reads.statistics()
+        progress.set(reads.in_progress)
+        held.set(reads.held_bytes)
+        refused.value = reads.refused
+        for part, cache in zip(("records", "indexes"), reading.reader.statistics(), strict=True):
+            kept.labels(part).set(cache.size_bytes)
+            hits.labels(part).value, misses.labels(part).value = cache.hits, cache.misses
 
     registry.on_expose(update)

@@ -32,6 +32,16 @@ class Traffic:
     """Copies of segments that were begun."""
     remote_copy_errors: int = 0
     """Copies of segments that failed."""
+    remote_fetch_bytes: int = 0
+    """Bytes of records that fetches read from the object store, or from the cache of it."""
+    remote_fetch_requests: int = 0
+    """Reads of remote records that fetches began."""
+    remote_fetch_errors: int = 0
+    """Reads of remote records that failed."""
+    remote_start_requests: int = 0
+    """Attempts to start a follower's log behind remote segments."""
+    remote_start_errors: int = 0
+    """Attempts that failed; they are repeated."""
     remote_delete_requests: int = 0
     """Segments whose deletion from the object store was begun."""
     remote_delete_errors: int = 0

@@ -167,6 +167,7 @@ class RemoteReads:
         self._held_bytes += read.held_bytes
         self._in_progress += 1
         self._begun += 1
+        partition.traffic.remote_fetch_requests += 1
         self._nursery.start_soon(self._run, read, wanted)
         return read
 
@@ -208,8 +209,10 @@ class RemoteReads:
             with trio.fail_after(READ_TIMEOUT_MS / 1000):
                 read.records = await self._reader.read(partition, wanted)
             self._bytes_read += len(read.records.records)
+            partition.traffic.remote_fetch_bytes += len(read.records.records)
         except (KafkaError, trio.TooSlowError) as error:
             self._failed += 1
+            partition.traffic.remote_fetch_errors += 1
             read.error = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
             self._logger.info("remote-read-failed", partition=partition.key, offset=wanted.offset, error=error)
         finally:

@@ -517,6 +517,7 @@ class _Source:
             return self.core.is_current(followed) and not partition.replica.is_leader
 
         has_moved = False
+        partition.traffic.remote_start_requests += 1
         try:
             connection = self._connection
             if connection is not None and connection.is_open:
@@ -524,6 +525,7 @@ class _Source:
         except LogStorageError as error:
             self._replicas.directory_failed(error)
         except (OSError, EOFError, trio.TooSlowError, KafkaError, DecodeError) as error:
+            partition.traffic.remote_start_errors += 1
             self._logger.warning("restore-failed", partition=followed.key, error=error)
         if not is_wanted():
             return

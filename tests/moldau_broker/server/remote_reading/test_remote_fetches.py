@@ -17,6 +17,7 @@ from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTo
 from moldau.records import iterate_batches
 from moldau_broker.log.values import AppendOrigin
 from support.cluster.broker_cluster import batch, run_cluster, values_of
+from support.metrics_samples import scrape
 from support.objects.tiered import TIERED, created, fill, log_of, objects, store_away
 
 if TYPE_CHECKING:
@@ -171,6 +172,35 @@ def test_an_answer_with_local_records_waits_for_no_store() -> None:
                 assert topics["t"] == []
             else:
                 assert topics["t"] == values[: len(topics["t"])] != []
+
+    on_brokers(scenario, remote_fetch_max_wait_ms="5000")
+
+
+def test_a_local_record_ends_the_wait_for_the_store() -> None:
+    """The record of the other partition would be as late as the store is slow; the read goes on."""
+
+    async def scenario(cluster: Cluster) -> None:
+        leader, values = await tiered(cluster)
+        client = cluster.client(leader)
+        await client.create_topic("u")
+        await cluster.leader("u")
+        objects(cluster).profile.delay_min = 1.0
+        answers: list[dict[str, list[bytes]]] = []
+
+        async def ask() -> None:
+            answers.append(await fetch_two(client, 0))
+
+        begin = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.sleep(0.3)
+            assert (await cluster.client(leader).produce("u", batch(b"local"))).error_code == ErrorCode.NONE
+        assert trio.current_time() - begin < 0.5
+        assert answers == [{"t": [], "u": [b"local"]}]
+        await trio.sleep(5)
+        begin = trio.current_time()
+        assert (await fetch_two(client, 1))["t"] == values[:1]
+        assert trio.current_time() - begin < 0.1, "it has been read meanwhile"
 
     on_brokers(scenario, remote_fetch_max_wait_ms="5000")
 
@@ -379,6 +409,30 @@ def test_deleted_records_in_the_remote_range_are_out_of_range() -> None:
         assert (await client.offset("t", -2)).offset == 3
 
     on_brokers(scenario, 2)
+
+
+def test_reads_are_counted_under_names_of_kafka() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        leader, values = await tiered(cluster)
+        client = cluster.client(leader)
+        assert await read_all(client, "t") == values
+        with store_away(cluster):
+            assert (await client.fetch("t", 1, max_wait_ms=0)).error_code == ErrorCode.NONE
+            await trio.sleep(15)
+        found = scrape(cluster.running[leader])
+        for topic in ("", "t"):
+            prefix, suffix = "kafka_server_brokertopicmetrics_remotefetch", f'_total{{topic="{topic}"}}'
+            assert found[f"{prefix}bytes{suffix}"] > 4 * 700
+            assert found[f"{prefix}requests{suffix}"] > 4
+            assert found[f"{prefix}errors{suffix}"] == 0, "the records were in memory"
+        assert found["moldau_remote_reads"] == 0
+        assert found["moldau_remote_reads_refused_total"] == 0
+        for part in ("records", "indexes"):
+            assert 0 < found[f'moldau_remote_cache_bytes{{part="{part}"}}'] < 1 << 20
+            assert found[f'moldau_remote_cache_misses_total{{part="{part}"}}'] > 0
+        assert found['moldau_remote_cache_hits_total{part="records"}'] > 0
+
+    on_brokers(scenario)
 
 
 def test_the_wait_for_a_full_table_of_reads_is_bounded() -> None:

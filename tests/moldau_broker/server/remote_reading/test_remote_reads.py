@@ -15,6 +15,7 @@ from trio.testing import MockClock
 
 from moldau.protocol.errors import ErrorCode
 from moldau_broker.log.errors import OffsetOutOfRangeError
+from moldau_broker.server.metrics.traffic import Traffic
 from moldau_broker.server.remote_reading.reads import KEPT_MS, READ_BYTES_MAX, READ_TIMEOUT_MS, RemoteRead, RemoteReads
 from moldau_broker.server.remote_reading.values import RemoteRange, RemoteRecords, RemoteStorageError, first_batches
 from support.cluster.broker_cluster import batch
@@ -61,6 +62,7 @@ class Waiter:
 class Replica:
     def __init__(self) -> None:
         self.key = "t-0"
+        self.traffic = Traffic()
         self.replica = SimpleNamespace(state=SimpleNamespace(leader_epoch=3))
 
 

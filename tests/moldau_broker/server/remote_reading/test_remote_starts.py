@@ -118,6 +118,8 @@ def test_a_store_that_is_away_delays_one_replica_and_no_other() -> None:
             assert set(cluster.partition_image("u").isr) == {1, 2}
             assert cluster.partition_image("t").isr == (leader,)
             assert log_of(cluster, other, "t").log_end_offset == 0
+            traffic = cluster.replica(other, "t").traffic
+            assert traffic.remote_start_requests >= traffic.remote_start_errors >= 2
         await until_in_sync(cluster, "t", leader, other)
         assert await read_all(cluster.client(leader), "t", RECORDS) == values
 
