@@ -14,6 +14,7 @@ import pytest
 from moldau.blocking import Admin, Consumer, Producer
 from moldau_jepsen.launcher import ClusterSpec, open_cluster, start_cluster
 from support.console.browser import absent, open_browser
+from support.proof import proof_beyond
 from support.started import PIPE, Command
 
 pytestmark = [
@@ -268,7 +269,7 @@ def press(browser, action, node):
     browser.wait(click + '(document.querySelector(`[aria-label="${arguments[0]}"]`))', label)
 
 
-@pytest.mark.parametrize("page", ["topics", "replication"])
+@pytest.mark.parametrize("page", proof_beyond(1, ["replication", "topics"]))
 def test_a_console_that_has_ended_is_named(browser, cluster, tmp_path, page):
     """The page said "offline" in a corner, and showed its last answer as if it were the present."""
     here = browser.run("return location.href.split('#')[0]")
