@@ -161,7 +161,7 @@ def test_clients_that_only_send_have_no_reader():
     assert not any(operation.kind is Kind.ASSIGN and operation.process in senders for operation in history)
 
 
-@pytest.mark.parametrize(("rewind_share", "goes_back"), [(0.0, False), (1.0, True)])
+@pytest.mark.parametrize(("rewind_share", "goes_back"), proof_beyond(1, [(1.0, True), (0.0, False)]))
 def test_positions_after_an_abort(rewind_share, goes_back):
     """A client that goes back reads the same records again, and says so; one that goes on skips nothing."""
     history = history_of(7, seconds=2, rewind_share=rewind_share, **BUSY)
