@@ -106,6 +106,7 @@ def test_areas_name_files_and_tests_that_exist():
     assert draw(AREAS[0], 5, 1) == draw(AREAS[0], 5, 1)
 
 
+@pytest.mark.proof
 def test_known_survivors_are_mutants_of_the_present_code():
     keys = {
         mutant.key
