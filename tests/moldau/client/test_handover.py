@@ -701,7 +701,7 @@ def test_large_records_wait_for_room():
 
 def test_threads_with_large_records_go_on():
     handover = Handover(producer := TrioProducer())
-    values = [bytes(HANDOVER_BYTES_MAX // 4)] * 20
+    values = [bytes(HANDOVER_BYTES_MAX // 4)] * 5
 
     async def main():
         token = trio.lowlevel.current_trio_token()
@@ -720,4 +720,4 @@ def test_threads_with_large_records_go_on():
         await passed_on(handover, script)
 
     trio.run(main)
-    assert len(producer.taken) == 40
+    assert len(producer.taken) == 10

@@ -376,7 +376,7 @@ def test_a_rate_slows_one_direction(worlds) -> None:
         await passes(near, far, payload)
         assert trio.current_time() - begun >= 0.5
         world.links.heal()
-        await passes(near, far, payload * 500)  # at the rate this would take longer than the test may
+        await passes(near, far, payload * 260)  # at the rate this would take longer than the test may
 
     run(worlds, body)
 
