@@ -20,7 +20,7 @@ from support.raft import stock_pysyncobj as raft_stock_pysyncobj
 from support.raft import world as raft_world
 from support.raft.invariants import Violation
 
-SEEDS, PARTS = 30, 10
+SEEDS, PARTS = 30, 30
 MESSAGES = [
     {"type": "request_vote", "term": 3, "last_log_index": 7, "last_log_term": 2},
     {"type": "response_vote", "term": 3},

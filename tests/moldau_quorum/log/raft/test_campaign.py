@@ -7,7 +7,7 @@ from support.raft import campaign as raft_campaign
 from support.raft.mutants import MUTANTS, mutant
 
 SEEDS = 100
-PARTS = 40
+PARTS = 100
 QUICK_PARTS = 1
 """Parts of the seeds that ``make test`` runs; ``make test-proof`` runs the others."""
 
