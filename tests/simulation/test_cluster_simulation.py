@@ -23,7 +23,7 @@ RECORDS = 90
 
 async def leader_crash(world):
     """Produces while the leader of a partition is killed and comes back; reads everything; returns what happened."""
-    cluster = SimulatedCluster(world, ClusterShape())
+    cluster = SimulatedCluster(world, ClusterShape(controllers=1))
     judge = ClusterInvariants(trio.current_time)
     observer = ClusterObserver(cluster, judge)
     world.agenda.watchers.append(observer.turn_ended)
@@ -99,7 +99,7 @@ def test_the_same_seed_is_the_same_run_in_a_fresh_interpreter():
 
 async def full_disk(world):
     """Fills the disk of a partition's leader while records are produced; returns how its process ended."""
-    cluster = SimulatedCluster(world, ClusterShape())
+    cluster = SimulatedCluster(world, ClusterShape(controllers=1))
     environment = world.node("client").environment
     cluster.start_all()
     await cluster.wait_healthy(30)

@@ -28,7 +28,7 @@ SETTINGS = {"broker.session.timeout.ms": "60000", "broker.heartbeat.interval.ms"
 
 async def read(world: World, counts: Counter[Situation], trouble: str) -> list[int]:
     """Sends and reads ten records while the follower of the reader's rack cannot serve; returns the offsets."""
-    cluster = SimulatedCluster(world, ClusterShape(racks=True, settings=SETTINGS))
+    cluster = SimulatedCluster(world, ClusterShape(controllers=1, racks=True, settings=SETTINGS))
     cluster.start_all()
     await cluster.wait_healthy(60)
     environment = world.node("reader").environment
@@ -80,7 +80,7 @@ def test_a_reader_goes_on_without_its_follower(trouble: str) -> None:
 
 async def read_beside(world: World) -> float:
     """Reads a partition without its follower, then another one too; returns how long a record of the first takes."""
-    cluster = SimulatedCluster(world, ClusterShape(racks=True, settings=SETTINGS))
+    cluster = SimulatedCluster(world, ClusterShape(controllers=1, racks=True, settings=SETTINGS))
     cluster.start_all()
     await cluster.wait_healthy(60)
     sender = world.node("sender").environment

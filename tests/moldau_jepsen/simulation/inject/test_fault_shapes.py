@@ -230,7 +230,7 @@ class Story:
 async def strike_under_load(world, kind, number, seconds):
     """Strikes a broker once while a producer writes, and lets the cluster and the producer recover."""
     story = Story()
-    cluster = SimulatedCluster(world, ClusterShape(settings=SYNCED))
+    cluster = SimulatedCluster(world, ClusterShape(controllers=1, settings=SYNCED))
     cluster.start_all()
     await cluster.wait_healthy(60)
     environment = world.node(CLIENT).environment
