@@ -137,7 +137,7 @@ def _check_topic_defaults(config: Config) -> list[str]:
 
 
 def _check_remote_store(config: Config) -> list[str]:
-    """Checks that a broker with tiered storage names its store; that is opened, but not used, when the broker starts."""
+    """Checks that a broker with tiered storage names its store, which the start opens without a request."""
     enabled = config.get_bool("remote.log.storage.system.enable") and "broker" in config.get_list("process.roles")
     if enabled and not config.get_str_or_none("remote.log.storage.url"):
         return ["remote.log.storage.system.enable = true: a broker needs remote.log.storage.url, too"]
