@@ -344,7 +344,7 @@ def test_changes_of_a_window_are_written_once(spark, brokers, tmp_path, monkeypa
     job = Job(brokers, tmp_path, "changes-in")
     path = job.write(
         "changes",
-        job.source(extra="max_offsets_per_trigger = 30")
+        job.source(extra="max_offsets_per_trigger = 40")
         + '[sink]\ntopic = "changes-out"\nkey = "concat(origin, window_start)"\n'
         + '[aggregate]\nwindow = "4 hours"\nwatermark = "1 hour"\noutput = "update"\n'
         + f'event_time = "{field("scheduled", "timestamp")}"\nkeys = {{ origin = "{field("origin")}" }}\n'
@@ -391,7 +391,7 @@ def test_sessions_equal_pandas(spark, brokers, tmp_path, monkeypatch):
     job = Job(brokers, tmp_path, "rotations")
     path = job.write(
         "rotations",
-        job.source(extra="max_offsets_per_trigger = 70")
+        job.source(extra="max_offsets_per_trigger = 100")
         + f'[sink]\ntable = "sessions"\n[sessions]\nevent_time = "{field("scheduled", "timestamp")}"\n'
         + f'watermark = "1 hour"\ngap = "3 hours"\nkeys = {{ plane = "{field("plane")}" }}\n[sessions.columns]\n'
         + f'flights = "count(*)"\ndelay = "sum({field("delay", "int")})"\ntopic = "first({field("origin")})"\n'
@@ -437,7 +437,7 @@ def test_a_join_equals_pandas(spark, brokers, tmp_path, monkeypatch):
     path = job.write(
         "join",
         job.source("left", extra="max_offsets_per_trigger = 40")
-        + job.source("right", "arrivals", extra="max_offsets_per_trigger = 30")
+        + job.source("right", "arrivals", extra="max_offsets_per_trigger = 40")
         + f'[sink]\ntable = "pairs"\n[join]\nleft_time = "{field("scheduled", "timestamp")}"\n'
         + f'right_time = "{field("scheduled", "timestamp")}"\nleft_watermark = "1 hour"\nright_watermark = "1 hour"\n'
         + f'on = "{field("plane", side="l.")} = {field("plane", side="r.")}"\nbefore = "2 hours"\nafter = "1 second"\n'
