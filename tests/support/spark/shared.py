@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from moldau_jepsen.testing import cluster
+from pyspark_moldau.session.sessions import DEFAULTS
 from support.shared import SHARED
 from support.spark.forked_python import forked_python
 
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
     from moldau_jepsen.testing.local import TestCluster
 
+UNVERIFIED = "-XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 SETTINGS = {
+    # Java checks the bytecode of each class that it loads, which takes a tenth of the start.
+    "spark.driver.extraJavaOptions": f"{DEFAULTS['spark.driver.extraJavaOptions']} {UNVERIFIED}",
     "spark.sql.streaming.stopTimeout": "120000",
     # The tables of the tests have a few rows: one task for each, and no compiled query plans.
     "spark.sql.shuffle.partitions": "1",
