@@ -22,6 +22,7 @@ from moldau_broker.log.files.names import (
     RECOVERY_POINT_CHECKPOINT,
     segment_file,
 )
+from moldau_broker.log.values import EARLIEST_LOCAL_TIMESTAMP, EARLIEST_TIMESTAMP
 from support.log.lab import A, create, tick
 from support.log.model import START_MS, PowerLoss, VirtualMachine
 from support.log.tiered import (
@@ -49,6 +50,19 @@ def test_copied_segments_leave_the_disk_and_the_log_start_stays() -> None:
     assert (log.local_log_start_offset, log.copied_end_offset) == (copies[-1].end_offset,) * 2
     assert log.epochs.entries == epochs
     check_whole(log, rows, copies)
+
+
+def test_look_ups_by_time_find_what_is_on_the_disk() -> None:
+    log = filled(open_tiered(VirtualMachine(1)))
+    copies_of(log)
+    run_retention(log)
+    local = log.local_log_start_offset
+    found = [log.offset_for_timestamp(timestamp) for timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP, 0)]
+    assert [(entry.offset, entry.leader_epoch) for entry in found if entry is not None] == [
+        (0, 1),
+        (local, 5),
+        (local, 5),
+    ]
 
 
 @pytest.mark.parametrize("noted", [False, True])

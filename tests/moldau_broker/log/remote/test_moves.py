@@ -54,6 +54,41 @@ def test_crash_after_each_write_of_a_move() -> None:
         return
 
 
+def test_a_moved_log_knows_its_copies() -> None:
+    manager = open_tiered(VirtualMachine(2), DIRECTORIES)
+    copies = copies_of(filled(manager))
+    log = move(manager)
+    assert log.local_log_start_offset == 0
+    assert log.copied_end_offset == copies[-1].end_offset
+    run_retention(log)
+    assert log.local_log_start_offset == copies[-1].end_offset
+
+
+def test_a_log_start_that_falls_while_the_log_is_moved() -> None:
+    """A log that starts over behind remote segments may begin lower than before."""
+    manager = open_tiered(VirtualMachine(2), DIRECTORIES)
+    log = filled(manager)
+    copies = copies_of(log)
+    log.note_copied(copies[1].end_offset)
+    run_retention(log)
+    log.increment_log_start_offset(3)
+    manager.alter_replica_log_dir(A, "/d2", START_MS)
+    while not manager.copy_to_future(A, START_MS):
+        pass
+    parts = copies[3].parts
+    log.restart_behind(
+        copies[3].end_offset,
+        log_start_offset=1,
+        leader_epochs=parts.leader_epochs,
+        producer_snapshot=parts.producer_snapshot,
+        now_ms=START_MS,
+    )
+    while not manager.copy_to_future(A, START_MS):
+        pass
+    moved = manager.replace_current_with_future(A)
+    assert (moved.log_start_offset, moved.log_end_offset) == (1, copies[3].end_offset)
+
+
 @pytest.mark.parametrize("change", ["deletes", "restarts", "restarts lower", "truncates"])
 def test_the_log_changes_while_it_is_moved(change: str) -> None:
     machine = VirtualMachine(2)
