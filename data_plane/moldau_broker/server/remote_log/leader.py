@@ -231,7 +231,7 @@ class LeaderTasks(RoleTasks):
 
     def _start_behind_lost(self) -> int:
         remote, log = self._remote, self._log
-        if remote.log is None or not remote.log.segments:
+        if remote.log is None or not remote.log.segments or not log.knows_remote_epochs:
             return log.log_start_offset
         return start_behind_lost(
             remote.log,

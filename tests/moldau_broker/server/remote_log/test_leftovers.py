@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
+from moldau_broker.log.files.names import LEADER_EPOCH_CHECKPOINT, LOCAL_START_CHECKPOINT
 from moldau_broker.remote_log.core.names import LOG
 from support.cluster.broker_cluster import run_cluster
 from support.metrics_samples import scrape
@@ -122,6 +123,31 @@ def test_a_superseded_leader_does_nothing() -> None:
         for name in objects(cluster).names():
             objects(cluster).delete("test", name)
         await cluster.until(lambda: copied(cluster, "t") == [4, 5, 6, 7], timeout_ms=2 * DELAY_MS)
+
+    run_cluster(scenario, **TIERED)
+
+
+def test_a_leader_that_lost_its_epochs_deletes_nothing() -> None:
+    """It takes its own remote segments for foreign, and must not begin behind them because it has copied others."""
+
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(await created(cluster, "t", local_retention_bytes="700"))
+        await fill(cluster, client, "t", 5)
+        await cluster.until(lambda: log_of(cluster, 1, "t").local_log_start_offset == 4)
+        await trio.sleep(5)
+        directory = log_of(cluster, 1, "t").directory
+        cluster.kill(1)
+        for name in (LOCAL_START_CHECKPOINT, LEADER_EPOCH_CHECKPOINT):
+            cluster.world.node("b1").disk.flip_bit(f"{directory}/{name}", 0, 3)
+        cluster.start_broker(1)
+        await cluster.until(lambda: 1 in cluster.running)
+        client = cluster.client(await cluster.leader("t"))
+        assert not log_of(cluster, 1, "t").knows_remote_epochs
+        await fill(cluster, client, "t", 2)
+        await cluster.until(lambda: copied(cluster, "t") == [0, 1, 2, 3, 4, 5])
+        await trio.sleep(3 * DELAY_MS / 1000)
+        assert log_of(cluster, 1, "t").log_start_offset == 0
+        assert copied(cluster, "t") == [0, 1, 2, 3, 4, 5]
 
     run_cluster(scenario, **TIERED)
 
