@@ -63,10 +63,10 @@ def sync_watchers(
             on_overtaken(OvertakenSync.ROLLED)
         add(self, segment)
 
-    def watching_drop(self: SegmentedLog, count: int) -> None:
+    def watching_drop(self: SegmentedLog, count: int, *, keeps_start: bool = False) -> None:
         if self in under_way:
             on_overtaken(OvertakenSync.DELETED)
-        drop(self, count)
+        drop(self, count, keeps_start=keeps_start)
 
     def watching_replace(self: SegmentedLog, old: Sequence[LogSegment], new: LogSegment) -> None:
         if self in under_way:
