@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 import trio
 
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.runtime.tasks.supervision import TaskHost
 from moldau.runtime.telemetry.log import EventLogger
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class RemoteReads:
         self._reads_max = reads_max
         self._held_bytes_max = held_bytes_max
         self.max_wait_ms = max_wait_ms
-        self._nursery: trio.Nursery | None = None
+        self._tasks = TaskHost()
         self._reads: dict[ReadKey, RemoteRead] = {}
         self._in_progress = 0
         self._held_bytes = 0
@@ -143,8 +144,7 @@ class RemoteReads:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Holds the tasks of the reads until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
+        async with self._tasks.running():
             task_status.started()
             await trio.sleep_forever()
 
@@ -160,7 +160,7 @@ class RemoteReads:
             return found
         self._drop_old(now_ms)
         wanted = wanted._replace(max_bytes=min(wanted.max_bytes, READ_BYTES_MAX))
-        if self._nursery is None or not self._make_room(wanted.max_bytes):
+        if not self._tasks.accepts or not self._make_room(wanted.max_bytes):
             self._refused += 1
             return None
         read = self._reads[key] = RemoteRead(key, wanted.max_bytes)
@@ -168,7 +168,7 @@ class RemoteReads:
         self._in_progress += 1
         self._begun += 1
         partition.traffic.remote_fetch_requests += 1
-        self._nursery.start_soon(self._run, read, wanted)
+        self._tasks.start(self._run, read, wanted)
         return read
 
     def release(self, reads: Iterable[RemoteRead]) -> None:

@@ -219,6 +219,22 @@ def test_a_read_that_never_ends_is_given_up() -> None:
     run(test)
 
 
+def test_a_broker_that_stops_begins_no_read() -> None:
+    """Its connections may serve a little longer than its tasks run."""
+
+    async def main() -> None:
+        clock: Any = SimpleNamespace(monotonic_ms=lambda: 0.0)
+        reads = RemoteReads(clock, Reader(), max_wait_ms=lambda: 500.0)
+        assert reads.ask(partition_of(), wanted(1)) is None, "it has not begun"
+        async with trio.open_nursery() as nursery:
+            await nursery.start(reads.run)
+            nursery.cancel_scope.cancel()
+        assert reads.ask(partition_of(), wanted(1)) is None
+        assert reads.statistics().refused == 2
+
+    trio.run(main)
+
+
 def test_an_answer_gets_whole_batches_up_to_its_limit() -> None:
     one, two = batch(b"one"), batch(b"two", base_offset=1)
     both, size = one + two, len(one)
