@@ -13,7 +13,8 @@ import pytest
 
 from moldau.protocol.errors import ErrorCode
 from moldau_broker.log.errors import OffsetInRemoteStorageError, OffsetOutOfRangeError
-from moldau_broker.replication.fetch_session import FetchPartition
+from moldau_broker.replication.fetch_session import FetchContext, FetchPartition
+from moldau_broker.server.data_path.fetch import FetchPlan, FetchService
 from moldau_broker.server.data_path.partition_reader import PartitionReader
 from moldau_broker.server.remote_reading.values import RemoteRange, RemoteRecords
 from support.cluster.broker_cluster import batch, values_of
@@ -155,3 +156,20 @@ def test_local_offsets_ask_no_table() -> None:
     table = Table()
     result, reader, log = plan(table, offset=LOCAL_START)
     assert (result.error_code, reader.reads, table.asked, log.asked) == (ErrorCode.NONE, [], [], [LOCAL_START])
+
+
+def test_an_answer_that_quotas_empty_keeps_what_was_read() -> None:
+    """The client asks again after its pause, and the records need not be read again."""
+    released: list[Any] = []
+    unused: Any = None
+    remote: Any = SimpleNamespace(release=released.extend)
+    service = FetchService(
+        unused, unused, unused, max_bytes=1, early_watermarks=False, close_session=lambda _: None, remote=remote
+    )
+    query: Any = SimpleNamespace(version=12, correlation_id=1)
+    for pause_ms, expected in ((100, []), (0, ["read"])):
+        plan_of: Any = FetchPlan()
+        plan_of.reads = ["read"]
+        toll: Any = SimpleNamespace(due_for_fetch=lambda _, pause_ms=pause_ms: pause_ms)
+        service.encode(query, FetchContext(), plan_of, toll)
+        assert released == expected
