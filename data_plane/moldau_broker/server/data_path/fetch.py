@@ -383,9 +383,12 @@ class FetchOperation(WaitingFetch, WaitingAnswer):
             read.add_waiter(self)
 
     def read_ended(self, read: RemoteRead) -> None:
-        """See ``WaitsForReads``."""
+        """See ``WaitsForReads``. Reads that found nothing below the bound of the client do not end the wait."""
         self._unread.pop(read, None)
-        if not self._unread:
+        if self._unread or self.delayed is None:
+            return
+        plan = self._plan()
+        if plan.size_bytes or plan.urgent:
             self._service.stop_waiting(self)
 
     def ready(self, partition: Partition) -> bool:

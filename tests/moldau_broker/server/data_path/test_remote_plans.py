@@ -14,8 +14,9 @@ import pytest
 from moldau.protocol.errors import ErrorCode
 from moldau_broker.log.errors import OffsetInRemoteStorageError, OffsetOutOfRangeError
 from moldau_broker.replication.fetch_session import FetchContext, FetchPartition
-from moldau_broker.server.data_path.fetch import FetchPlan, FetchService
+from moldau_broker.server.data_path.fetch import FetchOperation, FetchPlan, FetchService
 from moldau_broker.server.data_path.partition_reader import PartitionReader
+from moldau_broker.server.remote_reading.reads import RemoteRead
 from moldau_broker.server.remote_reading.values import RemoteRange, RemoteRecords
 from support.cluster.broker_cluster import batch, values_of
 
@@ -173,3 +174,26 @@ def test_an_answer_that_quotas_empty_keeps_what_was_read() -> None:
         toll: Any = SimpleNamespace(due_for_fetch=lambda _, pause_ms=pause_ms: pause_ms)
         service.encode(query, FetchContext(), plan_of, toll)
         assert released == expected
+
+
+def test_a_wait_ends_with_the_last_read_that_has_records() -> None:
+    """Without this a client would ask again at once, and again, while there is nothing for it in the store."""
+    stopped: list[Any] = []
+    found: Any = FetchPlan()
+    service: Any = SimpleNamespace(plan=lambda *_: found, stop_waiting=stopped.append)
+    query: Any = SimpleNamespace(replica_id=-1)
+    key: Any = "a place"
+    reads = [RemoteRead(key, 1) for _ in range(2)]
+    for size_bytes, urgent, ends in ((0, False, False), (5, False, True), (0, True, True)):
+        operation = FetchOperation(service, query, FetchContext(), None, None)
+        operation.delayed = found
+        operation.wait_for(reads)
+        found.size_bytes, found.urgent = size_bytes, urgent
+        operation.read_ended(reads[0])
+        assert stopped == []
+        operation.read_ended(reads[1])
+        assert stopped == [operation] * ends
+        stopped.clear()
+    operation.delayed = None  # the client has left
+    operation.read_ended(reads[1])
+    assert stopped == []
