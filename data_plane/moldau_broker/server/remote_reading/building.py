@@ -28,6 +28,7 @@ def connect_reads(context: BrokerContext, fetchers: ReplicaFetchers) -> None:
         return
     environment = context.environment
     reader = RemoteReader(
+        environment.clock,
         environment.disk,
         manager.store,
         manager,

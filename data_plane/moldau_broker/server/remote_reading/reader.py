@@ -5,7 +5,8 @@ caches, of chunks and of auxiliary parts, or from the store. Tasks that need the
 request to the store.
 
 A listing may be older than the store: the leader copies and deletes meanwhile. If a segment or one of its objects is
-not found, the partition is listed again, once. Only then it is missing.
+not found, the partition is listed again, once. Only then it is missing. Clients repeat such a read many times a second,
+and a large folder costs many requests, so that the next listing for a miss in that partition has to wait a while.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     import uuid
     from collections.abc import Awaitable, Callable, Iterable
 
-    from moldau.runtime.ports.environment import Disk
+    from moldau.runtime.ports.environment import Clock, Disk
     from moldau.runtime.ports.objects import ObjectStore
     from moldau.values import Buffer
     from moldau_broker.log.values import SegmentParts, TimestampOffset
@@ -52,6 +53,8 @@ _Result = TypeVar("_Result")
 
 AUXILIARY_STEP_BYTES: Final = 4 << 20
 """Bytes of an ``.aux`` that are read at a time: its size is not known before."""
+RELIST_MS: Final = 2_000.0
+"""Pause of a partition in which a new listing did not help: until then misses are errors at once."""
 AUXILIARY_BYTES_MAX: Final = 64 << 20
 """Bound of an ``.aux``; the indexes of a segment of 2 GiB have 10 MiB."""
 
@@ -88,6 +91,7 @@ class RemoteReader:
 
     def __init__(
         self,
+        clock: Clock,
         disk: Disk,
         store: ObjectStore,
         logs: RemoteLogs,
@@ -97,6 +101,7 @@ class RemoteReader:
         parts_bytes_max: int,
     ) -> None:
         """``cluster_id`` begins the names of all objects; the bounds are those of the two caches."""
+        self._clock = clock
         self._disk = disk
         self._store = store
         self._logs = logs
@@ -104,6 +109,8 @@ class RemoteReader:
         self._chunks: ByteBoundedCache[ChunkKey, bytes] = ByteBoundedCache(chunks_bytes_max)
         self._parts: ByteBoundedCache[uuid.UUID, SegmentParts] = ByteBoundedCache(parts_bytes_max)
         self._shared: dict[ChunkKey | uuid.UUID, _Shared] = {}
+        self._missed: dict[Partition, float] = {}
+        """When a listing of a partition did not help, on the monotonic clock; only pauses that last."""
         self._long_steps = trio.CapacityLimiter(1)
         self._logger = EventLogger("moldau.broker.remote-reader")
 
@@ -207,15 +214,24 @@ class RemoteReader:
                 try:
                     return await attempt(known)
                 except (ObjectNotFoundError, RemoteSegmentMissingError) as error:
-                    self._logger.info("remote-segment-not-found", partition=partition.key, error=error)
+                    if self._has_listed(partition):
+                        raise RemoteSegmentMissingError(str(error)) from error
             try:
                 return await attempt(await self._logs.refresh(partition))
-            except ObjectNotFoundError as error:
+            except (ObjectNotFoundError, RemoteSegmentMissingError) as error:
+                self._missed[partition] = self._clock.monotonic_ms()
+                self._logger.warning("remote-segment-missing", partition=partition.key, error=error)
                 raise RemoteSegmentMissingError(str(error)) from error
         except ObjectStoreError as error:
             raise RemoteStorageError(str(error)) from error
         except CorruptRecordError as error:
             raise LogError(ErrorCode.CORRUPT_MESSAGE, f"{partition.key}: {error}") from error
+
+    def _has_listed(self, partition: Partition) -> bool:
+        """Returns whether a listing a moment ago did not help."""
+        since_ms = self._clock.monotonic_ms() - RELIST_MS
+        self._missed = {each: missed_ms for each, missed_ms in self._missed.items() if missed_ms > since_ms}
+        return partition in self._missed
 
     async def _listed(self, partition: Partition) -> RemoteLog:
         try:

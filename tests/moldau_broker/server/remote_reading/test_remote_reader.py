@@ -7,6 +7,7 @@ records of the reader, and of the second log, are compared with those of the fir
 from __future__ import annotations
 
 import uuid
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +23,7 @@ from moldau_broker.log.files.batches import scan_headers
 from moldau_broker.log.files.checkpoint import encode_epochs
 from moldau_broker.log.values import TopicPartition
 from moldau_broker.remote_log.core.names import LOG
-from moldau_broker.server.remote_reading.reader import RemoteReader
+from moldau_broker.server.remote_reading.reader import RELIST_MS, RemoteReader
 from moldau_broker.server.remote_reading.values import RemoteRange, RemoteSegmentMissingError, RemoteStorageError
 from support.cluster.tiering import CLUSTER, MemoryStore, TieredPartition, copy_segments
 from support.log.lab import open_manager
@@ -52,7 +53,9 @@ class Lab:
         self.partition: Any = TieredPartition(self._log("tiered"), self.store)
         self.copied = copy_segments(self.store.objects.__setitem__, self.partition.folder, self.whole)
         self.begin_behind(-segments_local)
+        clock: Any = SimpleNamespace(monotonic_ms=lambda: trio.current_time() * 1000)
         self.reader = RemoteReader(
+            clock,
             machine.disk,
             self.store,
             self.partition,
@@ -246,6 +249,10 @@ def test_a_segment_that_is_gone_is_an_error_after_one_listing(whole: bool) -> No
                 await lab.read(gone.base_offset)
             assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
             assert lab.store.calls["list"] == lists + 1
+            with pytest.raises(RemoteSegmentMissingError):
+                await lab.read(gone.base_offset)
+            assert lab.store.calls["list"] == lists + 1, "clients that try again cost no listing"
+            await trio.sleep(RELIST_MS / 1000)
         assert offsets_of((await lab.read(gone.end_offset)).records)[0] == gone.end_offset
 
     run(test)
