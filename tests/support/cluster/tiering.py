@@ -104,11 +104,9 @@ class TieredPartition:
         self._store = store
 
     def remote_log(self, partition: Any) -> RemoteLog | None:
-        assert partition is self
         return self.listed
 
     async def refresh(self, partition: Any) -> RemoteLog:
-        assert partition is self
         found = await self._store.list(self.folder)
         self.listed = RemoteLog(segments_of(found), self.log.epochs.epoch_for_offset, 0)
         return self.listed
