@@ -37,7 +37,8 @@ TOPIC: dict[str, str] = {"remote_storage_enable": "true", "segment_bytes": "1024
 
 async def created(cluster: Cluster, topic: str, *, replicas: int = 1, **configs: str) -> int:
     """Creates a tiered topic with one partition; returns its leader, when all replicas have their logs."""
-    await cluster.client(cluster.broker_ids[0]).create_topic(topic, replicas=replicas, **TOPIC, **configs)
+    settings: dict[str, Any] = {**TOPIC, **configs}
+    await cluster.client(cluster.broker_ids[0]).create_topic(topic, replicas=replicas, **settings)
     leader = await cluster.leader(topic)
     holders = cluster.partition_image(topic).replicas
     await cluster.until(lambda: all(cluster.replica(holder, topic) is not None for holder in holders))
