@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from moldau_broker.remote_log.core.names import AUXILIARY, LOG, RemoteSegment, partition_folder, segments_of
 from moldau_jepsen.world.objects import ObjectTrouble
 from support.cluster.broker_cluster import batch
@@ -63,6 +64,13 @@ async def fill(cluster: Cluster, client: Client, topic: str, count: int, *, part
     answer = await client.produce(topic, *(batch(value, timestamp=now_ms) for value in values), partition=partition)
     assert answer.error_code == ErrorCode.NONE
     return values
+
+
+async def delete_records(client: Client, topic: str, offset: int) -> None:
+    """Deletes the records below an offset."""
+    wanted = DeleteRecordsTopic(name=topic, partitions=[DeleteRecordsPartition(partition_index=0, offset=offset)])
+    answer = await client.request(DeleteRecordsRequest(topics=[wanted], timeout_ms=5000))
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
 
 
 def objects(cluster: Cluster) -> SimulatedStore:

@@ -1,8 +1,8 @@
-"""What a broker knows of its cluster, and how new that is.
+"""The knowledge that a broker has of its cluster, and how new it is.
 
-A broker that is cut off from the controllers goes on with old metadata, and believes that it still leads. What it then
-reads, writes and copies does no harm, but what it deletes in the object store would be gone for its successor, too: the
-configuration may have changed, or a topic may have been created. So it deletes only what newer metadata cannot need.
+A broker that is cut off from the controllers goes on with old metadata, and believes that it still leads. Its reads and
+copies do no harm then, but an object that it deletes is gone for its successor, too. The configuration may have changed
+meanwhile, or a topic may have been created. So a deletion needs metadata whose age is known.
 """
 
 from __future__ import annotations

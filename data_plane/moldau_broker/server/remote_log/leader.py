@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from moldau_broker.server.remote_log.remote_partition import RemotePartition
     from moldau_broker.server.remote_log.role_tasks import RoleTools
 
-DELETED_TOGETHER: Final = 100
-"""Segments that one pair of requests deletes."""
+DELETED_TOGETHER: Final = 25
+"""Segments that one pair of requests deletes. To forget them takes 40 ms of a log with ten thousand segments, in which
+no other task runs."""
 CONFIRM_PART: Final = 4
 """A copy that has taken longer than this part of ``remote.log.unfinished.delete.delay.ms`` counts only if a listing
 shows it: another leader may have taken its ``.aux`` for a leftover."""
@@ -72,7 +73,7 @@ class LeaderTasks(RoleTasks):
         self._note_copied()
         log = self._log
         if log.config.remote_log_copy_disable or self._is_superseded():
-            remote.copy_lag = NO_LAG
+            remote.copy_lag, self._attempt = NO_LAG, None
             return
         closed = [found for found in log.closed_segments(log.copied_end_offset) if self._lacks(found)]
         remote.copy_lag = Lag.of(closed)
@@ -86,6 +87,7 @@ class LeaderTasks(RoleTasks):
                 self._note_copied()
                 found.release()
                 remote.copy_lag = remote.copy_lag.without([found])
+            self._attempt = None  # if it failed, the log has given up the segment since
         finally:
             for found in closed:
                 found.release()

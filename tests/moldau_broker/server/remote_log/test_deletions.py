@@ -12,11 +12,6 @@ import pytest
 import trio
 
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.delete_records import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsTopic,
-)
 from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from moldau.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -25,7 +20,19 @@ from moldau.protocol.messages.incremental_alter_configs import (
 )
 from moldau_quorum.metadata.image import RESOURCE_TOPIC
 from support.cluster.broker_cluster import run_cluster
-from support.objects.tiered import DELAY_MS, TIERED, TOPIC, copied, created, fill, listing, log_of, objects, store_away
+from support.objects.tiered import (
+    DELAY_MS,
+    TIERED,
+    TOPIC,
+    copied,
+    created,
+    delete_records,
+    fill,
+    listing,
+    log_of,
+    objects,
+    store_away,
+)
 
 if TYPE_CHECKING:
     from support.cluster.broker_cluster import Client, Cluster
@@ -69,8 +76,7 @@ def test_deleted_records_leave_the_store() -> None:
         client = cluster.client(await created(cluster, "t", local_retention_bytes="700"))
         await fill(cluster, client, "t", 10)
         await cluster.until(lambda: log_of(cluster, 1, "t").local_log_start_offset == 9)
-        wanted = DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=5)])
-        await client.request(DeleteRecordsRequest(topics=[wanted], timeout_ms=5000))
+        await delete_records(client, "t", 5)
         await cluster.until(lambda: copied(cluster, "t") == [5, 6, 7, 8])
         assert log_of(cluster, 1, "t").log_start_offset == 5
 
@@ -148,7 +154,7 @@ def test_a_topic_that_is_not_tiered_any_more_leaves_the_store() -> None:
     run_cluster(scenario, brokers=2, **TIERED)
 
 
-def test_a_former_leader_deletes_nothing_of_a_topic_that_is_tiered_again() -> None:
+def test_a_former_leader_deletes_nothing_of_its_successor() -> None:
     """Cut off from the controller, it knows neither its successor nor the new configuration."""
 
     async def scenario(cluster: Cluster) -> None:

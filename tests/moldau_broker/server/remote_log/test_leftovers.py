@@ -19,6 +19,7 @@ from support.objects.tiered import (
     TIERED,
     copied,
     created,
+    delete_records,
     fill,
     listing,
     log_of,
@@ -195,3 +196,21 @@ def remote_metrics(cluster: Cluster, topic: str) -> dict[str, float]:
         for name, value in found.items()
         if name.startswith(METRICS) and name.endswith(suffix)
     }
+
+
+def test_a_copy_that_is_not_needed_any_more_leaves_nothing() -> None:
+    """Its records were deleted after it had failed; the broker took its first object for that of a copy in progress."""
+
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(await created(cluster, "t"))
+        objects(cluster).profile.delay_min = 1.0
+        await fill(cluster, client, "t", 2)
+        await cluster.until(lambda: listing(cluster, "t").unfinished)
+        with store_away(cluster):
+            await delete_records(client, "t", 2)
+            await trio.sleep(12)
+        objects(cluster).profile.delay_min = 0.0
+        assert listing(cluster, "t").unfinished
+        await cluster.until(lambda: not objects(cluster).names(), timeout_ms=4 * DELAY_MS)
+
+    run_cluster(scenario, **TIERED)
