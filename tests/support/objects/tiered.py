@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import trio
+
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from moldau_broker.remote_log.core.names import AUXILIARY, LOG, RemoteSegment, partition_folder, segments_of
@@ -13,7 +15,7 @@ from moldau_jepsen.world.objects import ObjectTrouble
 from support.cluster.broker_cluster import batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from moldau_broker.remote_log.core.names import Listing
     from moldau_jepsen.world.objects import SimulatedStore
@@ -71,6 +73,12 @@ async def delete_records(client: Client, topic: str, offset: int) -> None:
     wanted = DeleteRecordsTopic(name=topic, partitions=[DeleteRecordsPartition(partition_index=0, offset=offset)])
     answer = await client.request(DeleteRecordsRequest(topics=[wanted], timeout_ms=5000))
     assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
+
+
+async def patiently(cluster: Cluster, condition: Callable[[], object], *, timeout_ms: float) -> None:
+    """Waits for a condition that takes long, and looks at it less often than ``Cluster.until``."""
+    with trio.fail_after(timeout_ms / 1000):
+        await cluster.world.agenda.wait_until(condition, every_seconds=0.5)
 
 
 def objects(cluster: Cluster) -> SimulatedStore:

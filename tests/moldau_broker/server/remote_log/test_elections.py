@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from support.cluster.broker_cluster import run_cluster
-from support.objects.tiered import DELAY_MS, TIERED, copied, created, fill, listing, objects
+from support.objects.tiered import DELAY_MS, TIERED, copied, created, fill, listing, objects, patiently
 
 if TYPE_CHECKING:
     from support.cluster.broker_cluster import Cluster
@@ -25,7 +25,7 @@ def slow(cluster: Cluster) -> None:
 @pytest.mark.parametrize("end", ["killed", "stopped"])
 def test_another_leader_goes_on(end: str) -> None:
     async def scenario(cluster: Cluster) -> None:
-        leader = await created(cluster, "t", replicas=3)
+        leader = await created(cluster, "t", replicas=2)
         client = cluster.client(leader)
         slow(cluster)
         await fill(cluster, client, "t", 6)
@@ -36,13 +36,13 @@ def test_another_leader_goes_on(end: str) -> None:
         else:
             await cluster.stop(leader)
         await cluster.leader("t", other_than=leader)
-        await cluster.until(lambda: copied(cluster, "t") == [0, 1, 2, 3, 4], timeout_ms=60_000)
+        await patiently(cluster, lambda: copied(cluster, "t") == [0, 1, 2, 3, 4], timeout_ms=60_000)
         await trio.sleep(3 * DELAY_MS / 1000)
         found = listing(cluster, "t")
         assert [segment.base_offset for segment in found.segments] == [0, 1, 2, 3, 4]
         assert found.unfinished == []
 
-    run_cluster(scenario, brokers=3, **TIERED)
+    run_cluster(scenario, brokers=2, **TIERED)
 
 
 def test_a_broker_killed_during_a_copy_copies_again() -> None:
@@ -55,7 +55,7 @@ def test_a_broker_killed_during_a_copy_copies_again() -> None:
         cluster.kill(1)
         cluster.start_broker(1)
         await cluster.until(lambda: 1 in cluster.running)
-        await cluster.until(lambda: set(copied(cluster, "t")) == {0, 1}, timeout_ms=60_000)
+        await patiently(cluster, lambda: set(copied(cluster, "t")) == {0, 1}, timeout_ms=60_000)
         await trio.sleep(3 * DELAY_MS / 1000)
         found = listing(cluster, "t")
         assert [segment.base_offset for segment in found.segments] == [0, 1]
@@ -74,10 +74,10 @@ def test_a_slow_copy_counts_only_if_the_store_shows_it() -> None:
         await cluster.until(lambda: listing(cluster, "t").unfinished)
         (first,) = listing(cluster, "t").unfinished
         objects(cluster).delete("test", first.name)
-        await cluster.until(lambda: copied(cluster, "t") == [0], timeout_ms=60_000)
+        await patiently(cluster, lambda: copied(cluster, "t") == [0], timeout_ms=60_000)
         assert first.name[:-4] != names_of(cluster)[0][:-4]
         objects(cluster).profile.delay_min = 0.0
-        await cluster.until(lambda: len(names_of(cluster)) == 2, timeout_ms=4 * DELAY_MS)
+        await patiently(cluster, lambda: len(names_of(cluster)) == 2, timeout_ms=4 * DELAY_MS)
 
     run_cluster(scenario, **TIERED)
 

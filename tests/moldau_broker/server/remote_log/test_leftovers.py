@@ -24,6 +24,7 @@ from support.objects.tiered import (
     listing,
     log_of,
     objects,
+    patiently,
     put_segment,
     store_away,
 )
@@ -46,7 +47,7 @@ def test_an_unfinished_object_goes_after_the_delay(jump_ms: float) -> None:
         put_segment(cluster, "t", 1, 1, only=LOG)
         begun = cluster.world.agenda.clock.now
         cluster.world.node("b1").clock.jump_wall(jump_ms)
-        await cluster.until(lambda: not listing(cluster, "t").unfinished or jump_ms < 0, timeout_ms=3 * DELAY_MS)
+        await patiently(cluster, lambda: not listing(cluster, "t").unfinished or jump_ms < 0, timeout_ms=3 * DELAY_MS)
         if jump_ms >= 0:
             assert cluster.world.agenda.clock.now - begun >= DELAY_MS / 1000
         assert copied(cluster, "t") == [0, 1]
@@ -62,7 +63,7 @@ def test_a_second_copy_of_a_range_goes() -> None:
         put_segment(cluster, "t", 1, 1)
         put_segment(cluster, "t", 0, 2)
         assert copied(cluster, "t") == [0, 0, 1, 1, 2]
-        await cluster.until(lambda: copied(cluster, "t") == [0], timeout_ms=2 * DELAY_MS)
+        await patiently(cluster, lambda: copied(cluster, "t") == [0], timeout_ms=2 * DELAY_MS)
         assert listing(cluster, "t").segments[0].last_offset == 2
 
     run_cluster(scenario, **TIERED)
@@ -123,7 +124,7 @@ def test_a_superseded_leader_does_nothing() -> None:
         assert log_of(cluster, 1, "t").log_start_offset == 0
         for name in objects(cluster).names():
             objects(cluster).delete("test", name)
-        await cluster.until(lambda: copied(cluster, "t") == [4, 5, 6, 7], timeout_ms=2 * DELAY_MS)
+        await patiently(cluster, lambda: copied(cluster, "t") == [4, 5, 6, 7], timeout_ms=2 * DELAY_MS)
 
     run_cluster(scenario, **TIERED)
 
@@ -174,7 +175,7 @@ def test_metrics_count_copies_deletions_and_what_waits() -> None:
             found = remote_metrics(cluster, "t")
             assert found["copyerrors_total"] > 0
             assert (found["copylagsegments"], found["copylagbytes"]) == (6, size * 3)
-        await cluster.until(lambda: copied(cluster, "t") == [4, 5, 6, 7], timeout_ms=60_000)
+        await patiently(cluster, lambda: copied(cluster, "t") == [4, 5, 6, 7], timeout_ms=60_000)
         await trio.sleep(1)
         found = remote_metrics(cluster, "t")
         assert found["deleterequests_total"] >= 4
@@ -211,6 +212,6 @@ def test_a_copy_that_is_not_needed_any_more_leaves_nothing() -> None:
             await trio.sleep(12)
         objects(cluster).profile.delay_min = 0.0
         assert listing(cluster, "t").unfinished
-        await cluster.until(lambda: not objects(cluster).names(), timeout_ms=4 * DELAY_MS)
+        await patiently(cluster, lambda: not objects(cluster).names(), timeout_ms=4 * DELAY_MS)
 
     run_cluster(scenario, **TIERED)

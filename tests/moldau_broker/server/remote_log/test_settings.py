@@ -12,7 +12,7 @@ import trio
 
 from moldau.runtime.config import BROKER_CONFIG, ConfigError
 from support.cluster.broker_cluster import run_cluster
-from support.objects.tiered import TIERED, TOPIC, copied, created, fill, listing, objects, store_away
+from support.objects.tiered import TIERED, TOPIC, copied, created, fill, listing, objects, patiently, store_away
 
 if TYPE_CHECKING:
     from support.cluster.broker_cluster import Cluster
@@ -42,7 +42,7 @@ def test_a_broker_starts_and_stops_while_the_store_is_away() -> None:
             await cluster.stop(1)
             cluster.start_broker(1)
             await cluster.until(lambda: 1 in cluster.running)
-        await cluster.until(lambda: copied(cluster, "t") == [0, 1], timeout_ms=60_000)
+        await patiently(cluster, lambda: copied(cluster, "t") == [0, 1], timeout_ms=60_000)
 
     run_cluster(scenario, **TIERED)
 
