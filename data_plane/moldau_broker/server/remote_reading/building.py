@@ -1,15 +1,13 @@
-"""Builds the reads of a broker from remote segments."""
+"""Builds the reads of a broker from remote segments, whose modules a broker without tiered storage does not load."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from moldau_broker.server.remote_reading.reader import RemoteReader
-from moldau_broker.server.remote_reading.reads import RemoteReads
-from moldau_broker.server.replicas.remote_start import RemoteStarts
-
 if TYPE_CHECKING:
     from moldau_broker.server.handlers.context import BrokerContext
+    from moldau_broker.server.remote_reading.reader import RemoteReader
+    from moldau_broker.server.remote_reading.reads import RemoteReads
     from moldau_broker.server.replicas.replica_fetcher import ReplicaFetchers
 
 
@@ -26,6 +24,10 @@ def connect_reads(context: BrokerContext, fetchers: ReplicaFetchers) -> None:
     manager, config = context.remote_log, context.static_config
     if manager is None:
         return
+    from moldau_broker.server.remote_reading.reader import RemoteReader
+    from moldau_broker.server.remote_reading.reads import RemoteReads
+    from moldau_broker.server.replicas.remote_start import RemoteStarts
+
     environment = context.environment
     reader = RemoteReader(
         environment.clock,
