@@ -449,8 +449,11 @@ class PartitionLog:
 
     def _forget_remote_segments(self) -> None:
         config = self.config
-        if not config.remote_storage_enable and config.remote_log_delete_on_disable:
-            self.increment_log_start_offset(self.local_log_start_offset)
+        if not config.remote_storage_enable:
+            # Copies that were noted may be deleted before the topic is tiered again.
+            self.note_copied(self.storage.segments.first_base_offset)
+            if config.remote_log_delete_on_disable:
+                self.increment_log_start_offset(self.local_log_start_offset)
 
     def apply_retention(self, now_ms: int) -> int:
         """Deletes the oldest segments by ``retention.ms``, ``retention.bytes`` or log start offset; returns how many.

@@ -336,3 +336,16 @@ def test_a_topic_no_longer_tiered_begins_where_its_disk_does(deletes: bool) -> N
     machine.boot(power_lost=True)
     again = loaded(machine, remote_storage_enable=False)
     check_whole(again, rows, copies, start)
+
+
+def test_copies_from_before_a_topic_was_tiered_again_count_no_more() -> None:
+    """They were deleted when it was not tiered, and retention may look at the log before its leader has listed."""
+    log = filled(open_tiered(VirtualMachine(1)))
+    rows = local_rows(log)
+    tiered, copies = log.config, copies_of(log)
+    log.update_config(LogConfig(remote_storage_enable=False, remote_log_delete_on_disable=True, retention_ms=-1))
+    log.update_config(tiered)
+    assert run_retention(log) == 0
+    check_whole(log, rows, [])
+    log.note_copied(copies[0].end_offset)
+    assert run_retention(log) == 1
