@@ -96,6 +96,11 @@ def test_offsets_by_time_and_kind(shell):
     assert shown("offsets", "timed:0", "-t", "2000") == [(0, 1, 9000)]
     assert shown("offsets", "timed", "--time", "10000") == [(0, None, None), (1, None, None)]
     assert shell("offsets", "timed:0").stdout.splitlines()[1].split() == ["timed", "0", "0", "3", "3", "1", "9000"]
+    assert shown("offsets", "timed:0", "--time", "earliest-local") == [(0, 0, None)]
+    assert shown("offsets", "timed:0", "--time", "latest-tiered") == [(0, None, None)]
+    (row,) = shell.json("offsets", "timed:0", "--tiered")["partitions"]
+    assert (row["earliest_local"], row["latest_tiered"], row["only_tiered"], row["only_local"]) == (0, None, 0, 3)
+    assert "give one of them" in shell("offsets", "timed", "--tiered", "-t", "latest", code=2).stderr
     assert "timed has partitions 0 to 1, not 7" in shell("offsets", "timed:7", code=2).stderr
     assert "--time: expected a time" in shell("offsets", "timed", "-t", "noon", code=2).stderr
 

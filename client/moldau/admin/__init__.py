@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from moldau.admin.failures import AdminError
     from moldau.admin.values import (
         EARLIEST,
+        EARLIEST_LOCAL,
         LATEST,
+        LATEST_TIERED,
         MAX_TIMESTAMP,
         ClusterDescription,
         ConfigAlteration,
@@ -55,7 +57,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EARLIEST",
+    "EARLIEST_LOCAL",
     "LATEST",
+    "LATEST_TIERED",
     "MAX_TIMESTAMP",
     "Acl",
     "AclFilter",

@@ -176,7 +176,7 @@ class Admin(AsyncOnly):
     ) -> dict[TopicPartition, tuple[int, int]]:
         """Returns (offset, timestamp) of each partition at the time wanted.
 
-        A time is EARLIEST, LATEST, MAX_TIMESTAMP or Unix milliseconds.
+        A time is EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED or Unix milliseconds.
 
         Raises:
             AdminError: offsets are missing, also with REQUEST_TIMED_OUT; ``results`` has those of the other partitions.

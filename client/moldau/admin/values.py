@@ -25,6 +25,12 @@ LATEST = -1
 MAX_TIMESTAMP = -3
 """Time of ``list_offsets``: the record with the greatest timestamp."""
 
+EARLIEST_LOCAL = -4
+"""Time of ``list_offsets``: the first offset on the leader's disk (KIP-405)."""
+
+LATEST_TIERED = -5
+"""Time of ``list_offsets``: the last offset in the object store (KIP-1005); -1 if that has none of the log."""
+
 
 class ResourceType(enum.IntEnum):
     """The kinds of objects that have a configuration; the numbers are Kafka's."""

@@ -39,12 +39,18 @@ def offsets(
     time: Annotated[
         str | None,
         typer.Option(
-            "--time", "-t", metavar="TIME", help="earliest, latest, max-timestamp, a time, or a duration before now."
+            "--time",
+            "-t",
+            metavar="TIME",
+            help="earliest, latest, max-timestamp, earliest-local, latest-tiered, a time, or a duration before now.",
         ),
     ] = None,
     isolation: Annotated[
         Isolation, typer.Option("--isolation-level", help="read_committed: latest is the last stable offset.")
     ] = Isolation.READ_UNCOMMITTED,
+    tiered: Annotated[
+        bool, typer.Option("--tiered", help="Show what the brokers' disks and the object store hold of each log.")
+    ] = False,
     internal: Annotated[
         bool, typer.Option("--internal/--exclude-internal", help="Show internal topics too, if none is named.")
     ] = False,
@@ -52,20 +58,24 @@ def offsets(
 ) -> None:
     """Show the offsets of partitions: earliest, latest, of the greatest timestamp, or at a time.
 
-    A partition without a leader has none.
+    A partition without a leader has none. With --tiered, the last columns count the offsets of records that only the
+    object store has, and of those that only the disks of brokers have.
     """
     from moldau_cli.plans.offsets import parse_topic
 
+    if tiered and time is not None:
+        raise UsageError("--tiered shows several offsets of a partition, and --time one: give one of them")
     wanted = _merged(parse_topic(topic) for topic in topics or [])
     at = None if time is None else _parse(time)
     level = int(isolation is Isolation.READ_COMMITTED)
 
     async def work(admin: Admin) -> tuple[list[TopicPartition], list[Found], dict[str, KafkaError]]:
-        from moldau.admin import EARLIEST, LATEST, MAX_TIMESTAMP
+        from moldau.admin import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
         from moldau_cli.operations.partial import ask_offsets
 
         partitions, living = await _partitions(admin, wanted, internal=internal)
-        times = [EARLIEST, LATEST, MAX_TIMESTAMP] if at is None else [at]
+        more = [EARLIEST_LOCAL, LATEST_TIERED] if tiered else [MAX_TIMESTAMP]
+        times = [EARLIEST, LATEST, *more] if at is None else [at]
         found: list[Found] = []
         failures: dict[str, KafkaError] = {}
         for one in times:
@@ -76,16 +86,26 @@ def offsets(
         return partitions, found, failures
 
     partitions, found, failures = with_admin(bootstrap_server, work)
-    if at is not None:
-        columns = ["topic", "partition", "offset", "timestamp"]
-        rows = [
-            _row(one, {"offset": _offset(found[0], one), "timestamp": _timestamp(found[0], one)}) for one in partitions
-        ]
-    else:
-        columns = ["topic", "partition", "earliest", "latest", "records", "max_timestamp_offset", "max_timestamp"]
-        rows = [_whole_row(one, *found) for one in partitions]
+    columns, rows = _table(partitions, found, is_one=at is not None, tiered=tiered)
     output.answer_rows("partitions", columns, rows)
     refuse_failures("offsets are missing", failures)
+
+
+def _table(
+    partitions: list[TopicPartition], found: list[Found], *, is_one: bool, tiered: bool
+) -> tuple[list[str], list[dict[str, output.Json]]]:
+    """Returns columns and lines. ``found`` has the offsets of each time that was asked for, or of one time."""
+    if is_one:
+        at = found[0]
+        return ["topic", "partition", "offset", "timestamp"], [
+            _row(one, {"offset": _offset(at, one), "timestamp": _timestamp(at, one)}) for one in partitions
+        ]
+    if tiered:
+        columns = ["topic", "partition", "earliest", "earliest_local", "latest_tiered", "latest"]
+        columns += ["only_tiered", "only_local"]
+        return columns, [_tiered_row(one, *found) for one in partitions]
+    columns = ["topic", "partition", "earliest", "latest", "records", "max_timestamp_offset", "max_timestamp"]
+    return columns, [_whole_row(one, *found) for one in partitions]
 
 
 def _merged(named: Iterable[tuple[str, list[int] | None]]) -> dict[str, list[int] | None]:
@@ -98,17 +118,18 @@ def _merged(named: Iterable[tuple[str, list[int] | None]]) -> dict[str, list[int
 
 
 def _parse(text: str) -> int:
-    from moldau.admin import EARLIEST, LATEST, MAX_TIMESTAMP
+    from moldau.admin import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
     from moldau_cli.records.core.positions import parse_when_ms
 
     named = {"earliest": EARLIEST, "latest": LATEST, "max-timestamp": MAX_TIMESTAMP}
+    named |= {"earliest-local": EARLIEST_LOCAL, "latest-tiered": LATEST_TIERED}
     named |= {str(number): number for number in named.values()}  # as kafka-get-offsets takes them
     if text in named:
         return named[text]
     try:
         return parse_when_ms(text, clock.time_ns() // 1_000_000, "--time")
     except UsageError as error:
-        raise UsageError(f"{error}, earliest, latest or max-timestamp") from error
+        raise UsageError(f"{error}, {', '.join(list(named)[:4])} or latest-tiered") from error
 
 
 async def _partitions(
@@ -147,6 +168,26 @@ def _whole_row(partition: TopicPartition, earliest: Found, latest: Found, newest
             "records": None if begin is None or end is None else end - begin,
             "max_timestamp_offset": _offset(newest, partition),
             "max_timestamp": _timestamp(newest, partition),
+        },
+    )
+
+
+def _tiered_row(
+    partition: TopicPartition, earliest: Found, latest: Found, local: Found, tiered: Found
+) -> dict[str, output.Json]:
+    """Returns one line of ``--tiered``. The records that are in both places count in neither of the last columns."""
+    begin, end, first = _offset(earliest, partition), _offset(latest, partition), _offset(local, partition)
+    last = _offset(tiered, partition)
+    copied = begin if last is None else last + 1
+    return _row(
+        partition,
+        {
+            "earliest": begin,
+            "earliest_local": first,
+            "latest_tiered": last,
+            "latest": end,
+            "only_tiered": None if begin is None or first is None else max(first - begin, 0),
+            "only_local": None if copied is None or first is None or end is None else max(end - max(copied, first), 0),
         },
     )
 
