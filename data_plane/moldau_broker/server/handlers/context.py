@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from moldau_broker.server.lifecycle.dynamic_config import DynamicConfig
     from moldau_broker.server.quotas.broker_quotas import BrokerQuotas
     from moldau_broker.server.remote_log.manager import RemoteLogManager
-    from moldau_broker.server.remote_reading.building import RemoteReading
+    from moldau_broker.server.remote_reading.parts import RemoteReading
     from moldau_broker.server.remote_reading.reader import RemoteReader
     from moldau_broker.server.remote_reading.reads import RemoteReads
     from moldau_broker.server.replicas.partition import Partition

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from moldau_broker.server.handlers.context import BrokerContext
-    from moldau_broker.server.remote_reading.reader import RemoteReader
-    from moldau_broker.server.remote_reading.reads import RemoteReads
     from moldau_broker.server.replicas.replica_fetcher import ReplicaFetchers
-
-
-class RemoteReading(NamedTuple):
-    """The parts of a broker that read remote segments."""
-
-    reader: RemoteReader
-    reads: RemoteReads
-    """The reads of fetches."""
 
 
 def connect_reads(context: BrokerContext, fetchers: ReplicaFetchers) -> None:
@@ -24,6 +14,7 @@ def connect_reads(context: BrokerContext, fetchers: ReplicaFetchers) -> None:
     manager, config = context.remote_log, context.static_config
     if manager is None:
         return
+    from moldau_broker.server.remote_reading.parts import RemoteReading
     from moldau_broker.server.remote_reading.reader import RemoteReader
     from moldau_broker.server.remote_reading.reads import RemoteReads
     from moldau_broker.server.replicas.remote_start import RemoteStarts

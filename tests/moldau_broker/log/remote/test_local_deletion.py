@@ -338,7 +338,7 @@ def test_a_topic_no_longer_tiered_begins_where_its_disk_does(deletes: bool) -> N
     check_whole(again, rows, copies, start)
 
 
-def test_copies_from_before_a_topic_was_tiered_again_count_no_more() -> None:
+def test_copies_from_before_a_pause_of_tiering_do_not_count() -> None:
     """They were deleted when it was not tiered, and retention may look at the log before its leader has listed."""
     log = filled(open_tiered(VirtualMachine(1)))
     rows = local_rows(log)
