@@ -23,6 +23,7 @@ from moldau.runtime.ports.object_names import check_folder, check_name, check_pr
 from moldau.runtime.ports.objects import LISTED_MAX, ObjectNotFoundError, ObjectStoreError, StoredObject
 from moldau_broker.remote_log.storage.calls import BoundedCalls
 from moldau_broker.remote_log.storage.contents import read_piece
+from moldau_broker.remote_log.storage.s3_failures import explained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,7 +48,6 @@ RETRY_SECONDS = 30
 CALL_SECONDS = 60.0
 """Limit of each call, and of each part of an upload. It exceeds what the library needs: RETRY + REQUEST_SECONDS."""
 DELETED_AT_ONCE = 1_000
-SHOWN_CHARACTERS = 300
 
 
 class S3Settings(NamedTuple):
@@ -189,7 +189,7 @@ class S3Store:
         try:
             return await self._calls.run(work, seconds)
         except (_library().exceptions.BaseError, OSError, ValueError, _GivenUpError) as error:
-            raise ObjectStoreError(f"{self._name}: {_shown(error)}") from error
+            raise ObjectStoreError(f"{self._name}: {explained(error)}") from error
 
 
 class _GivenUpError(Exception):
@@ -246,11 +246,6 @@ async def _in_thread(threads: trio.CapacityLimiter, work: Callable[[], T], /) ->
     return await trio.to_thread.run_sync(work, limiter=threads, abandon_on_cancel=True)
 
 
-def _shown(error: Exception) -> str:
-    """Returns the text of an error without the library's notes for its developers."""
-    return str(error).split("\n\nDebug source:")[0][:SHOWN_CHARACTERS]
-
-
 def _library() -> ModuleType:
     """Returns the library, which is imported late, because brokers without S3 need not have it.
 
@@ -291,5 +286,5 @@ def _open_bucket(settings: S3Settings) -> Bucket:
             **options,
         )
     except (library.exceptions.BaseError, ValueError) as error:
-        raise ConfigError([f"remote.log.storage.s3 keys: {_shown(error)}"]) from error
+        raise ConfigError([f"remote.log.storage.s3 keys: {explained(error)}"]) from error
     return bucket

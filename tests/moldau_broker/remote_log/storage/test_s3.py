@@ -183,6 +183,8 @@ def test_a_missing_bucket_has_not_lost_its_objects(server):
             with pytest.raises(ObjectStoreError) as caught:
                 await call()
             assert not isinstance(caught.value, ObjectNotFoundError)
+            assert "404 Not Found, NoSuchBucket" in str(caught.value)
+            assert str(caught.value).endswith("make the bucket, or correct remote.log.storage.url")
 
     run(server, test)
 
@@ -191,10 +193,21 @@ def test_a_refused_key_is_an_error_that_shows_no_secret(server):
     async def test(store):
         with pytest.raises(ObjectStoreError) as caught:
             await store.list("c/")
-        assert "InvalidAccessKeyId" in str(caught.value)
-        assert "secret" not in str(caught.value)
+        assert "403 Forbidden, InvalidAccessKeyId" in str(caught.value)
+        assert "check remote.log.storage.s3.access.key.id" in str(caught.value)
+        assert "secret" not in str(caught.value).replace("remote.log.storage.s3.secret.access.key", "")
 
     run(server, test, **keys_of(server.url, "unknown"))
+
+
+def test_a_service_that_cannot_be_reached_is_named(server):
+    async def test(store):
+        with pytest.raises(
+            ObjectStoreError, match=r"Connection refused \(GET http://127.0.0.1:1/bucket\); check .*url"
+        ):
+            await store.list("a-long-folder/" * 20)
+
+    run(server, test, **keys_of("http://127.0.0.1:1"))
 
 
 def test_names_that_no_broker_writes_are_left_out(server):
@@ -242,7 +255,7 @@ def test_a_private_authority_is_trusted_if_it_is_named(tmp_path):
         assert await store.read("c/a", 0, 1) == b"x"
 
     async def fails(store):
-        with pytest.raises(ObjectStoreError):
+        with pytest.raises(ObjectStoreError, match=r"certificate is not trusted.*; name .*truststore\.location"):
             await store.put("c/a", Bytes(b"x"))
 
     with s3_server(context) as server:

@@ -1,0 +1,66 @@
+"""Explains failures of an S3-compatible service: the cause first, and which key of the configuration would mend it."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+SHOWN_CHARACTERS: Final = 300
+"""Most characters of an answer that no pattern knows."""
+_DEBUG: Final = "\n\nDebug source:"
+_INSTANCE: Final = "169.254."
+"""Addresses of the service that gives an instance or a container its role."""
+_REQUEST: Final = re.compile(r"Error performing ([A-Z]+) (\S+?)(?:\?\S*)? in ")
+_STATUS: Final = re.compile(r"status code: (\d{3} [\w -]+?)(?:: (.*))?$", re.DOTALL)
+_CODE: Final = re.compile(r"<Code>([^<]+)</Code>")
+_MESSAGE: Final = re.compile(r"<Message>([^<]+)</Message>")
+_CAUSE: Final = re.compile(r'(?:message|error): "([^"]+)"|(invalid peer certificate: \w+|InvalidCertificate\(\s*\w+)')
+
+_KEYS: Final = "check remote.log.storage.s3.access.key.id and remote.log.storage.s3.secret.access.key"
+_ADVICE: Final = {
+    "InvalidAccessKeyId": _KEYS,
+    "SignatureDoesNotMatch": _KEYS,
+    "AccessDenied": "the key lacks a right to the bucket: docs/guides/tiered-storage.md lists those that brokers need",
+    "AllAccessDisabled": "the bucket's owner has no access any more",
+    "NoSuchBucket": "make the bucket, or correct remote.log.storage.url",
+    "PermanentRedirect": "correct remote.log.storage.s3.region",
+    "AuthorizationHeaderMalformed": "correct remote.log.storage.s3.region",
+    "IllegalLocationConstraintException": "correct remote.log.storage.s3.region",
+    "RequestTimeTooSkewed": "set the clock of this machine",
+    "ExpiredToken": "renew the session token",
+    "InvalidToken": "renew the session token",
+    "SlowDown": "the service wants fewer requests: larger segments (segment.bytes) need fewer",
+}
+_ADDRESS: Final = "check remote.log.storage.s3.endpoint.url, and whether the service runs"
+_TRUST: Final = "name the service's authority in remote.log.storage.s3.truststore.location"
+_NO_KEY: Final = (
+    "no credentials were found: set remote.log.storage.s3.access.key.id, AWS's variables, or a role of the machine"
+)
+
+
+def explained(error: Exception) -> str:
+    """Returns one line with the cause, the request, and advice where the cause is known; never a secret."""
+    text, _, debug = str(error).partition(_DEBUG)
+    request = _REQUEST.search(text)
+    if request is None:
+        return text[:SHOWN_CHARACTERS]
+    where = f"{request[1]} {request[2]}"
+    status = _STATUS.search(text.strip())
+    if _INSTANCE in request[2]:
+        return f"{_NO_KEY} ({where} failed)"
+    if status is not None:
+        code = _CODE.search(status[2] or "")
+        message = _MESSAGE.search(status[2] or "")
+        said = ": ".join(part[1] for part in (code, message) if part is not None) or status[2] or "without a text"
+        advice = "" if code is None else _ADVICE.get(code[1], "")
+        return _joined(f"{status[1]}, {said[:SHOWN_CHARACTERS]}", where, advice)
+    cause = _CAUSE.search(debug)
+    if cause is None:
+        return _joined(text.rpartition(" - ")[2][:SHOWN_CHARACTERS], where, _ADDRESS)
+    if cause[2] is not None:
+        return _joined("its certificate is not trusted", where, _TRUST)
+    return _joined(cause[1][:SHOWN_CHARACTERS], where, _ADDRESS)
+
+
+def _joined(cause: str, where: str, advice: str) -> str:
+    return f"{cause} ({where}); {advice}" if advice else f"{cause} ({where})"
