@@ -8,6 +8,7 @@ from typing import Final
 SHOWN_CHARACTERS: Final = 300
 """Most characters of an answer that no pattern knows."""
 _DEBUG: Final = "\n\nDebug source:"
+_LATE: Final = "TimedOut"
 _INSTANCE: Final = "169.254."
 """Addresses of the service that gives an instance or a container its role."""
 _REQUEST: Final = re.compile(r"Error performing ([A-Z]+) (\S+?)(?:\?\S*)? in ")
@@ -54,6 +55,8 @@ def explained(error: Exception) -> str:
         said = ": ".join(part[1] for part in (code, message) if part is not None) or status[2] or "without a text"
         advice = "" if code is None else _ADVICE.get(code[1], "")
         return _joined(f"{status[1]}, {said[:SHOWN_CHARACTERS]}", where, advice)
+    if _LATE in debug:
+        return _joined("no answer in time", where, _ADDRESS)
     cause = _CAUSE.search(debug)
     if cause is None:
         return _joined(text.rpartition(" - ")[2][:SHOWN_CHARACTERS], where, _ADDRESS)

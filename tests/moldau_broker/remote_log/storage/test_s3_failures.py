@@ -28,8 +28,13 @@ def xml(code, message):
         (answered("500 Internal Server Error"), "500 Internal Server Error, without a text (GET http://h:1/b)"),
         (
             f"{REQUEST}, after 3 retries - HTTP error: error sending request{DEBUG} TimedOut",
-            "HTTP error: error sending request (GET http://h:1/b); check remote.log.storage.s3.endpoint.url, and "
+            "no answer in time (GET http://h:1/b); check remote.log.storage.s3.endpoint.url, and "
             "whether the service runs",
+        ),
+        (
+            f"{REQUEST} - HTTP error: request or response body error{DEBUG} Incomplete",
+            "HTTP error: request or response body error (GET http://h:1/b); check remote.log.storage.s3.endpoint.url, "
+            "and whether the service runs",
         ),
         ("x" * 1000, "x" * SHOWN_CHARACTERS),
         ("a failure" + DEBUG, "a failure"),
