@@ -64,6 +64,7 @@ SECONDS: dict[str, float] = {
     "tests/moldau_broker/server/replicas/test_settling.py": 15,
     "tests/moldau_broker/server/test_request_costs.py": 15,
     "tests/moldau_jepsen/simulation/inject/test_fault_shapes.py": 15,
+    "tests/processes/test_tiered_storage.py": 15,
     "tests/processes/test_watchdog.py": 15,
     "tests/docs/test_docstrings.py": 14,
     "tests/moldau_jepsen/simulation/campaign/test_workers.py": 14,
