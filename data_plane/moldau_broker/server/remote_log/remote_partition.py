@@ -203,7 +203,7 @@ class RemotePartition:
 
     def _take(self, found: Listing, listing: PartitionListing) -> None:
         self._basis = self._present_basis()
-        self._known = known = RemoteLog(found, self.partition.log.epochs.epoch_for_offset, listing.begun_wall_ms)
+        self._known = known = RemoteLog(found, self._epoch_for_offset, listing.begun_wall_ms)
         self._listed_ms = listing.begun_ms
         since = self.unfinished_since
         self.unfinished_since = {item.name: since.get(item.name, listing.begun_ms) for item in found.unfinished}
@@ -212,6 +212,15 @@ class RemotePartition:
                 _add(known, segment)
             else:
                 _drop(known, segment)
+
+    def _epoch_for_offset(self, offset: int) -> int:
+        """Returns the leader epoch of the log at an offset; -1 at its end and above.
+
+        A follower does not know which epoch its next record has. After an unclean election, segments above its end may
+        hold other records than its leader.
+        """
+        log = self.partition.log
+        return log.epochs.epoch_for_offset(offset) if offset < log.log_end_offset else -1
 
     def copied(self, segment: RemoteSegment) -> None:
         """Adds a segment whose two objects are durable."""

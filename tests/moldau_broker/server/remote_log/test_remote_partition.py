@@ -22,6 +22,7 @@ def remote_partition() -> RemotePartition:
     log = SimpleNamespace(
         storage=SimpleNamespace(segments=SimpleNamespace(generation=0)),
         epochs=SimpleNamespace(epoch_for_offset=lambda offset: 0),
+        log_end_offset=100,
     )
     partition: Any = SimpleNamespace(log=log, replica=SimpleNamespace(state=SimpleNamespace(leader_epoch=0)))
     return RemotePartition(partition, "c/t/0/", RemoteRole.LEADER)
@@ -118,3 +119,13 @@ def test_a_failed_listing_leaves_what_was_known() -> None:
     assert isinstance(listing.error, ObjectStoreError)
     assert remote.log is not None
     assert remote.log.segments == [OLD]
+
+
+def test_a_segment_above_the_end_of_the_log_is_not_known_to_be_its_own() -> None:
+    """A follower of a leader that lost the record at offset 19 may get another one there."""
+    remote = remote_partition()
+    log: Any = remote.partition.log
+    log.log_end_offset = 19
+    list_now(remote, OLD, NEW)
+    assert remote.log is not None
+    assert (remote.log.segments, remote.log.foreign) == ([OLD], [NEW])
