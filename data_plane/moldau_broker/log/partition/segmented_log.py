@@ -413,6 +413,9 @@ class SegmentedLog:
         start = self.log_start_offset if keeps_start else max(self.log_start_offset, kept_from)
         if start < kept_from or self.local_start.content is not None:
             assert start >= kept_from or self.recovery.offset >= kept_from, f"{kept_from} is not durable"
+            if start < kept_from:
+                # A batch or a marker behind it may belong to a producer whose batches on this disk all go.
+                self.snapshots.settle(self.segments.all, count - 1, kept_from)
             self.local_start.write(local_start(min(start, kept_from), kept_from, self.epochs.entries))
         self.segments.remove(self.segments.all[:count])
         self.log_start_offset = start

@@ -10,14 +10,14 @@ from moldau_broker.log.files.batches import scan_headers
 from moldau_broker.log.files.checkpoint import read_file, sync_file, write_atomically
 from moldau_broker.log.files.names import SNAPSHOT_SUFFIX, parse_segment_file, segment_file
 from moldau_broker.log.producers.end_markers import marker_of
-from moldau_broker.log.producers.producer_state import decode_snapshot
+from moldau_broker.log.producers.producer_state import ProducerStateManager, decode_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from moldau.runtime.ports.environment import Disk
+    from moldau_broker.log.files.segment import LogSegment
     from moldau_broker.log.partition.segment_list import SegmentList
-    from moldau_broker.log.producers.producer_state import ProducerStateManager
 
 
 class ProducerSnapshots:
@@ -64,6 +64,48 @@ class ProducerSnapshots:
         except (FileNotFoundError, CorruptLogFileError):
             return None
         return data
+
+    def at_end_of(self, segments: Sequence[LogSegment], index: int, end_offset: int) -> bytes:
+        """Returns the snapshot at the end of segment ``index``; made from the batches if it is lost or damaged.
+
+        Blocks, and may be called in any thread.
+
+        Raises:
+            OSError: A file could not be read.
+        """
+        data = self.read(end_offset)
+        return self._replayed(segments, index) if data is None else data
+
+    def _replayed(self, segments: Sequence[LogSegment], index: int) -> bytes:
+        state = ProducerStateManager(0, 0)
+        first = index
+        while True:
+            base_offset = segments[first].base_offset
+            data = self.read(base_offset)
+            if data is not None:
+                state.load_snapshot(decode_snapshot(self.path(base_offset), data), base_offset)
+                break
+            state.reset(base_offset)
+            state.knows_all = False
+            if first == 0:
+                break
+            first -= 1
+        for segment in segments[first : index + 1]:
+            for position, header in scan_headers(segment.file, 0, segment.size):
+                if header.producer_id >= 0:
+                    state.replay(header, marker_of(header, segment, position))
+        return state.encode_snapshot()
+
+    def settle(self, segments: Sequence[LogSegment], index: int, end_offset: int) -> None:
+        """Makes the snapshot at the end of segment ``index`` durable; its name is with the next sync of the directory.
+
+        Raises:
+            OSError: A file could not be read, written or synced.
+        """
+        if self.read(end_offset) is None:
+            self.write(end_offset, self._replayed(segments, index))
+        else:
+            sync_file(self._disk, self.path(end_offset))
 
     def write(self, offset: int, content: bytes) -> None:
         """Writes a snapshot that another broker took at ``offset``; durable on return.

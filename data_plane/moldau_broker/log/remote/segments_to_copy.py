@@ -15,8 +15,6 @@ from moldau_broker.log.files.batches import scan_headers
 from moldau_broker.log.files.checkpoint import encode_epochs, read_file
 from moldau_broker.log.files.index import OffsetIndex, TimeIndex
 from moldau_broker.log.files.transaction_index import encode_aborted
-from moldau_broker.log.producers.end_markers import marker_of
-from moldau_broker.log.producers.producer_state import ProducerStateManager, decode_snapshot
 from moldau_broker.log.values import SegmentParts
 
 if TYPE_CHECKING:
@@ -140,7 +138,7 @@ class SegmentToCopy:
             offset_index=offset_index,
             time_index=time_index,
             transaction_index=b"".join(map(encode_aborted, self._aborted)),
-            producer_snapshot=self._producers(),
+            producer_snapshot=self._log.snapshots.at_end_of(self._segments, self._index, self.end_offset),
             leader_epochs=encode_epochs(self._epochs),
         )
 
@@ -179,33 +177,6 @@ class SegmentToCopy:
         if largest > written:
             times += TimeIndex.LAYOUT.pack(largest, largest_at)
         return bytes(offsets), bytes(times)
-
-    def _producers(self) -> bytes:
-        """Returns the producer snapshot at the segment's end."""
-        data = self._log.snapshots.read(self.end_offset)
-        return self._replay_producers() if data is None else data
-
-    def _replay_producers(self) -> bytes:
-        """Makes the producer snapshot from an older one, if there is one, and the batches behind it."""
-        snapshots = self._log.snapshots
-        state = ProducerStateManager(0, 0)
-        first = self._index
-        while True:
-            base_offset = self._segments[first].base_offset
-            data = snapshots.read(base_offset)
-            if data is not None:
-                state.load_snapshot(decode_snapshot(snapshots.path(base_offset), data), base_offset)
-                break
-            state.reset(base_offset)
-            state.knows_all = False
-            if first == 0:
-                break
-            first -= 1
-        for segment in self._segments[first : self._index + 1]:
-            for position, header in scan_headers(segment.file, 0, segment.size):
-                if header.producer_id >= 0:
-                    state.replay(header, marker_of(header, segment, position))
-        return state.encode_snapshot()
 
 
 def segments_to_copy(log: SegmentedLog, from_offset: int, upper_bound_offset: int) -> list[SegmentToCopy]:

@@ -11,6 +11,7 @@ import itertools
 import pytest
 
 from moldau.runtime.ports.environment import OpenMode
+from moldau.values import LeaderEpoch
 from moldau_broker.log.config import LogConfig
 from moldau_broker.log.files.checkpoint import write_atomically
 from moldau_broker.log.files.names import (
@@ -20,12 +21,14 @@ from moldau_broker.log.files.names import (
     LOG_START_OFFSET_CHECKPOINT,
     LOG_SUFFIX,
     RECOVERY_POINT_CHECKPOINT,
+    SNAPSHOT_SUFFIX,
     segment_file,
 )
 from moldau_broker.log.values import EARLIEST_LOCAL_TIMESTAMP, EARLIEST_TIMESTAMP
 from support.log.lab import A, create, tick
-from support.log.model import START_MS, PowerLoss, VirtualMachine
+from support.log.model import START_MS, PowerLoss, VirtualMachine, make_batch
 from support.log.tiered import (
+    PRODUCER,
     append,
     check_whole,
     copies_of,
@@ -349,3 +352,31 @@ def test_copies_from_before_a_pause_of_tiering_do_not_count() -> None:
     check_whole(log, rows, [])
     log.note_copied(copies[0].end_offset)
     assert run_retention(log) == 1
+
+
+@pytest.mark.parametrize("has_snapshot", [True, False])
+def test_producers_of_remote_records_outlive_a_power_loss(has_snapshot: bool) -> None:
+    """The log was durable when its segment was closed, so that no flush had made the snapshot at its end durable."""
+    machine = VirtualMachine(9)
+    manager = open_tiered(machine)
+    log = create(manager)
+    log.begin_leader_epoch(LeaderEpoch(1))
+    for number in range(2):
+        batch = make_batch([(START_MS, b"k", b"v")], producer=(PRODUCER, 0, number), transactional=True)
+        log.append_as_leader(memoryview(batch), leader_epoch=LeaderEpoch(1), now_ms=START_MS)
+    log.flush()
+    log.storage.roll(2, START_MS)
+    log.append_end_transaction_marker(
+        producer_id=PRODUCER, producer_epoch=0, coordinator_epoch=0, commit=False, leader_epoch=LeaderEpoch(1), now_ms=0
+    )
+    log.update_high_watermark(3)
+    if not has_snapshot:
+        machine.disk.remove(f"{DIRECTORY}/{segment_file(2, SNAPSHOT_SUFFIX)}")
+    copies_of(log)
+    assert run_retention(log) == 1
+    log.segments[-1].file.sync()  # the operating system may write the marker before the snapshot
+    machine.boot(power_lost=True)
+    again = loaded(machine)
+    assert (again.local_log_start_offset, again.log_end_offset) == (2, 3)
+    assert again.producer_state.get(PRODUCER) is not None
+    assert [entry.first_offset for entry in again.segments[0].aborted_entries()] == [0]
