@@ -214,8 +214,8 @@ class PartitionReader:
                 aborted = read.records.aborted
             if records or not read.records.records:
                 self.reads.append(read)  # else it does not fit now, and stays for the next request
-            if read.records.is_gap:
-                behind = replace(wanted, fetch_offset=partition.log.local_log_start_offset)
+            if read.records.gap_end is not None:  # which may be remote, too, by now
+                behind = replace(wanted, fetch_offset=read.records.gap_end)
                 return self._read_log(query, behind, partition, upper, stable, remaining, first=first)
         elif read is not None:
             self.reads.append(read)

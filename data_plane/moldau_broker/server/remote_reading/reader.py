@@ -247,7 +247,7 @@ class RemoteReader:
             segment = remote.segment_at(offset)
             if segment is None:
                 if wanted.offset < offset >= log.local_log_start_offset:
-                    return RemoteRecords(b"", (), is_gap=True)
+                    return RemoteRecords(b"", (), gap_end=offset)
                 raise self.missing(partition, offset)
             parts = await self._parts_of(partition, segment)
             found = await self._drive(

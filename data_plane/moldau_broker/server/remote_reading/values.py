@@ -33,8 +33,8 @@ class RemoteRecords(NamedTuple):
     """Empty if there is no batch below the upper bound."""
     aborted: Sequence[tuple[int, int]]
     """Producer id and first offset of the aborted transactions that a ``read_committed`` consumer needs."""
-    is_gap: bool = False
-    """Whether the remote segments end without a batch at or above the offset, so that the local log is next."""
+    gap_end: int | None = None
+    """Offset at which the local log goes on, if remote segments end without a batch from the wanted offset on."""
 
 
 class RemoteStorageError(LogError):

@@ -172,7 +172,7 @@ class LedPartition:
             return None
         read: ReadResult | RemoteRecords
         files: list[ResponsePart]
-        if remote is not None and not remote.is_gap:
+        if remote is not None and remote.gap_end is None:
             read, data = (
                 remote,
                 first_batches(remote.records, min(wanted.bytes_max, READ_BYTES_MAX), min_one_batch=wanted.first),
@@ -181,7 +181,7 @@ class LedPartition:
         else:
             log = self.partition.log
             read = log.read(
-                offset if remote is None else log.local_log_start_offset,
+                offset if remote is None or remote.gap_end is None else remote.gap_end,
                 max_bytes=min(wanted.bytes_max, READ_BYTES_MAX),
                 upper_bound_offset=upper,
                 min_one_batch=wanted.first,

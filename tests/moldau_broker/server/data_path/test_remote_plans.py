@@ -135,9 +135,23 @@ def test_records_that_do_not_fit_now_stay_for_the_next_fetch() -> None:
 
 
 def test_a_gap_behind_the_remote_records_is_passed() -> None:
-    _, reader, log = plan(Table(RemoteRecords(b"", (), is_gap=True)))
+    _, reader, log = plan(Table(RemoteRecords(b"", (), gap_end=LOCAL_START)))
     assert log.asked == [7, LOCAL_START]
     assert reader.reads
+
+
+def test_a_gap_whose_end_has_left_the_disk_meanwhile_leads_to_no_later_record() -> None:
+    end = LOCAL_START - 10
+
+    class Reads(Table):
+        def ask(self, partition: Any, wanted: RemoteRange) -> Any:
+            super().ask(partition, wanted)
+            return self.read if wanted.offset < end else None
+
+    table = Reads(RemoteRecords(b"", (), gap_end=end))
+    _, _, log = plan(table)
+    assert log.asked == [7, end]
+    assert [wanted.offset for wanted in table.asked] == [7, end]
 
 
 def test_followers_are_sent_to_the_store() -> None:
