@@ -12,7 +12,10 @@ from moldau_broker.log.values import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from moldau_broker.log.partition.partition_log import PartitionLog
+    from moldau_broker.log.partition.timestamps import Step
     from moldau_broker.server.remote_reading.reader import RemoteReader
     from moldau_broker.server.replicas.partition import Partition
 
@@ -30,6 +33,43 @@ class RemoteQuestion(NamedTuple):
 def has_remote_records(log: PartitionLog) -> bool:
     """Returns whether readers may see records that this broker's disk does not have."""
     return log.local_log_start_offset > log.log_start_offset
+
+
+def search(
+    partition: Partition, timestamp_ms: int
+) -> Generator[Step | RemoteQuestion, TimestampOffset | None, TimestampOffset | None]:
+    """Finds the first record at or after a time, or that with the largest timestamp, wherever it is.
+
+    The caller runs the steps, and sends the answers to the questions. Segments may leave this disk between the search
+    in the remote ones and that in the local log, which then begin again: none is passed over.
+
+    Raises:
+        CorruptRecordError: a batch is damaged.
+        LogError: CORRUPT_MESSAGE, the local log is too damaged to find the batch.
+    """
+    log = partition.log
+    while True:
+        local_start = log.local_log_start_offset
+        found = yield from _search(partition, timestamp_ms)
+        log = partition.log  # a move between directories replaces it
+        if log.local_log_start_offset <= local_start:
+            return found
+        if timestamp_ms != MAX_TIMESTAMP and found is not None and found.offset < log.local_log_start_offset:
+            return found
+
+
+def _search(
+    partition: Partition, timestamp_ms: int
+) -> Generator[Step | RemoteQuestion, TimestampOffset | None, TimestampOffset | None]:
+    """Searches remote segments, then the local log; for the largest timestamp both."""
+    if not has_remote_records(partition.log):
+        return (yield from partition.search_timestamp(timestamp_ms))
+    if timestamp_ms != MAX_TIMESTAMP:
+        found = yield RemoteQuestion(partition, timestamp_ms)
+        return (yield from partition.search_timestamp(timestamp_ms)) if found is None else found
+    local = yield from partition.search_timestamp(timestamp_ms)
+    found = yield RemoteQuestion(partition, timestamp_ms, -1 if local is None else local.timestamp_ms)
+    return local if found is None else found
 
 
 async def answer(reader: RemoteReader, question: RemoteQuestion) -> TimestampOffset | None:

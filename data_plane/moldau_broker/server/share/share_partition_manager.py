@@ -22,7 +22,7 @@ from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.values import LeaderEpoch, Offset
 from moldau_broker.log.errors import LogStorageError, OffsetInRemoteStorageError, OffsetOutOfRangeError, storage_failure
-from moldau_broker.server.remote_reading.offsets import RemoteQuestion, answer, has_remote_records
+from moldau_broker.server.remote_reading.offsets import RemoteQuestion, answer, search
 from moldau_broker.server.replicas.sent_ranges import reporter
 from moldau_broker.server.share.core.sessions import PartitionKey, SessionKey, ShareSessions
 from moldau_broker.server.share.core.share_partition import InvalidStateError, SharePartition
@@ -229,20 +229,21 @@ class SharePartitionManager:
         if duration_ms is None:
             return partition.replica.high_watermark
         timestamp_ms = max(0, int(self._clock.wall_ms()) - duration_ms)
-        if self.remote_reader is not None and has_remote_records(partition.log):
-            remote = await answer(self.remote_reader, RemoteQuestion(partition, timestamp_ms))
-            if remote is not None:
-                return min(remote.offset, partition.replica.high_watermark)
-        search = partition.search_timestamp(timestamp_ms)
+        steps, remote = search(partition, timestamp_ms), None
         while True:
             try:
-                step = next(search)
+                step = steps.send(remote)
             except StopIteration as end:
                 found = end.value
                 high_watermark = partition.replica.high_watermark
                 return high_watermark if found is None or found.offset < 0 else min(found.offset, high_watermark)
+            remote = None
             if step is None:
                 await trio.lowlevel.checkpoint()
+            elif isinstance(step, RemoteQuestion):
+                if self.remote_reader is None:
+                    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "Tiered storage is disabled on this broker.")
+                remote = await answer(self.remote_reader, step)
             else:
                 await self._environment.disk.offload(step.run)
 

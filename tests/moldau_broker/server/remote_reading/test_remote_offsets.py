@@ -5,6 +5,7 @@ Method: a broker in virtual time whose older records are in the store only; each
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,11 +13,13 @@ import trio
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from moldau_broker.log.values import TimestampOffset
+from moldau_broker.server.remote_reading.offsets import RemoteQuestion, search
 from support.cluster.broker_cluster import batch, run_cluster
 from support.objects.tiered import TIERED, created, log_of, objects, store_away
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Generator
 
     from support.cluster.broker_cluster import Client, Cluster
 
@@ -142,3 +145,28 @@ def test_deleted_records_are_not_found() -> None:
         assert (await found(client, EARLIEST))[0] == 3
 
     run(test)
+
+
+@pytest.mark.parametrize("local_start", [0, 10])
+def test_a_search_passes_over_no_segment_that_leaves_the_disk_meanwhile(local_start: int) -> None:
+    log = SimpleNamespace(log_start_offset=0, local_log_start_offset=local_start)
+
+    def search_local(timestamp_ms: int) -> Generator[None, None, TimestampOffset]:
+        yield
+        return at(log.local_log_start_offset)
+
+    partition: Any = SimpleNamespace(log=log, search_timestamp=search_local)
+    steps = search(partition, 5)
+    first = next(steps)
+    log.local_log_start_offset = 20
+    if local_start:
+        assert isinstance(first, RemoteQuestion)
+        assert steps.send(None) is None
+    assert isinstance(next(steps), RemoteQuestion)
+    with pytest.raises(StopIteration) as end:
+        steps.send(at(15))
+    assert end.value.value == at(15)
+
+
+def at(offset: int) -> TimestampOffset:
+    return TimestampOffset(timestamp_ms=5, offset=offset, leader_epoch=0)

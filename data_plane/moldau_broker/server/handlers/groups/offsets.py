@@ -33,7 +33,7 @@ from moldau_broker.log.values import (
     MAX_TIMESTAMP,
 )
 from moldau_broker.server.handlers.context import LongAnswer
-from moldau_broker.server.remote_reading.offsets import RemoteQuestion, answer, has_remote_records
+from moldau_broker.server.remote_reading.offsets import RemoteQuestion, answer, search
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -109,19 +109,19 @@ def handle_list_offsets(
                         ListOffsetsPartitionResponse(partition_index=index, error_code=ErrorCode.INVALID_REQUEST)
                     )
                 continue
-            search = _offset(context, request, call, topic.name, wanted)
+            asked = _offset(context, request, call, topic.name, wanted)
             if wanted.timestamp >= 0 or wanted.timestamp == MAX_TIMESTAMP:
                 searches += 1
                 if searches > SEARCHES_PER_TURN:
-                    later.append((partitions, len(partitions), search, None))
+                    later.append((partitions, len(partitions), asked, None))
                     partitions.append(ListOffsetsPartitionResponse())  # ``finish`` replaces it
                     continue
             try:
-                step = next(search)
+                step = next(asked)
             except StopIteration as end:
                 partitions.append(end.value)
             else:
-                later.append((partitions, len(partitions), search, step))
+                later.append((partitions, len(partitions), asked, step))
                 partitions.append(ListOffsetsPartitionResponse())  # ``finish`` replaces it
     response = ListOffsetsResponse(topics=topics)
     if not later:
@@ -129,8 +129,8 @@ def handle_list_offsets(
 
     async def finish() -> ListOffsetsResponse:
         begin = trio.current_time()
-        for partitions, number, search, step in later:
-            partitions[number] = await _finish(context, request, search, step, begin)
+        for partitions, number, asked, step in later:
+            partitions[number] = await _finish(context, request, asked, step, begin)
         return response
 
     return LongAnswer(finish)
@@ -221,23 +221,11 @@ def _look_up(
         tiered = (yield RemoteQuestion(partition, timestamp)) if log.is_remote else None
         # Without tiered storage as Kafka answers then.
         return (-1, -1, -1) if tiered is None else (-1, tiered.offset, tiered.leader_epoch)
-    found = yield from _search(partition, timestamp)
+    found = yield from search(partition, timestamp)
     if found is None or found.offset < 0 or found.offset >= _visible(partition, request):
         _check_visible(partition, request, call)
         return -1, -1, -1
     return found.timestamp_ms, found.offset, found.leader_epoch
-
-
-def _search(partition: Partition, timestamp: int) -> Generator[_Step, _Answer, _Answer]:
-    """Searches remote segments, then the local log; for the largest timestamp both."""
-    if not has_remote_records(partition.log):
-        return (yield from partition.search_timestamp(timestamp))
-    if timestamp != MAX_TIMESTAMP:
-        found = yield RemoteQuestion(partition, timestamp)
-        return (yield from partition.search_timestamp(timestamp)) if found is None else found
-    local = yield from partition.search_timestamp(timestamp)
-    found = yield RemoteQuestion(partition, timestamp, -1 if local is None else local.timestamp_ms)
-    return local if found is None else found
 
 
 def _visible(partition: Partition, request: ListOffsetsRequest) -> int:
