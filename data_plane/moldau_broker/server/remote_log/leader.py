@@ -182,6 +182,9 @@ class LeaderTasks(RoleTasks):
         if remote.has_ended or remote.log is None or self._is_superseded() or not self._tools.view.is_recent:
             return
         log, now_ms = self._log, self._tools.environment.clock.wall_ms()
+        if not log.knows_remote_epochs:
+            self._tools.logger.error("remote-epochs-unknown", partition=self._partition.key)
+            return
         retention = Retention(log.config.retention_ms, log.config.retention_bytes)
         start = start_by_retention(
             remote.log,

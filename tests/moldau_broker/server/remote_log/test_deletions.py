@@ -18,6 +18,7 @@ from moldau.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from moldau_broker.log.files.checkpoint import EpochEntry
 from moldau_quorum.metadata.image import RESOURCE_TOPIC
 from support.cluster.broker_cluster import run_cluster
 from support.objects.tiered import (
@@ -182,3 +183,21 @@ def test_a_former_leader_deletes_nothing_of_its_successor() -> None:
         assert f"b{leader}" not in deleted_by
 
     run_cluster(scenario, brokers=2, **TIERED)
+
+
+def test_a_leader_that_lost_the_epochs_of_remote_records_deletes_none() -> None:
+    """It cannot tell which segments are its own, and would take the others for lost ones of another lineage."""
+
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(await created(cluster, "t", local_retention_bytes="700"))
+        await fill(cluster, client, "t", 6)
+        log = log_of(cluster, 1, "t")
+        await cluster.until(lambda: log.local_log_start_offset == 5)
+        log.epochs.replace([EpochEntry(leader_epoch=log.latest_epoch, start_offset=5)])
+        await fill(cluster, client, "t", 4)
+        await cluster.until(lambda: len(copied(cluster, "t")) == 9)
+        await trio.sleep(3 * DELAY_MS / 1000)
+        assert (log.log_start_offset, log.local_log_start_offset) == (0, 9)
+        assert copied(cluster, "t") == list(range(9))
+
+    run_cluster(scenario, **TIERED)
