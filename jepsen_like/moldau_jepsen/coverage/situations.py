@@ -10,12 +10,14 @@ from moldau.consumer.core.epoch_membership import EpochMembership
 from moldau_broker.coordinator.transaction.core.state import TransactionStatus
 from moldau_broker.coordinator.transaction.core.transaction_core import TransactionCore
 from moldau_broker.log.partition.segmented_log import SegmentedLog
+from moldau_broker.remote_log.core.names import LOG
 from moldau_broker.replication.fetch_session import FetchSessionCache
 from moldau_broker.replication.replica import NO_BROKER, Replica
 from moldau_broker.server.cluster_metadata.cache import ListenerHints
 from moldau_broker.server.data_path.fetch_query import TOPIC_IDS
 from moldau_broker.server.data_path.transaction_checks import TransactionChecks
 from moldau_jepsen.coverage.overtaken_syncs import OvertakenSync, sync_watchers
+from moldau_jepsen.world.objects import SimulatedStore
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -76,6 +78,11 @@ class Situation(enum.Enum):
     ROLLED_DURING_SYNC = "segment began while the log was synced"
     DELETED_DURING_SYNC = "oldest segments deleted while the log was synced"
     QUORUM_CUT_DURING_SYNC = "log of the quorum cut below the end of its writes under way"
+    SEGMENT_COPIED = "segment copied to the object store"
+    REMOTE_SEGMENT_DELETED = "segment deleted from the object store"
+    LOCAL_SEGMENT_DELETED = "copied segments deleted from a disk"
+    STARTED_BEHIND_STORE = "follower started behind the segments of the object store"
+    REMOTE_READ = "records read from the object store"
 
 
 ADMINISTERED = {
@@ -106,6 +113,13 @@ OF_SHARE_ADMINISTRATION = {
     "topic recreated": Situation.SHARE_TOPIC_RECREATED,
 }
 """Situations by what the administrator of share groups counts."""
+OF_TIERED = {
+    "copied": Situation.SEGMENT_COPIED,
+    "deleted": Situation.REMOTE_SEGMENT_DELETED,
+    "local deletion": Situation.LOCAL_SEGMENT_DELETED,
+    "started behind": Situation.STARTED_BEHIND_STORE,
+}
+"""Situations by what the watch of tiered partitions counts."""
 OF_SYNCS = {
     OvertakenSync.CUT: Situation.CUT_DURING_SYNC,
     OvertakenSync.REPLACED: Situation.CLEANED_DURING_SYNC,
@@ -165,6 +179,7 @@ def situations_watched(counts: Counter[Situation]) -> Iterator[None]:
         return replica
 
     replacements: tuple[tuple[type, str, Callable[..., object]], ...] = (
+        (SimulatedStore, "read", _counting_object_read(counts)),
         (Replica, "_propose", counting_propose),
         (SegmentedLog, "_replace_all", counting_start_over),
         (FetchSessionCache, "open", counting_open),
@@ -182,6 +197,18 @@ def situations_watched(counts: Counter[Situation]) -> Iterator[None]:
     finally:
         for owner, name, original in former:
             setattr(owner, name, original)
+
+
+def _counting_object_read(counts: Counter[Situation]) -> Callable[..., bytes]:
+    """Wraps the reads of the object store, to count those of records."""
+    read = SimulatedStore.read
+
+    def counting_read(self: SimulatedStore, machine: str, name: str, position: int, count: int) -> bytes:
+        if name.endswith(LOG):
+            counts[Situation.REMOTE_READ] += 1
+        return read(self, machine, name, position, count)
+
+    return counting_read
 
 
 def _counting_heartbeat(counts: Counter[Situation]) -> Callable[..., Next]:

@@ -51,6 +51,10 @@ class FaultKind(enum.Enum):
     HELD_CALL = "held-call"  # single requests or answers stay in the network, and what follows on their connections
     CORDON = "cordon"  # a log directory of a broker takes no new replicas
     LATE_SYNC = "late-sync"  # a leader is cut off, and its syncs return only after it has cut what only it has
+    STORE_AWAY = "store-away"  # the object store of remote segments answers one broker, or all of them, no more
+    STORE_SLOW = "store-slow"  # it takes long for everything
+    STORE_ERROR = "store-error"  # some of its calls fail, before or after their effect
+    STORE_LATE = "store-late"  # some objects are written long after their writers have given up
 
 
 CHAOS_KINDS = (

@@ -53,6 +53,7 @@ DRAWS = (
     "short_sequences",
     "timed_syncs",
     "few_acks",
+    "tiered",
 )
 """Fields of ``RunOptions`` that a case may set."""
 FORMER_DRAWS = {"struck": "fault_scope"}

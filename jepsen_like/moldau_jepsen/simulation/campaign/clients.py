@@ -56,6 +56,7 @@ from moldau_jepsen.workloads.share import ShareWorkload
 from moldau_jepsen.workloads.share_administration.topics import TOPICS as SHARE_ADMINISTERED
 from moldau_jepsen.workloads.share_administration.workload import ShareAdministrationWorkload
 from moldau_jepsen.workloads.streams.workload import StreamsWorkload
+from moldau_jepsen.workloads.tiered.workload import TieredWorkload
 from moldau_jepsen.workloads.topics import TopicsWorkload
 from moldau_jepsen.workloads.transactions import TransactionWorkload
 
@@ -176,6 +177,7 @@ class Clients:
         self._compacted = self._compacted_topic(compaction)
         self._compaction = compaction
         self.few_acks = self._few_acks_producers()
+        self.tiered = self._tiered_topics()
         self.administered = self._administered_group()
         self.share_administration = self._administered_shares()
         self._bank = BankWorkload(self.environment, cluster.bootstrap, options.bank_options, recorder)
@@ -243,6 +245,14 @@ class Clients:
         options, draw = self._options.few_acks_options, self._world.random("few acks clients")
         return FewAcksWorkload(self.environment, self._cluster.bootstrap, options, draw)
 
+    def _tiered_topics(self) -> TieredWorkload | None:
+        if not self._options.tiered:
+            return None
+        draw, bootstrap = self._world.random("tiered clients"), self._cluster.bootstrap
+        rack = f"rack-{draw.choice(self._cluster.broker_ids)}" if self._cluster.shape.racks else ""
+        options, brokers = self._options.tiered_options, self._cluster.broker_ids
+        return TieredWorkload(self.environment, bootstrap, options, draw, brokers=brokers, rack=rack)
+
     def _administered_group(self) -> AdministeredWorkload | None:
         options = drawn_administration(self._world.seed, self._options)
         if options is None:
@@ -279,6 +289,8 @@ class Clients:
             topics[self._options.few_acks_options.topic] = self._options.few_acks_options.partitions
         for name, partitions in topics.items():
             await self._cluster.create_topic(self.environment, name, partitions, options.topic_settings)
+        for name, (partitions, settings) in options.tiered_options.topics.items() if options.tiered else ():
+            await self._cluster.create_topic(self.environment, name, partitions, settings)
         if self._compaction is not None:
             settings = self._compaction.topic_settings
             await self._cluster.create_topic(
@@ -315,6 +327,8 @@ class Clients:
             if self.few_acks is not None:
                 few_acks = partial(client.run_program, self.few_acks.run)
                 nursery.start_soon(self._until_it_ends, "few-acks", few_acks)
+            if self.tiered is not None:
+                nursery.start_soon(self._until_it_ends, "tiered", partial(client.run_program, self.tiered.run))
             if self._sharers:
                 nursery.start_soon(self._until_it_ends, "share", self._run_share)
             if self._streamers:
@@ -418,6 +432,8 @@ class Clients:
             self._compacted.stop()
         if self.few_acks is not None:
             self.few_acks.stop()
+        if self.tiered is not None:
+            self.tiered.stop()
         self._share.stop()
         self.streams.stop()
         if self.administered is not None:
@@ -469,6 +485,8 @@ class Clients:
             await self._compacted.final_read(seconds)
         if self.few_acks is not None:
             await self.few_acks.final_read(seconds)
+        if self.tiered is not None:
+            await self.tiered.final_read(seconds)
         if self._sharers:
             await self._share.final_read(self.environment, seconds)
         if self._streamers:
@@ -495,6 +513,7 @@ class Clients:
         yield found_by("topic-recreated", lambda: check_topics(self._topics.writes, self._topics.reads))
         yield found_by("compacted-key", partial(_verdict_of, self._compacted))
         yield found_by("few-acks", partial(_verdict_of, self.few_acks))
+        yield found_by("tiered-read", partial(_verdict_of, self.tiered))
         yield [text for kind, text in (*self._share.wrong(), *self.streams.wrong()) if asked(kind)]
         yield found_by("group-administration", partial(_verdict_of, self.administered))
         yield found_by("share-administration", partial(_verdict_of, self.share_administration))
@@ -506,6 +525,7 @@ class Clients:
         unanswered = self.register.stuck or self._topics.stuck or self._regex_member.stuck
         unanswered = unanswered or (None if self._compacted is None else self._compacted.stuck)
         unanswered = unanswered or (None if self.few_acks is None else self.few_acks.stuck)
+        unanswered = unanswered or (None if self.tiered is None else self.tiered.stuck)
         unanswered = unanswered or self._share.stuck or self.streams.stuck
         unanswered = unanswered or (None if self.administered is None else self.administered.stuck)
         unanswered = unanswered or (None if self.share_administration is None else self.share_administration.stuck)

@@ -12,6 +12,7 @@ from moldau_jepsen.workloads.acknowledgements.few_acks import FewAcksOptions
 from moldau_jepsen.workloads.compacted import CompactedOptions
 from moldau_jepsen.workloads.share import ShareOptions
 from moldau_jepsen.workloads.streams.workload import StreamsOptions
+from moldau_jepsen.workloads.tiered.options import TieredOptions
 
 COMPACTION = Profile(
     name="compaction",
@@ -127,10 +128,70 @@ FEW_ACKS = Profile(
     lengths=(0.3, 3.0),
 )
 
+TIERED = Profile(
+    name="tiered",
+    text="small segments are copied to an object store and leave the disks, while the store, brokers and disks fail",
+    options=replace(
+        PLAIN,
+        shape=ClusterShape(controllers=1, racks=True, settings={"log.segment.bytes": "1024"}),
+        workload=workload(
+            partitions=2,
+            senders=1,
+            assigned_readers=1,
+            group_readers=1,
+            sends_per_second=8.0,
+            crash_every_s=6.0,
+            padding_bytes=60,
+        ),
+        topic_settings=TieredOptions().topic_settings,
+        transactions=True,
+        tiered=True,
+        racks=True,
+        directories=None,
+        config_changes_per_second=0.5,
+        fault_seconds=14.0,
+    ),
+    kinds=(
+        FaultKind.STORE_AWAY,
+        FaultKind.STORE_AWAY,
+        FaultKind.STORE_SLOW,
+        FaultKind.STORE_ERROR,
+        FaultKind.STORE_ERROR,
+        FaultKind.STORE_LATE,
+        FaultKind.STORE_LATE,
+        FaultKind.REASSIGN,
+        FaultKind.REASSIGN,
+        FaultKind.REASSIGN,
+        FaultKind.KILL,
+        FaultKind.KILL_LEADER,
+        FaultKind.KILL_LEADER,
+        FaultKind.RESTART,
+        FaultKind.CRASH_POINT,
+        FaultKind.POWER,
+        FaultKind.POWER_UNSYNCED,
+        FaultKind.CUT,
+        FaultKind.BLIND,
+        FaultKind.LINK,
+        FaultKind.PAUSE,
+        FaultKind.CLOCK_JUMP,
+        FaultKind.CLOCK_RATE,
+        FaultKind.DISK_ERROR,
+        FaultKind.READ_ERROR,
+        FaultKind.DISK_SLOW,
+        FaultKind.DIRECTORY,
+        FaultKind.MOVE_DIRECTORY,
+        FaultKind.MOVE_DIRECTORY,
+        FaultKind.ELECT,
+    ),
+    strikes=(5, 10),
+    lengths=(0.3, 4.0),
+)
+
 SEPARATE = (
     (SHARE_ADMINISTRATION, "share administration profile", 0.03),
     (STREAMING, "streaming profile", 0.04),
     (FEW_ACKS, "few acks profile", 0.03),
+    (TIERED, "tiered profile", 0.04),
 )
 """Profiles with streams of their own, by which a seed draws them, and their probabilities; the first one that is drawn
 counts. A later one shifts only its own seeds."""

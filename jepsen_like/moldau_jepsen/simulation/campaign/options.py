@@ -10,7 +10,7 @@ from moldau_jepsen.cluster.simulated import ClusterShape
 from moldau_jepsen.coverage.coverage import Coverage
 from moldau_jepsen.faults.kinds import SIMULATED_KINDS, FaultKind, PlannedFault
 from moldau_jepsen.simulation.campaign.figures import QUANTILES, RunFigures
-from moldau_jepsen.simulation.inject.faults import NEEDS_DIRECTORIES, FaultScope, plan_of_seed
+from moldau_jepsen.simulation.inject.faults import NEEDS_DIRECTORIES, NEEDS_STORE, FaultScope, plan_of_seed
 from moldau_jepsen.workloads.acknowledgements.few_acks import FewAcksOptions
 from moldau_jepsen.workloads.administered import AdministeredOptions
 from moldau_jepsen.workloads.bank import BankOptions
@@ -21,6 +21,7 @@ from moldau_jepsen.workloads.queue import QueueOptions
 from moldau_jepsen.workloads.share import ShareOptions
 from moldau_jepsen.workloads.share_administration.workload import ShareAdministrationOptions
 from moldau_jepsen.workloads.streams.workload import StreamsOptions
+from moldau_jepsen.workloads.tiered.options import TieredOptions
 from moldau_jepsen.workloads.transactions import TransactionOptions
 from moldau_jepsen.world.network.network import NetworkProfile
 from moldau_jepsen.world.world import derive_random
@@ -122,6 +123,9 @@ class RunOptions:
     few_acks: bool | None = False
     """Whether producers with acks=0 and acks=1 work beside the others; drawn if None, as campaigns have it."""
     few_acks_options: FewAcksOptions = field(default_factory=FewAcksOptions)
+    tiered: bool = False
+    """Whether the cluster has an object store, and tiered topics are written, read and deleted beside the others."""
+    tiered_options: TieredOptions = field(default_factory=TieredOptions)
     racks: bool | None = False
     """Whether each broker is a rack, and readers read from a follower and pause partitions; drawn if None, as campaigns
     have it."""
@@ -246,7 +250,8 @@ class Result:
 
 def planned_faults(seed: int, options: RunOptions) -> list[PlannedFault]:
     """Returns the faults that a seed draws."""
-    unfit = () if drawn_directories(seed, options) > 1 else NEEDS_DIRECTORIES
+    unfit: tuple[FaultKind, ...] = () if drawn_directories(seed, options) > 1 else NEEDS_DIRECTORIES
+    unfit += () if options.tiered else NEEDS_STORE
     kinds = [kind for kind in options.kinds if kind not in unfit]
     return plan_of_seed(seed, options.fault_seconds, kinds or options.kinds)
 

@@ -20,7 +20,13 @@ from moldau_broker.log.errors import LogStorageError
 from moldau_jepsen.checkers import AnomalyKind, check_read
 from moldau_jepsen.cluster.outside import NONE_OUTSIDE, Outside
 from moldau_jepsen.cluster.simulated import ClusterNotReadyError, ClusterShape, SimulatedCluster
-from moldau_jepsen.coverage.situations import ADMINISTERED, OF_SHARE_ADMINISTRATION, OF_STREAMS, Situation
+from moldau_jepsen.coverage.situations import (
+    ADMINISTERED,
+    OF_SHARE_ADMINISTRATION,
+    OF_STREAMS,
+    OF_TIERED,
+    Situation,
+)
 from moldau_jepsen.faults.kinds import FaultKind
 from moldau_jepsen.history import Status
 from moldau_jepsen.places import place_of
@@ -46,12 +52,15 @@ from moldau_jepsen.simulation.inject.recovery import draw_outside, drawn_core_fi
 from moldau_jepsen.simulation.judge.invariants import ClusterInvariants, PartitionKey
 from moldau_jepsen.simulation.judge.observer import ClusterObserver
 from moldau_jepsen.simulation.judge.quotas import QuotaWatch
+from moldau_jepsen.simulation.judge.remote_watch import RemoteWatch
 from moldau_jepsen.simulation.judge.rights import RightsWatch
 from moldau_jepsen.simulation.judge.watch import StepGuard
 from moldau_jepsen.workloads.access.quotas import METERED, WINDOWS
 from moldau_jepsen.workloads.compacted import CLEANER_SETTINGS
 from moldau_jepsen.workloads.recording.recorder import Recorder
 from moldau_jepsen.workloads.share import settings_of
+from moldau_jepsen.workloads.tiered.options import BROKER_SETTINGS, UNFINISHED_SECONDS
+from moldau_jepsen.world.objects import LATE_SECONDS
 from moldau_quorum.controller.cluster.features import INITIAL_FEATURES, TRANSACTION_VERSION
 from moldau_quorum.log.port import LogDamagedError
 from moldau_quorum.metadata.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -73,6 +82,8 @@ if TYPE_CHECKING:
 WATCH_SECONDS = 0.05
 DRAIN_SECONDS = 3_000.0
 """How long clients may take to end after they were asked to: longer than a pipe that gets on takes at most."""
+TIDY_SECONDS = LATE_SECONDS + 2 * UNFINISHED_SECONDS + 30.0
+"""Time after which the object store holds only what logs need: late effects, the delay of brokers, and their tasks."""
 SYNCED_PROBABILITY = 0.6
 VARIETY_PROBABILITY = 0.8
 
@@ -98,6 +109,7 @@ class Run:
         self.rights = RightsWatch(self.cluster) if secured else None
         self.judge = ClusterInvariants(trio.current_time, options.only)
         self.observer = ClusterObserver(self.cluster, self.judge)
+        self.remote = RemoteWatch(self.cluster, self.judge) if options.tiered else None
         self.history: list[Operation] = []
         # Drawn apart, so that it shifts no other draw.
         variety = world.random("variety").random() < VARIETY_PROBABILITY
@@ -153,6 +165,8 @@ class Run:
             settings |= settings_of(self.options.share_options)
         if self.streams:
             settings |= self.options.streams_options.settings
+        if self.options.tiered:
+            settings |= BROKER_SETTINGS
         if self.synced:
             settings["log.flush.interval.messages"] = "1"
         if drawn_timed_syncs(self.world.seed, self.options):
@@ -188,6 +202,7 @@ class Run:
             "share_administration": self.clients.share_administration is not None,
             "timed_syncs": drawn_timed_syncs(self.world.seed, self.options),
             "few_acks": self.clients.few_acks is not None,
+            "tiered": self.remote is not None,
         }
 
     @property
@@ -204,6 +219,8 @@ class Run:
                 found[ADMINISTERED[name]] += count
         for name, count in self.clients.streams.situations().items():
             found[OF_STREAMS[name]] += count
+        for name, count in self.remote.counts.items() if self.remote is not None else ():
+            found[OF_TIERED[name]] += count
         shares = self.clients.share_administration
         for name, count in shares.counts.items() if shares is not None else ():
             if name in OF_SHARE_ADMINISTRATION:
@@ -262,7 +279,7 @@ class Run:
         """
         watchers = self.world.agenda.watchers
         own = [self.observer.turn_ended, self.guard.turn_ended]
-        own += [watch.turn_ended for watch in (self.rights, self.quotas) if watch is not None]
+        own += [watch.turn_ended for watch in (self.remote, self.rights, self.quotas) if watch is not None]
         watchers += own
         try:
             async with trio.open_nursery() as nursery:
@@ -321,6 +338,8 @@ class Run:
                 return
             trace.note("phase", "final read")
             await clients.final_read()
+            if self.remote is not None and not options.by_history and options.may_convict("remote-orphan"):
+                await self.remote.wait_tidy(TIDY_SECONDS)
         except* ClusterNotReadyError as group:
             if options.may_convict("stuck"):
                 self.violations = [f"at the end: stuck: {error}" for error in leaves(group)]

@@ -35,6 +35,8 @@ class FaultScope(enum.Enum):
 
 NEEDS_DIRECTORIES = (FaultKind.DIRECTORY, FaultKind.MOVE_DIRECTORY, FaultKind.CORDON)
 """Kinds that do nothing to brokers with one log directory."""
+NEEDS_STORE = (FaultKind.STORE_AWAY, FaultKind.STORE_SLOW, FaultKind.STORE_ERROR, FaultKind.STORE_LATE)
+"""Kinds that do nothing to a cluster without tiered topics."""
 
 STREAMS: Final = {
     "apart": (FaultKind.POWER_UNSYNCED, FaultKind.LOSS, FaultKind.READ_ERROR, FaultKind.BIT_ROT),
@@ -44,6 +46,7 @@ STREAMS: Final = {
     "calls": (FaultKind.HELD_CALL,),
     "cordons": (FaultKind.CORDON,),
     "syncs": (FaultKind.LATE_SYNC,),
+    "store": NEEDS_STORE,
 }
 """Kinds that came later, in the order in which they came, by the stream that they are drawn from.
 

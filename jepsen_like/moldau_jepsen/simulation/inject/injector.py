@@ -1,7 +1,7 @@
 """Executes a plan of faults, and says which failures of nodes the faults explain.
 
 The effect of each kind is in the module of its family: ``process_faults``, ``link_faults``, ``disk_faults``,
-``late_syncs``, ``rot_faults``, ``log_losses``, ``moves``, ``held_calls``.
+``late_syncs``, ``rot_faults``, ``log_losses``, ``moves``, ``held_calls``, ``store_faults``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from moldau_jepsen.simulation.inject.log_losses import LogLosses
 from moldau_jepsen.simulation.inject.moves import Moves
 from moldau_jepsen.simulation.inject.process_faults import ProcessFaults
 from moldau_jepsen.simulation.inject.rot_faults import RotFaults
+from moldau_jepsen.simulation.inject.store_faults import StoreFaults
 from moldau_jepsen.simulation.inject.targets import Targets
 from moldau_jepsen.world.world import derive_random
 
@@ -62,6 +63,7 @@ class FaultInjector:
         self._rot = RotFaults(self.targets, replaceable=replaceable)
         self.log_losses = LogLosses(self.targets, self.moves)
         self.held_calls = HeldCalls(self.targets)
+        self._store = StoreFaults(self.targets)
         self._actions: dict[FaultKind, Callable[[random.Random], Callable[[], None]]] = {
             **ProcessFaults(self.targets).actions,
             **self._links.actions,
@@ -75,6 +77,7 @@ class FaultInjector:
             FaultKind.ELECT: self.moves.elect,
             FaultKind.CORDON: self.moves.cordon,
             FaultKind.HELD_CALL: self.held_calls.strike,
+            **self._store.actions,
         }
         assert len(self._actions) == len(SIMULATED_KINDS), "every kind has its action"
 
@@ -120,6 +123,7 @@ class FaultInjector:
         self._links.end_all([self._cluster.host(node_id) for node_id in outside.nodes] if outside.cut else [])
         self._disks.end_all()
         self.held_calls.end_all()
+        self._store.end_all()
         for machine in self._world.nodes.values():
             machine.resume()
         down = () if outside.cut else outside.nodes

@@ -220,7 +220,7 @@ class ClusterObserver:
         if is_leader and leader_epoch != view.leader_epoch:
             view.leader_epoch = leader_epoch
             judge.leader(view.key, leader_epoch, node_id)
-            start = partition.log.log_start_offset
+            start = partition.log.local_log_start_offset  # ``remote_watch`` judges what is below it
             batches = batches_seen(partition, start, partition.log.log_end_offset)
             if is_cleaned(partition):
                 judge.leader_ends(view.key, node_id, leader_epoch, partition.log.log_end_offset)
@@ -242,7 +242,7 @@ class ClusterObserver:
             )
         self._watermarks.compare(view.key, node_id, partition)
         view.verified = min(view.verified, log_end)
-        first = max(view.verified, partition.log.log_start_offset)
+        first = max(view.verified, partition.log.local_log_start_offset)
         if watermark > first:
             batches = batches_seen(partition, first, min(watermark, partition.log.log_end_offset))
             if is_cleaned(partition):

@@ -13,17 +13,18 @@ import pytest
 import trio
 
 from moldau.runtime.ports.environment import OpenMode
+from moldau.runtime.ports.objects import ObjectStoreError
 from moldau_jepsen.cluster.simulated import ClusterNotReadyError, ClusterShape, SimulatedCluster
 from moldau_jepsen.faults.kinds import SIMULATED_KINDS, FaultKind, PlannedFault
 from moldau_jepsen.simulation.campaign.options import RunOptions, drawn_directories, planned_faults
 from moldau_jepsen.simulation.campaign.seed import run_seed
-from moldau_jepsen.simulation.inject.faults import NEEDS_DIRECTORIES, FaultScope
+from moldau_jepsen.simulation.inject.faults import NEEDS_DIRECTORIES, NEEDS_STORE, FaultScope
 from moldau_jepsen.simulation.inject.injector import FaultInjector
 from moldau_jepsen.simulation.inject.process_faults import HANG_SECONDS, HANG_SECONDS_GOING_ON
 from moldau_jepsen.world.disk.disk_profile import Trouble
 from moldau_jepsen.world.world import run_world
 
-CALM = {"paused": [], "down": [], "cut": [], "slow": [], "lossy": [], "disks": [], "rates": []}
+CALM = {"paused": [], "down": [], "cut": [], "slow": [], "lossy": [], "disks": [], "rates": [], "store": []}
 
 VISIBLE = {
     FaultKind.KILL: "down",
@@ -51,6 +52,7 @@ VISIBLE = {
     FaultKind.READ_ERROR: "disks",
     FaultKind.DISK_HANGS: "disks",
     FaultKind.LATE_SYNC: "cut",
+    **dict.fromkeys(NEEDS_STORE, "store"),
 }
 """Kinds whose effect shows one step after their beginning. Others take time or strike by chance: see ``NOTED``."""
 
@@ -115,6 +117,7 @@ def state_of(cluster):
             or machine.disk.profile.hanging_paths
         ],
         "rates": [node_id for node_id, machine in machines.items() if machine.clock._rate != 1.0],
+        "store": list(cluster.world.objects.profile.troubles),
     }
 
 
@@ -133,6 +136,23 @@ async def use_disks(cluster):
                     await disk.offload(file.sync)
                     disk.remove(file.path)
         await trio.sleep(0.02)
+
+
+class OneByte:
+    """The content of an object."""
+
+    size_bytes = 1
+
+    def read(self, position, count):
+        return b"x"[position : position + count]
+
+
+async def use_store(cluster, node_id):
+    """Writes objects of its own from one machine, again and again."""
+    store = cluster.machines[node_id].environment.open_objects("s3://used")
+    while True:
+        with contextlib.suppress(ObjectStoreError), trio.move_on_after(0.1):
+            await store.put(f"used/{node_id}", OneByte())
 
 
 async def every_kind(world):
@@ -154,6 +174,8 @@ async def every_kind(world):
             during = state_of(cluster)
             if kind in OF_DISKS:
                 nursery.start_soon(use_disks, cluster)
+            for node_id in cluster.broker_ids if kind in NEEDS_STORE else ():
+                nursery.start_soon(use_store, cluster, node_id)
             await trio.sleep(0.9)
             nursery.cancel_scope.cancel()
         after = {name: left for name, left in state_of(cluster).items() if name != "down"}
@@ -254,6 +276,14 @@ def test_a_failed_directory_moves_its_replicas():
     assert failed < healed < exits[0]
     assert any(text.split() == ["start", host, "2"] for text in reported[exits[0] :])
     assert any("replica-moved" in text for text in reported)
+
+
+def test_faults_of_the_store_are_for_runs_with_tiered_topics():
+    swarm, tiered = RunOptions(), RunOptions(tiered=True)
+    drawn = [{fault.kind for fault in planned_faults(seed, tiered)} for seed in range(60)]
+    assert set().union(*drawn) >= set(NEEDS_STORE)
+    for seed, kinds in enumerate(drawn):
+        assert {fault.kind for fault in planned_faults(seed, swarm)} == kinds - set(NEEDS_STORE)
 
 
 def test_several_directories_are_drawn_for_some_seeds():

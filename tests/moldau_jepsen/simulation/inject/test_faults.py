@@ -20,7 +20,7 @@ def test_plans_are_reproducible_and_within_bounds():
         sizes.add(len(plan))
     assert len(kinds_seen) > 150
     assert set().union(*kinds_seen) == set(SIMULATED_KINDS)
-    assert min(sizes) <= 15 < 60 < max(sizes)
+    assert min(sizes) <= 16 < 60 < max(sizes)
 
 
 def test_only_enabled_kinds_are_planned():

@@ -52,7 +52,7 @@ class CommittedReader:
 
     def look(self, key: PartitionKey, partition: Partition) -> None:
         """The high watermark of a leader has moved."""
-        position = max(self._read.get(key, 0), partition.log.log_start_offset)
+        position = max(self._read.get(key, 0), partition.log.local_log_start_offset)
         end = min(partition.replica.high_watermark, partition.log.log_end_offset)
         if position >= end:
             return

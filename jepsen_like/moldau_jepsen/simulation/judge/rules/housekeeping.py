@@ -55,7 +55,7 @@ class RetentionRules:
     ) -> None:
         """The log of a replica begins later than before.
 
-        ``size_bytes`` is what it holds now, ``retention_bytes`` what it must keep (-1: says nothing).
+        ``size_bytes`` is what it holds now (-1: unknown), ``retention_bytes`` what it must keep (-1: says nothing).
         """
         if log_start > watermark:
             self._violated(

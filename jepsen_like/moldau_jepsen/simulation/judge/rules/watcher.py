@@ -326,7 +326,8 @@ class RuleWatcher:
                     node_id,
                     log_start=log.log_start_offset,
                     watermark=partition.replica.high_watermark,
-                    size_bytes=log.size_bytes,
+                    # The size of a tiered log is judged by ``remote_watch``, which sees the object store.
+                    size_bytes=-1 if log.is_remote else log.size_bytes,
                     # A follower's log begins where its leader's does, however far behind its end is.
                     retention_bytes=config.retention_bytes if config.delete and partition.replica.is_leader else -1,
                 )
