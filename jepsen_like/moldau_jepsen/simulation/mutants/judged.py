@@ -131,5 +131,11 @@ ALONE: dict[str, Trial] = {
     "streams-not-settled": _trial("task-forgotten-by-assignor"),
     "compacted-key": _trial("tombstones-dropped-at-once"),
     "few-acks": _trial("one-acknowledgement-before-the-append"),
+    "remote-copy-committed": _trial("copies-uncommitted-records"),
+    "local-range-copied": _trial("local-deletion-without-copy"),
+    "remote-range-kept": _trial("retention-before-log-start"),
+    "remote-start-state": _trial("starts-without-producers"),
+    "remote-orphan": _trial("deleted-topic-stays-in-store"),
+    "tiered-read": _trial("remote-aborts-omitted"),
     "topic-recreated": _trial("recreated-topic-reuses-old-log"),
 }

@@ -31,6 +31,7 @@ from moldau_jepsen.simulation.mutants.planted.registry.share_administration impo
 from moldau_jepsen.simulation.mutants.planted.registry.shares import SHARES
 from moldau_jepsen.simulation.mutants.planted.registry.situations import SITUATIONS
 from moldau_jepsen.simulation.mutants.planted.registry.streams import STREAMS
+from moldau_jepsen.simulation.mutants.planted.registry.tiered import TIERED
 
 if TYPE_CHECKING:
     from moldau_jepsen.simulation.mutants.mutant import Mutant
@@ -42,6 +43,7 @@ MUTANTS: dict[str, Mutant] = {
         *CONTROLLER,
         *REPLICATED,
         *LOG,
+        *TIERED,
         *COORDINATORS,
         *SHARES,
         *SHARE_ADMINISTRATION,
