@@ -1,4 +1,4 @@
-"""Judges tiered partitions: what the object store must hold, and what brokers may drop from their disks. Pure.
+"""Judges tiered partitions: what the object store must hold, and what brokers may drop from their disks.
 
 ======================= ==============================================================================================
 remote-copy-committed   a segment in the store holds the committed batches of its range, without a gap, and no others
