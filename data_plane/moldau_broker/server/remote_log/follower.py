@@ -48,6 +48,13 @@ class FollowerTasks(RoleTasks):
         self._pause = 1 if self._log.copied_end_offset > before else min(2 * self._pause, IDLE_ROUNDS_MAX)
 
 
+class OnlookerTasks(RoleTasks):
+    """Does nothing while another broker gives up the remote segments of the topic."""
+
+    async def _work(self) -> None:
+        await trio.sleep_forever()
+
+
 class PurgeTasks(RoleTasks):
     """Gives up the remote segments of a topic with ``remote.storage.enable=false`` (KIP-950)."""
 

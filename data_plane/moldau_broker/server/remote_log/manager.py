@@ -20,7 +20,7 @@ from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.remote_log.core.names import partition_folder
 from moldau_broker.server.remote_log.copier import Copier
 from moldau_broker.server.remote_log.deletion import delete_folder
-from moldau_broker.server.remote_log.follower import FollowerTasks, PurgeTasks
+from moldau_broker.server.remote_log.follower import FollowerTasks, OnlookerTasks, PurgeTasks
 from moldau_broker.server.remote_log.leader import LeaderTasks
 from moldau_broker.server.remote_log.listing import list_partition
 from moldau_broker.server.remote_log.remote_partition import NO_STATISTICS, RemotePartition, RemoteRole
@@ -44,11 +44,17 @@ if TYPE_CHECKING:
 REQUESTS_MAX: Final = 10
 """Partitions whose folders are listed, or whose segments are deleted, at the same time."""
 PURGE_SETTLE_MS: Final = 120_000.0
-"""Pause of a partition that is tiered again after its folder was deleted. A deletion that got no answer may still come,
-and must not hit a segment that a listing has shown."""
+"""Pause of a partition that is tiered again after its folder was deleted, on all brokers. A deletion that got no answer
+may still come, and must not hit a segment that a listing has shown."""
 FOLDER_ATTEMPTS_MAX: Final = 5
 """Attempts to delete the folder of a deleted topic's partition; the sweep gets what is left."""
-_TASKS: Final = {RemoteRole.LEADER: LeaderTasks, RemoteRole.FOLLOWER: FollowerTasks, RemoteRole.PURGER: PurgeTasks}
+_TASKS: Final = {
+    RemoteRole.LEADER: LeaderTasks,
+    RemoteRole.FOLLOWER: FollowerTasks,
+    RemoteRole.PURGER: PurgeTasks,
+    RemoteRole.ONLOOKER: OnlookerTasks,
+}
+_UNTIERED: Final = (RemoteRole.PURGER, RemoteRole.ONLOOKER)
 
 
 class RemoteLogManager:
@@ -140,8 +146,11 @@ class RemoteLogManager:
 
     def follow(self, partition: Partition) -> None:
         """Lists the segments of a tiered partition from now on when its local segments wait to be deleted."""
-        if partition.log.config.remote_storage_enable:
+        config = partition.log.config
+        if config.remote_storage_enable:
             self._take_role(partition, RemoteRole.FOLLOWER)
+        elif config.remote_log_delete_on_disable:
+            self._take_role(partition, RemoteRole.ONLOOKER)
         else:
             self._end_role(partition)
 
@@ -151,7 +160,8 @@ class RemoteLogManager:
         The leader of a deleted topic's partition then deletes its folder.
         """
         remote = self._end_role(partition)
-        if topic_deleted and remote is not None and remote.role is not RemoteRole.FOLLOWER and self._tasks.accepts:
+        leads = remote is not None and remote.role in (RemoteRole.LEADER, RemoteRole.PURGER)
+        if topic_deleted and remote is not None and leads and self._tasks.accepts:
             self._tasks.start(self._delete_folder, remote)
 
     def _end_role(self, partition: Partition) -> RemotePartition | None:
@@ -169,7 +179,7 @@ class RemoteLogManager:
             return
         folder = partition_folder(self._view.cluster_id, partition.topic_id, partition.key.partition)
         remote = self._remote[partition] = RemotePartition(partition, folder, role)
-        if before is not None and before.role is RemoteRole.PURGER:
+        if before is not None and before.role in _UNTIERED and role not in _UNTIERED:
             remote.settles_at_ms = self._environment.clock.monotonic_ms() + PURGE_SETTLE_MS
         elif before is not None:
             remote.settles_at_ms = before.settles_at_ms

@@ -27,6 +27,8 @@ class RemoteRole(enum.Enum):
     FOLLOWER = "follower"
     PURGER = "purger"
     """Leader of a topic that is not tiered any more, and whose remote segments are not wanted any more (KIP-950)."""
+    ONLOOKER = "onlooker"
+    """Follower of such a topic; it does nothing."""
 
 
 class Sized(Protocol):

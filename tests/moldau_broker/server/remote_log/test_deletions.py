@@ -172,7 +172,7 @@ def test_a_former_leader_deletes_nothing_of_its_successor() -> None:
         await configure(client, "t", remote_storage_enable="true")
         assert await cluster.leader("t", other_than=leader) == other
         await fill(cluster, client, "t", 3)
-        await cluster.until(lambda: copied(cluster, "t")[-1:] == [5])
+        await cluster.until(lambda: copied(cluster, "t")[-1:] == [5], timeout_ms=300_000)
         await trio.sleep(3 * DELAY_MS / 1000)
         former = cluster.replica(leader, "t")
         assert former.is_leader
@@ -201,3 +201,23 @@ def test_a_leader_that_lost_the_epochs_of_remote_records_deletes_none() -> None:
         assert copied(cluster, "t") == list(range(9))
 
     run_cluster(scenario, **TIERED)
+
+
+def test_no_replica_of_a_topic_that_is_tiered_again_trusts_the_store_at_once() -> None:
+    """The former leader may still delete a segment that a follower then takes for copied."""
+
+    async def scenario(cluster: Cluster) -> None:
+        leader = await created(cluster, "t", replicas=2)
+        client = cluster.client(leader)
+        await fill(cluster, client, "t", 6)
+        await cluster.until(lambda: copied(cluster, "t") == [0, 1, 2, 3, 4])
+        logs = [log_of(cluster, broker_id, "t") for broker_id in cluster.broker_ids]
+        with store_away(cluster, f"b{leader}"):
+            await configure(client, "t", remote_storage_enable="false", remote_log_delete_on_disable="true")
+            await cluster.until(lambda: not any(log.is_remote for log in logs))
+            await configure(client, "t", remote_storage_enable="true", local_retention_bytes="700")
+        await trio.sleep(60)
+        assert [log.local_log_start_offset for log in logs] == [0, 0]
+        await cluster.until(lambda: all(log.local_log_start_offset == 5 for log in logs), timeout_ms=300_000)
+
+    run_cluster(scenario, brokers=2, **TIERED)
