@@ -452,8 +452,11 @@ class FetchOperation(WaitingFetch, WaitingAnswer):
     def answer_now(self) -> list[ResponsePart]:
         """Returns the answer that the logs allow now, once."""
         answer = self._service.encode(self._query, self._context, self._plan(), self._toll)
+        self.abandoned()
+        return answer
+
+    def abandoned(self) -> None:
+        """Frees the memory: the connection, or a read that the store does not answer, may keep the operation."""
         for read in self._unread:
             read.remove_waiter(self)
-        # Frees the memory: the connection may keep the operation.
         self._context, self.wanted, self._refusals, self._unread = _NOTHING, {}, None, {}
-        return answer

@@ -48,6 +48,10 @@ class Operation(OneShot):
         """Finishes an operation whose deadline has passed."""
         self.finish()
 
+    def abandoned(self) -> None:
+        """Takes note that no client waits for the answer any more."""
+        return
+
 
 class WaitingFetch(Operation, ABC):
     """A waiting fetch. The data path creates it; the replicas wake it when its partitions grow."""
@@ -148,6 +152,7 @@ class Waiters(Generic[K, T]):
         """Takes an operation out whose answer is not needed any more."""
         self.purgatory.complete(delayed)
         delayed.operation.delayed = None
+        delayed.operation.abandoned()
 
     async def run(self) -> None:
         """Expires overdue operations until cancelled."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 import trio
 
-from moldau.protocol.errors import ErrorCode
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from moldau.records import iterate_batches
@@ -203,6 +203,31 @@ def test_a_local_record_ends_the_wait_for_the_store() -> None:
         assert trio.current_time() - begin < 0.1, "it has been read meanwhile"
 
     on_brokers(scenario, remote_fetch_max_wait_ms="5000")
+
+
+def test_a_read_keeps_no_request_of_a_client_that_has_gone() -> None:
+    """Else each connection that comes and goes would hold its request until the store answers."""
+
+    async def scenario(cluster: Cluster) -> None:
+        leader, _ = await tiered(cluster)
+        objects(cluster).profile.delay_min = 10.0
+
+        async def ask(client: Client) -> None:
+            with pytest.raises((OSError, EOFError, KafkaError)):
+                await client.fetch("t", 0, max_wait_ms=60_000)
+
+        for _ in range(3):
+            client = cluster.client(leader)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask, client)
+                await trio.sleep(0.5)
+                (read,) = cluster.running[leader].context.remote_reading.reads._reads.values()
+                assert len(read._waiters) == 1
+                client.close()
+                await trio.sleep(0.5)
+                assert not read._waiters
+
+    on_brokers(scenario, remote_fetch_max_wait_ms="60000")
 
 
 async def fetch_two(client: Client, local_offset: int, session: tuple[int, int] = (0, -1)) -> dict[str, list[bytes]]:
