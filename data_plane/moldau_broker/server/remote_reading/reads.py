@@ -12,6 +12,7 @@ records, and the client asks again.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import trio
@@ -35,6 +36,8 @@ HELD_BYTES_MAX: Final = 64 << 20
 """Bytes of results and of reads in progress."""
 KEPT_MS: Final = 10_000.0
 """How long a result waits for a request; the clients that made it necessary ask again within their time limits."""
+SHARED_MS: Final = 1_000.0
+"""How long records that a request has taken stay for others: consumers of several groups often read side by side."""
 READ_TIMEOUT_MS: Final = 120_000.0
 """Bound of a read in all; each of its requests to the store has a bound of its own."""
 
@@ -136,7 +139,7 @@ class RemoteReads:
         self._held_bytes_max = held_bytes_max
         self.max_wait_ms = max_wait_ms
         self._tasks = TaskHost()
-        self._reads: dict[ReadKey, RemoteRead] = {}
+        self._reads: OrderedDict[ReadKey, RemoteRead] = OrderedDict()
         self._in_progress = 0
         self._held_bytes = 0
         self._begun = self._failed = self._refused = self._bytes_read = 0
@@ -172,9 +175,17 @@ class RemoteReads:
         return read
 
     def release(self, reads: Iterable[RemoteRead]) -> None:
-        """Forgets ended reads whose outcome has gone into an answer."""
+        """Takes note that the outcome of ended reads has gone into an answer.
+
+        Records stay a little longer, and are the first to make room; another outcome is forgotten.
+        """
+        ended_ms = self._clock.monotonic_ms() - KEPT_MS + SHARED_MS
         for read in reads:
-            if read.has_ended:
+            if read.records is not None and read.records.records:
+                if self._reads.get(read.key) is read:
+                    read.ended_ms = min(read.ended_ms, ended_ms)
+                    self._reads.move_to_end(read.key, last=False)
+            elif read.has_ended:
                 self._drop(read)
 
     def statistics(self) -> RemoteReadStatistics:
@@ -220,7 +231,5 @@ class RemoteReads:
         size = 0 if read.records is None else len(read.records.records)
         self._held_bytes += size - read.held_bytes
         read.held_bytes = size
-        # The newest result is the last to make room.
-        del self._reads[read.key]
-        self._reads[read.key] = read
+        self._reads.move_to_end(read.key)  # the newest result is the last to make room
         read._end(self._clock.monotonic_ms())

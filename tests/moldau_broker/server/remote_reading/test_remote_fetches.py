@@ -205,6 +205,25 @@ def test_a_local_record_ends_the_wait_for_the_store() -> None:
     on_brokers(scenario, remote_fetch_max_wait_ms="5000")
 
 
+def test_consumers_that_read_side_by_side_share_each_read() -> None:
+    """Else the first one would take the records, and each of the others would ask and wait once more."""
+
+    async def scenario(cluster: Cluster) -> None:
+        leader, values = await tiered(cluster)
+        for offset in range(3):
+            answers: list[Any] = []
+
+            async def ask(client: Client, offset: int, answers: list[Any]) -> None:
+                answers.append((await client.fetch("t", offset, max_wait_ms=5000)).records)
+
+            async with trio.open_nursery() as nursery:
+                for _ in range(5):
+                    nursery.start_soon(ask, cluster.client(leader), offset, answers)
+            assert [values_of(each)[:1] for each in answers] == [values[offset : offset + 1]] * 5
+
+    on_brokers(scenario, remote_fetch_max_wait_ms="5000")
+
+
 def test_a_read_keeps_no_request_of_a_client_that_has_gone() -> None:
     """Else each connection that comes and goes would hold its request until the store answers."""
 

@@ -16,7 +16,14 @@ from trio.testing import MockClock
 from moldau.protocol.errors import ErrorCode
 from moldau_broker.log.errors import OffsetOutOfRangeError
 from moldau_broker.server.metrics.traffic import Traffic
-from moldau_broker.server.remote_reading.reads import KEPT_MS, READ_BYTES_MAX, READ_TIMEOUT_MS, RemoteRead, RemoteReads
+from moldau_broker.server.remote_reading.reads import (
+    KEPT_MS,
+    READ_BYTES_MAX,
+    READ_TIMEOUT_MS,
+    SHARED_MS,
+    RemoteRead,
+    RemoteReads,
+)
 from moldau_broker.server.remote_reading.values import RemoteRange, RemoteRecords, RemoteStorageError, first_batches
 from support.cluster.broker_cluster import batch
 
@@ -107,6 +114,8 @@ def test_requests_for_one_place_share_a_read_and_its_end() -> None:
         assert read.records == RemoteRecords(b"abc", ())
         assert asked(reads, partition, wanted(7)) is read, "it stays until an answer has it"
         reads.release([read])
+        assert asked(reads, partition, wanted(7)) is read, "others may read side by side"
+        await trio.sleep(SHARED_MS / 1000)
         assert asked(reads, partition, wanted(7)) is not read
         await trio.testing.wait_all_tasks_blocked()
         assert len(reader.asked) == 2
