@@ -46,7 +46,7 @@ SETTINGS = ShareGroupSettings(
 def partition_of(topic: UUID = TOPIC) -> Any:
     state = SimpleNamespace(leader_epoch=3)
     replica = SimpleNamespace(state=state, high_watermark=9, epoch_start_offset=0)
-    log = SimpleNamespace(log_start_offset=0, log_end_offset=9)
+    log = SimpleNamespace(log_start_offset=0, local_log_start_offset=0, log_end_offset=9)
     return SimpleNamespace(
         topic_id=topic,
         key=SimpleNamespace(topic="t", partition=0),
