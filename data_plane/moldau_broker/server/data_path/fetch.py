@@ -452,11 +452,14 @@ class FetchOperation(WaitingFetch, WaitingAnswer):
     def answer_now(self) -> list[ResponsePart]:
         """Returns the answer that the logs allow now, once."""
         answer = self._service.encode(self._query, self._context, self._plan(), self._toll)
-        self.abandoned()
+        if self._unread:
+            self.abandoned()
+        # Frees the memory: the connection may keep the operation.
+        self._context, self.wanted, self._refusals = _NOTHING, {}, None
         return answer
 
     def abandoned(self) -> None:
-        """Frees the memory: the connection, or a read that the store does not answer, may keep the operation."""
+        """Leaves the reads in progress, which would keep the operation until the store answers."""
         for read in self._unread:
             read.remove_waiter(self)
-        self._context, self.wanted, self._refusals, self._unread = _NOTHING, {}, None, {}
+        self._unread = {}
