@@ -31,7 +31,8 @@ class LogStarts:
         async with self._turns.setdefault(log.parent_directory, trio.Lock()):
             while not (log.failed or log.storage.released or self._logs.is_start_durable(log)):
                 work = self._logs.log_start_work(log)
-                if work is None:  # the regular checkpoint is being written
-                    await trio.sleep(LOOK_MS / 1000)
-                else:
+                if work is not None:
                     await self._perform(work)
+                if not self._logs.is_start_durable(log):
+                    # The regular checkpoint is being written, the start has moved on, or descriptors are short.
+                    await trio.sleep(LOOK_MS / 1000)
