@@ -195,7 +195,7 @@ def _create_one(
 ) -> tuple[list[MetadataRecord], CreatableTopicResult]:
     overrides = _overrides(topic)
     configs = described.of(overrides)
-    check_tiered_topic(topic.name, {}, overrides)
+    check_tiered_topic(topic.name, {}, overrides, image)
     if topic.assignments:
         assignment = _manual_assignment(topic, image)
     else:

@@ -58,6 +58,8 @@ METADATA_LEVEL_TOKENS: Final = 3
 """From this level on, there may be delegation tokens."""
 METADATA_LEVEL_CORDONS: Final = 4
 """From this level on, registrations of brokers name their cordoned log directories."""
+METADATA_LEVEL_TIERED: Final = 4
+"""From this level on, topics may be tiered. A broker that does not know it hides what only the object store has."""
 METADATA_LEVEL_LATEST: Final = 4
 
 COMMAND_FORMAT: Final = 1

@@ -10,8 +10,9 @@ import pytest
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import alter_configs
 from moldau.protocol.messages import incremental_alter_configs as incremental
+from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.runtime.config import BROKER_CONFIG, ConfigError, parse_server_config
-from moldau_quorum.metadata.records import ConfigRecord
+from moldau_quorum.metadata.records import METADATA_LEVEL_TIERED, METADATA_VERSION, ConfigRecord
 from support.controller.model import CONFIG, ModelController
 
 TOPIC, BROKER = 2, 4
@@ -176,3 +177,24 @@ def test_a_file_with_local_retention_above_retention_is_refused(is_enabled: bool
             parse_server_config(text, "server.properties", {})
     else:
         assert parse_server_config(text, "server.properties", {}).get_int("log.local.retention.ms") == 6
+
+
+@pytest.mark.parametrize("unsafe", [False, True])
+def test_tiered_topics_need_their_level(unsafe: bool) -> None:
+    """Nodes of the version before know neither level nor key: they would hide what only the object store has."""
+    controller = new_controller()
+    controller.create("t", remote_storage_enable="true")
+    kind = 3 if unsafe else 2
+    level = METADATA_LEVEL_TIERED - 1
+    update = FeatureUpdateKey(feature=METADATA_VERSION, max_version_level=level, upgrade_type=kind)
+    answer = controller.handle(UpdateFeaturesRequest(feature_updates=[update]))
+    if not unsafe:
+        assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
+        assert "would forget the remote records of topic 't'" in answer.error_message
+        return
+    assert answer.error_code == ErrorCode.NONE
+    assert alter(controller, TOPIC, "t", {"retention.ms": "5"})[0] == ErrorCode.NONE
+    controller.create("v")
+    for code, message in (create(controller, "u", TIERED), alter(controller, TOPIC, "v", {ENABLE: "true"})):
+        assert code == ErrorCode.INVALID_CONFIG
+        assert message.startswith("remote.storage.enable = true: needs metadata.version 4; the cluster is at 3")

@@ -17,13 +17,15 @@ from moldau.protocol.messages.update_features import (
     UpdateFeaturesResponse,
 )
 from moldau_quorum.controller.context import ELR_FEATURE, MIN_INSYNC_REPLICAS, Context, RefusedError, Result
+from moldau_quorum.controller.entities.config_checks import is_tiered
 from moldau_quorum.metadata.directory_ids import is_reserved
-from moldau_quorum.metadata.image import RESOURCE_BROKER
+from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC
 from moldau_quorum.metadata.records import (
     METADATA_LEVEL_CORDONS,
     METADATA_LEVEL_DIRECTORIES,
     METADATA_LEVEL_FIRST,
     METADATA_LEVEL_LATEST,
+    METADATA_LEVEL_TIERED,
     METADATA_LEVEL_TOKENS,
     METADATA_VERSION,
     ConfigRecord,
@@ -163,7 +165,7 @@ def _update(update: FeatureUpdateKey, image: MetadataImage, context: Context) ->
     for controller_id, ranges in sorted(context.controller_features.items()):
         _check_node(f"controller {controller_id}", name, level, ranges)
     if name == METADATA_VERSION and level < present and update.upgrade_type != UNSAFE_DOWNGRADE:
-        forgotten = forgotten_at(level, image)
+        forgotten = forgotten_at(level, image) or _hidden_at(level, image)
         if forgotten is not None:
             raise RefusedError(
                 ErrorCode.INVALID_UPDATE_VERSION,
@@ -209,6 +211,15 @@ def forgotten_at(level: int, image: MetadataImage) -> str | None:
                     continue
                 if broker is None or broker.log_dirs != (directory,):
                     return f"in which log directory broker {replica} holds {name}-{partition_id}"
+    return None
+
+
+def _hidden_at(level: int, image: MetadataImage) -> str | None:
+    """Describes records that brokers of versions with a lower ``metadata.version`` hide; None if there are none."""
+    if level < METADATA_LEVEL_TIERED:
+        for name in sorted(image.topics_by_name):
+            if is_tiered(image.config(RESOURCE_TOPIC, name)):
+                return f"the remote records of topic {name!r}"
     return None
 
 

@@ -31,7 +31,7 @@ from moldau.runtime.config import (
 from moldau_quorum.controller.context import MIN_INSYNC_REPLICAS, Context, RefusedError, elr_enabled
 from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_GROUP, MetadataImage
 from moldau_quorum.metadata.internal_topics import INTERNAL_TOPICS
-from moldau_quorum.metadata.records import METADATA_LEVEL_CORDONS, METADATA_VERSION
+from moldau_quorum.metadata.records import METADATA_LEVEL_CORDONS, METADATA_LEVEL_TIERED, METADATA_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -87,16 +87,27 @@ def _topic_faults(config: Config, overrides: Mapping[str, str], context: Context
     return {**tiered_topic_problems(effective, is_system_enabled=is_system_enabled), **faults}
 
 
-def check_tiered_topic(topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+def is_tiered(overrides: Mapping[str, str]) -> bool:
+    """Returns whether a topic with these overrides is tiered."""
+    return _is_on(REMOTE_STORAGE, overrides)
+
+
+def check_tiered_topic(topic: str, before: Mapping[str, str], after: Mapping[str, str], image: MetadataImage) -> None:
     """Checks that a topic may become tiered, or no longer be tiered (KIP-405, KIP-950).
 
     Raises:
         RefusedError: INVALID_CONFIG.
     """
-    if _is_on(REMOTE_STORAGE, after):
+    if is_tiered(after):
+        if not is_tiered(before) and image.metadata_level < METADATA_LEVEL_TIERED:
+            raise RefusedError(
+                ErrorCode.INVALID_CONFIG,
+                f"{REMOTE_STORAGE} = true: needs {METADATA_VERSION} {METADATA_LEVEL_TIERED}; the cluster is at "
+                f"{image.metadata_level}",
+            )
         if topic in INTERNAL_TOPICS:
             raise RefusedError(ErrorCode.INVALID_CONFIG, f"{REMOTE_STORAGE} = true: {topic!r} is an internal topic")
-    elif _is_on(REMOTE_STORAGE, before) and not _is_on(DELETE_ON_DISABLE, after):
+    elif is_tiered(before) and not _is_on(DELETE_ON_DISABLE, after):
         raise RefusedError(
             ErrorCode.INVALID_CONFIG,
             f"topic {topic!r}: {REMOTE_STORAGE} = false deletes all remote segments, and needs {DELETE_ON_DISABLE} = "
@@ -130,7 +141,7 @@ def check_topic_config(
         RefusedError: INVALID_CONFIG.
     """
     if topic is not None:
-        check_tiered_topic(topic, before or {}, overrides)
+        check_tiered_topic(topic, before or {}, overrides, image)
     default = _relevant(image.config(RESOURCE_BROKER, ""))
     for own in dict.fromkeys(map(_relevant, _own_layers(image))):
         config, _ = _layered(context.settings.broker_config, default, own)
