@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from moldau.protocol.errors import ErrorCode
+from moldau.runtime.telemetry.log import EventLogger
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from moldau_broker.log.values import Work
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
     from moldau_broker.server.remote_log.manager import RemoteLogManager
+    from moldau_broker.server.replicas.partition import Partition
     from moldau_broker.server.replicas.replica_manager import ReplicaManager
 
 
@@ -39,6 +43,7 @@ def remote_log_manager(
     """
     static = config()
     if not static.get_bool("remote.log.storage.system.enable"):
+        replicas.leadership_listeners.append(DisabledWarning(broker_id))
         return None
     from moldau_broker.remote_log.storage.opening import open_object_store
     from moldau_broker.server.remote_log.cluster_view import ClusterView
@@ -66,3 +71,26 @@ def remote_log_manager(
     replicas.leadership_listeners.append(manager.leadership_changed)
     replicas.config_listener = manager.configured
     return manager
+
+
+class DisabledWarning:
+    """Warns once of each tiered topic that a broker without tiered storage has a replica of.
+
+    As a leader such a broker copies nothing, deletes nothing from its disk and cannot serve remote records; as a
+    follower it cannot start behind them.
+    """
+
+    def __init__(self, broker_id: BrokerId) -> None:
+        self._logger = EventLogger("moldau.broker.remote-log", node=broker_id)
+        self._topics: dict[str, None] = {}
+
+    def __call__(self, partition: Partition, leads: bool) -> None:
+        """See ``LeadershipListener``."""
+        topic = partition.key.topic
+        if partition.error is ErrorCode.NONE and partition.log.is_remote and topic not in self._topics:
+            self._topics[topic] = None
+            self._logger.error(
+                "tiered-storage-disabled",
+                topic=topic,
+                advice="set remote.log.storage.system.enable and remote.log.storage.url as on the other brokers",
+            )

@@ -5,12 +5,16 @@ Method: configuration files; a broker in virtual time whose store is away while 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
 
+from moldau.protocol.errors import ErrorCode
 from moldau.runtime.config import BROKER_CONFIG, ConfigError
+from moldau.values import BrokerId
+from moldau_broker.server.remote_log.building import DisabledWarning
 from support.cluster.broker_cluster import run_cluster
 from support.objects.tiered import TIERED, TOPIC, copied, created, fill, listing, objects, patiently, store_away
 
@@ -62,3 +66,21 @@ def test_no_more_copies_than_configured_are_in_progress() -> None:
         assert most == 2
 
     run_cluster(scenario, remote_log_manager_copier_thread_pool_size="2", **TIERED)
+
+
+def test_a_broker_without_tiered_storage_warns_once_of_each_tiered_topic(caplog: pytest.LogCaptureFixture) -> None:
+    """Its disk would fill without a word, because nothing leaves a disk that is not in the store."""
+    warn = DisabledWarning(BrokerId(7))
+    for topic, is_remote, error in (
+        ("plain", False, ErrorCode.NONE),
+        ("tiered", True, ErrorCode.NONE),
+        ("tiered", True, ErrorCode.NONE),
+        ("gone", True, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ):
+        partition: Any = SimpleNamespace(
+            key=SimpleNamespace(topic=topic), log=SimpleNamespace(is_remote=is_remote), error=error
+        )
+        warn(partition, leads=True)
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "tiered-storage-disabled" in message
+    assert "topic=tiered" in message
