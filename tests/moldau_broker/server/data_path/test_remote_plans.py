@@ -140,7 +140,7 @@ def test_a_gap_behind_the_remote_records_is_passed() -> None:
     assert reader.reads
 
 
-def test_a_gap_whose_end_has_left_the_disk_meanwhile_leads_to_no_later_record() -> None:
+def test_a_gap_whose_end_has_left_the_disk_passes_no_record() -> None:
     end = LOCAL_START - 10
 
     class Reads(Table):

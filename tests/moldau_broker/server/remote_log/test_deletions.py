@@ -185,7 +185,7 @@ def test_a_former_leader_deletes_nothing_of_its_successor() -> None:
     run_cluster(scenario, brokers=2, **TIERED)
 
 
-def test_a_leader_that_lost_the_epochs_of_remote_records_deletes_none() -> None:
+def test_a_leader_without_remote_epochs_deletes_none() -> None:
     """It cannot tell which segments are its own, and would take the others for lost ones of another lineage."""
 
     async def scenario(cluster: Cluster) -> None:
@@ -203,7 +203,7 @@ def test_a_leader_that_lost_the_epochs_of_remote_records_deletes_none() -> None:
     run_cluster(scenario, **TIERED)
 
 
-def test_no_replica_of_a_topic_that_is_tiered_again_trusts_the_store_at_once() -> None:
+def test_no_replica_tiered_again_trusts_the_store_at_once() -> None:
     """The former leader may still delete a segment that a follower then takes for copied."""
 
     async def scenario(cluster: Cluster) -> None:

@@ -121,7 +121,7 @@ def test_a_failed_listing_leaves_what_was_known() -> None:
     assert remote.log.segments == [OLD]
 
 
-def test_a_segment_above_the_end_of_the_log_is_not_known_to_be_its_own() -> None:
+def test_a_segment_above_the_end_of_the_log_is_not_its_own() -> None:
     """A follower of a leader that lost the record at offset 19 may get another one there."""
     remote = remote_partition()
     log: Any = remote.partition.log

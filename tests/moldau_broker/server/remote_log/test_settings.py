@@ -68,7 +68,7 @@ def test_no_more_copies_than_configured_are_in_progress() -> None:
     run_cluster(scenario, remote_log_manager_copier_thread_pool_size="2", **TIERED)
 
 
-def test_a_broker_without_tiered_storage_warns_once_of_each_tiered_topic(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broker_without_a_store_warns_once_of_each_topic(caplog: pytest.LogCaptureFixture) -> None:
     """Its disk would fill without a word, because nothing leaves a disk that is not in the store."""
     warn = DisabledWarning(BrokerId(7))
     for topic, is_remote, error in (

@@ -16,6 +16,7 @@ from moldau.protocol.messages.delete_records import DeleteRecordsPartition, Dele
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from moldau.records import iterate_batches
 from moldau_broker.log.values import AppendOrigin
+from moldau_broker.server.remote_reading.reads import SHARED_MS
 from support.cluster.broker_cluster import batch, run_cluster, values_of
 from support.metrics_samples import scrape
 from support.objects.tiered import TIERED, created, fill, log_of, objects, store_away
@@ -460,6 +461,7 @@ def test_reads_are_counted_under_names_of_kafka() -> None:
         leader, values = await tiered(cluster)
         client = cluster.client(leader)
         assert await read_all(client, "t") == values
+        await trio.sleep(2 * SHARED_MS / 1000)
         with store_away(cluster):
             assert (await client.fetch("t", 1, max_wait_ms=0)).error_code == ErrorCode.NONE
             await trio.sleep(15)

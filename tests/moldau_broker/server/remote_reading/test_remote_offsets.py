@@ -148,7 +148,7 @@ def test_deleted_records_are_not_found() -> None:
 
 
 @pytest.mark.parametrize("local_start", [0, 10])
-def test_a_search_passes_over_no_segment_that_leaves_the_disk_meanwhile(local_start: int) -> None:
+def test_a_search_passes_over_no_segment_that_leaves_the_disk(local_start: int) -> None:
     log = SimpleNamespace(log_start_offset=0, local_log_start_offset=local_start)
 
     def search_local(timestamp_ms: int) -> Generator[None, None, TimestampOffset]:
