@@ -58,7 +58,7 @@ class TieredOptions:
     padding_bytes: int = 60
     segment_bytes: int = 1_024
     local_retention_bytes: int = 1_024
-    retention_bytes: int = 12_000
+    retention_bytes: int = 3_500
     """Of the topic that retention makes shorter."""
 
     @property
