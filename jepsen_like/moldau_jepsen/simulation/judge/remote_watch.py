@@ -128,7 +128,8 @@ class RemoteWatch:
             self._floors[key] = max(self._floors.get(key, 0), log.log_start_offset)
             if before is not None and before[1] < log.log_start_offset:
                 size = self._retained_bytes(key, log)
-                kept = log.config.retention_bytes if log.config.delete else -1
+                # A former leader may have counted its active segment whole, with records that were never committed.
+                kept = log.config.retention_bytes - log.config.segment_bytes if log.config.delete else -1
                 self._rules.log_start_moved(key, node_id, log.log_start_offset, size, kept)
         start = log.local_log_start_offset
         if start <= log.log_start_offset or self._is_deleted(key):

@@ -47,7 +47,7 @@ class World:
             local_log_start_offset=0,
             log_end_offset=10,
             size_bytes=1_000,
-            config=SimpleNamespace(retention_bytes=-1, delete=True),
+            config=SimpleNamespace(retention_bytes=-1, delete=True, segment_bytes=10),
             storage=SimpleNamespace(
                 log_start_offset=0, log_end_offset=10, segments=SimpleNamespace(first_base_offset=0)
             ),
@@ -165,7 +165,7 @@ def test_retention_counts_both_places():
     world.copy(0)
     world.copy(1)
     world.begin_locally_at(9)
-    world.log.config.retention_bytes = 1_000 + len(FILES[1])
+    world.log.config.retention_bytes = 1_010 + len(FILES[1])
     world.log.log_start_offset = world.log.storage.log_start_offset = 5
     world.watch.turn_ended()
     assert world.found == []

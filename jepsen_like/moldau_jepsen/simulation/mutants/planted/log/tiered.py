@@ -16,14 +16,13 @@ from moldau_broker.log.remote.segments_to_copy import segments_to_copy
 from moldau_broker.remote_log.core import names
 from moldau_broker.remote_log.core.chunk_cache import CHUNK_BYTES, ChunkKey, chunks_of
 from moldau_broker.remote_log.core.plans import Retention, start_by_retention, to_delete
-from moldau_broker.server.handlers.groups import offsets as list_offsets
 from moldau_broker.server.remote_log import leader, listing
 from moldau_broker.server.remote_log.copier import Copier
 from moldau_broker.server.remote_log.leader import LeaderTasks, uncopied_bytes
 from moldau_broker.server.remote_log.manager import RemoteLogManager
 from moldau_broker.server.remote_log.role_tasks import RoleTasks
 from moldau_broker.server.remote_log.sweep import Sweep
-from moldau_broker.server.remote_reading import reader
+from moldau_broker.server.remote_reading import offsets, reader
 from moldau_broker.server.remote_reading.reader import RemoteReader
 
 if TYPE_CHECKING:
@@ -205,7 +204,7 @@ def chunk_of_another_segment() -> list[Patch]:
 
 def remote_times_ignored() -> list[Patch]:
     """Searches by time look at the records on the leader's disk only."""
-    return [(list_offsets, "has_remote_records", lambda log: False)]
+    return [(offsets, "has_remote_records", lambda log: False)]
 
 
 # --- starts of followers
