@@ -36,6 +36,11 @@ def test_prometheus_loads_rules_and_configuration(promtool):
     assert "1 rule files found" in run(promtool, "check", "config", "prometheus.yml", cwd=PROMETHEUS)
 
 
+COPIES = 'kafka_server_brokertopicmetrics_remotecopyerrors_total{instance="a",topic=""}'
+READS = 'kafka_server_brokertopicmetrics_remotefetcherrors_total{instance="a",topic=""}'
+DELETIONS = 'kafka_server_brokertopicmetrics_remotedeleteerrors_total{instance="a",topic=""}'
+LISTINGS = 'moldau_remote_log_listing_errors_total{instance="a"}'
+COPY_LAG = 'kafka_server_brokertopicmetrics_remotecopylagbytes{instance="a",topic=""}'
 LOGINS = 'kafka_server_socketservermetrics_failed_authentication_total{instance="a",listener="L",mechanism="PLAIN"}'
 RENEWALS = LOGINS.replace("authentication", "reauthentication")
 WELL = {
@@ -69,6 +74,12 @@ WELL = {
     'moldau_transaction_partitions{instance="a",state="active"}': "50+0x60",
     'moldau_transaction_partitions{instance="a",state="loading"}': "0+0x60",
     'kafka_server_group_coordinator_metrics_num_partitions{instance="a",state="loading"}': "0+0x60",
+    COPIES: "0x20 1x40",
+    READS: "0x20 1x40",
+    DELETIONS: "0+0x60",
+    LISTINGS: "0x20 1x40",
+    COPY_LAG: "9000x14 0x6 9000x38",
+    'moldau_remote_log_damaged_partitions{instance="a"}': "0+0x60",
 }
 """Series of a cluster without a fault, a value each minute."""
 
@@ -121,6 +132,10 @@ FAULTS = {
     "MoldauCoordinatorLoading": {
         'kafka_server_group_coordinator_metrics_num_partitions{instance="a",state="loading"}': "1+0x60",
     },
+    "MoldauRemoteStoreFails": {LISTINGS: "0+1x60"},
+    "MoldauRemoteReadsFail": {READS: "0+1x60"},
+    "MoldauRemoteCopyLag": {COPY_LAG: "9000+0x60"},
+    "MoldauRemoteRecordsMissing": {'moldau_remote_log_damaged_partitions{instance="a"}': "1+0x60"},
     "MoldauFileDescriptors": {'process_open_fds{job="moldau",instance="a"}': "900+0x60"},
 }
 """For each alert the series that differ when its fault is there."""

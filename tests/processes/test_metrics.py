@@ -36,6 +36,7 @@ def node(tmp_path_factory):
     broker, secured, login, controller, metrics = take_free_ports(5)
     chain, key = authority().issue("127.0.0.1")
     (home / "node.pem").write_text(key + chain)
+    (home / "store").mkdir()
     config = home / "server.properties"
     config.write_text(
         f"""process.roles=broker,controller
@@ -53,6 +54,8 @@ offsets.topic.replication.factor=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 log.flush.interval.messages=1
+remote.log.storage.system.enable=true
+remote.log.storage.url=file://{home}/store
 """
     )
     with (home / "log").open("wb") as log:
