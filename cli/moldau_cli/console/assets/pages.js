@@ -69,7 +69,7 @@ function topics(seen) {
       ["Topic", (row) => h("a", { href: link("topic", { name: row.topic }) }, row.topic)],
       ["State", (row) => row.offline ? badge(`${row.offline} offline`, "bad") : row.under_replicated ? badge(`${row.under_replicated} out of sync`, "warn") : badge("in sync", "good")],
       ["Partitions", (row) => number(row.partitions), "num"], ["Replicas", (row) => number(row.replication), "num wide"],
-      ["Records", (row) => number(row.records), "num"], ["Bytes", (row) => bytes(row.bytes), "num"],
+      ["Records", (row) => number(row.records), "num"], ["On disk", (row) => bytes(row.bytes), "num"],
       ["Records/s", (row) => short(row.records_per_s), "num"], ["Bytes/s", (row) => byteRate(row.bytes_per_s), "num wide"],
     ], seen.rows, h("span", {}, "There is no such topic. Create one with ", h("code", {}, "moldau topics create NAME --partitions 3"), ".")), more(seen)];
 }
@@ -87,7 +87,7 @@ function topic(seen) {
     notes(seen.notes),
     h("section", { class: "facts" },
       fact("Partitions", number(seen.partitions)), fact("Replicas of each", number(seen.replication), seen.min_isr === null ? "" : `min.insync.replicas ${seen.min_isr}`),
-      fact("Records", number(seen.records)), fact("Bytes on leaders", bytes(seen.bytes))),
+      fact("Records", number(seen.records)), fact("On disks of leaders", bytes(seen.bytes))),
     h("section", { class: "pair" }, h("div", { class: "card" }, recordsChart(seen.rates, rate)), h("div", { class: "card" }, bytesChart(seen.rates, byteRate))),
     h("h2", {}, "Partitions"),
     explain("The leader serves a partition's clients. The in-sync replicas have every acknowledged record, so each of them may become leader. Eligible replicas left the in-sync set but still have all acknowledged records."),
@@ -98,7 +98,7 @@ function topic(seen) {
       ["In sync", (row) => row.isr.length < row.replicas.length ? badge(`${row.isr.length} of ${row.replicas.length}`, "warn") : `${row.isr.length} of ${row.replicas.length}`],
       ["Eligible", (row) => nodeList(row.elr, () => "synced")],
       ["Start offset", (row) => number(row.start_offset), "num"], ["End offset", (row) => number(row.end_offset), "num"],
-      ["Bytes", (row) => bytes(row.bytes), "num"], ["Epoch", (row) => number(row.leader_epoch), "num wide"],
+      ["On disk", (row) => bytes(row.bytes), "num"], ["Epoch", (row) => number(row.leader_epoch), "num wide"],
     ], seen.rows, "The topic has no partitions."), more(seen),
     h("h2", {}, "Configuration that was set"),
     seen.configs === null ? notice("The configuration is not shown; the reason stands above.", "warn") : table("Configuration that was set", [["Key", (row) => h("code", {}, row.key)], ["Value", (row) => h("code", {}, row.value ?? "hidden")], ["Source", (row) => row.source]], seen.configs, "All keys have their defaults."),
