@@ -33,6 +33,7 @@ LONG_PAGES = {
     "docs/guides/operator.md",
     "docs/guides/recovery.md",
     "docs/guides/scaling.md",
+    "docs/guides/tiered-storage.md",
     "docs/guides/upgrades.md",
 }
 """Their commands start, break and roll whole clusters; ``make test-proof`` runs them."""
