@@ -97,14 +97,25 @@ def is_superseded(remote: RemoteLog, leader_epoch: int) -> bool:
     return any(segment.last_epoch > leader_epoch for segment in remote.foreign)
 
 
+def lacks_all(remote: RemoteLog, *, log_start_offset: int, local_log_start_offset: int) -> bool:
+    """Returns whether a store that must have records of this log, because the disk has deleted them, has none of them.
+
+    It is more likely the wrong store, an empty mount point, or one that has lost its data, than a store from which a
+    former leader has deleted all. Then the leader copies nothing: its copies would make it look like the right one,
+    and the segments in the right store would be deleted when that comes back.
+    """
+    missing = [(log_start_offset, local_log_start_offset)]
+    return log_start_offset < local_log_start_offset and remote.holes(*missing[0]) == missing
+
+
 def start_behind_lost(
     remote: RemoteLog, leader_epoch: int, *, log_start_offset: int, local_log_start_offset: int
 ) -> int:
     """Returns the log start offset of a log whose oldest remote segments are gone; else ``log_start_offset``.
 
-    A former leader has deleted them. Holes between segments are left: they are no work of retention
-    (``RemoteLog.holes``). A leader that is superseded moves nothing: its successor may have copied the range into
-    a larger segment, and deleted the former one.
+    A former leader has deleted them. If the store lacks all, the offset stays (``lacks_all``). Holes between segments
+    are left: they are no work of retention (``RemoteLog.holes``). A leader that is superseded moves nothing: its
+    successor may have copied the range into a larger segment, and deleted the former one.
 
     Call it with a new listing, and move the offset only if a second listing gives the same answer. The pages of one
     listing are not of one moment, so it may miss a segment whose range was copied to an earlier page meanwhile.
@@ -113,8 +124,30 @@ def start_behind_lost(
         return log_start_offset
     if is_superseded(remote, leader_epoch):
         return log_start_offset
+    if lacks_all(remote, log_start_offset=log_start_offset, local_log_start_offset=local_log_start_offset):
+        return log_start_offset
     following = remote.segments_from(log_start_offset)
     return min(following[0].base_offset, local_log_start_offset) if following else local_log_start_offset
+
+
+def start_behind_expired(
+    retention: Retention,
+    *,
+    log_start_offset: int,
+    local_log_start_offset: int,
+    local_bytes: int,
+    first_timestamp_ms: int,
+    now_ms: int,
+) -> int:
+    """Returns the log start offset of a log for which ``lacks_all`` holds: retention may delete what is missing.
+
+    ``local_bytes`` are those of the local log below the high watermark, ``first_timestamp_ms`` is the largest timestamp
+    of its first segment, -1 if it has none. A former leader may have deleted all remote records by retention. Then that
+    of this log demands the same after some time, for as long as nothing is copied.
+    """
+    by_bytes = 0 <= retention.retention_bytes <= local_bytes
+    by_time = retention.retention_ms >= 0 and 0 <= first_timestamp_ms < now_ms - retention.retention_ms
+    return max(log_start_offset, local_log_start_offset) if by_bytes or by_time else log_start_offset
 
 
 def start_by_retention(

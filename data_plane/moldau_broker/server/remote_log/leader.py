@@ -13,14 +13,16 @@ import trio
 
 from moldau.protocol.errors import ErrorCode
 from moldau.runtime.ports.objects import ObjectStoreError
-from moldau_broker.log.errors import LogError
+from moldau_broker.log.errors import CorruptLogFileError, LogError
 from moldau_broker.remote_log.core.names import AUXILIARY, LOG, RemoteSegment
 from moldau_broker.remote_log.core.plans import (
     ClosedRange,
     Retention,
     is_superseded,
+    lacks_all,
     may_reuse_id,
     must_list,
+    start_behind_expired,
     start_behind_lost,
     start_by_retention,
     to_copy,
@@ -68,12 +70,14 @@ class LeaderTasks(RoleTasks):
     async def _copy_round(self) -> None:
         """Copies all closed segments that the store lacks, the oldest first."""
         remote = self._remote
-        if remote.log is None:
+        if remote.log is None or self._lacks_all():
             await self._tools.refresh(remote)
         self._note_copied()
         log = self._log
         if log.config.remote_log_copy_disable or self._is_superseded():
             remote.copy_lag, self._attempt = NO_LAG, None
+            return
+        if self._lacks_all():  # an operator must correct the store, or accept the loss (DeleteRecords)
             return
         closed = [found for found in log.closed_segments(log.copied_end_offset) if self._lacks(found)]
         remote.copy_lag = Lag.of(closed)
@@ -82,7 +86,7 @@ class LeaderTasks(RoleTasks):
                 async with self._tools.copier.slot():
                     if log is not self._log or remote.log is None or log.config.remote_log_copy_disable:
                         return
-                    if self._lacks(found):  # still: it may have expired while the copy waited
+                    if self._lacks(found) and not self._lacks_all():  # still: it may have expired while the copy waited
                         await self._copy(found)
                 self._note_copied()
                 found.release()
@@ -91,6 +95,17 @@ class LeaderTasks(RoleTasks):
         finally:
             for found in closed:
                 found.release()
+
+    def _lacks_all(self) -> bool:
+        """Returns whether the store seems to be the wrong one."""
+        remote, log = self._remote.log, self._log
+        return (
+            remote is not None
+            and log.knows_remote_epochs
+            and lacks_all(
+                remote, log_start_offset=log.log_start_offset, local_log_start_offset=log.local_log_start_offset
+            )
+        )
 
     def _lacks(self, found: SegmentToCopy) -> bool:
         assert self._remote.log is not None
@@ -193,6 +208,8 @@ class LeaderTasks(RoleTasks):
             uncopied_bytes=uncopied_bytes(log),
             now_ms=now_ms,
         )
+        if self._lacks_all():
+            start = max(start, self._start_behind_expired(retention, now_ms))
         self._move_log_start(start, "retention")
         plan = to_delete(
             remote.log,
@@ -218,9 +235,8 @@ class LeaderTasks(RoleTasks):
     async def _look_for_lost(self) -> None:
         """Moves the log start offset behind segments that a former leader has deleted, after a listing.
 
-        A second listing must agree. If the store has no segment of this log at all, it is more likely that it is the
-        wrong store, or that it has lost its data: then the log start offset stays. If the operator moves it
-        (DeleteRecords), the loss is accepted.
+        A second listing must agree. If the store has none of the records that the disk has deleted, the log start
+        offset stays (``lacks_all``). If the operator moves it (DeleteRecords), the loss is accepted.
         """
         start = self._start_behind_lost()
         if start > self._log.log_start_offset:
@@ -243,6 +259,21 @@ class LeaderTasks(RoleTasks):
             remote.leader_epoch,
             log_start_offset=log.log_start_offset,
             local_log_start_offset=log.local_log_start_offset,
+        )
+
+    def _start_behind_expired(self, retention: Retention, now_ms: int) -> int:
+        log = self._log
+        try:
+            first_timestamp_ms = log.segments[0].max_entry().timestamp_ms
+        except CorruptLogFileError:
+            first_timestamp_ms = -1
+        return start_behind_expired(
+            retention,
+            log_start_offset=log.log_start_offset,
+            local_log_start_offset=log.local_log_start_offset,
+            local_bytes=sum(each.size for each in log.segments if each.base_offset < log.high_watermark),
+            first_timestamp_ms=first_timestamp_ms,
+            now_ms=now_ms,
         )
 
     def _is_leftover(self, item: StoredObject) -> bool:

@@ -13,6 +13,7 @@ from moldau_broker.remote_log.core.plans import (
     is_superseded,
     may_reuse_id,
     must_list,
+    start_behind_expired,
     start_behind_lost,
     start_by_retention,
     to_copy,
@@ -78,9 +79,10 @@ def test_a_leader_lists_once_and_after_the_delay() -> None:
         (15, 40, 15),
         (0, 40, 10),  # the first segment is gone
         (0, 0, 0),  # all is on this broker's disk
-        (0, 5, 5),
+        (0, 5, 0),  # the store has nothing of what the disk lacks: it may be the wrong one
+        (0, 12, 10),
         (20, 40, 20),  # ... up to a hole that retention has not made
-        (30, 40, 40),  # all remote ones are gone
+        (30, 40, 30),  # all remote ones are gone
         (45, 40, 45),
     ],
 )
@@ -88,6 +90,23 @@ def test_the_log_starts_behind_lost_segments(log_start: int, local_start: int, e
     remote = known(segment(10, 20), segment(20, 30))
     found = start_behind_lost(remote, 1, log_start_offset=log_start, local_log_start_offset=local_start)
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("retention", "expected"),
+    [
+        (Retention(NO_LIMIT, NO_LIMIT), 10),
+        (Retention(NO_LIMIT, 501), 10),
+        (Retention(NO_LIMIT, 500), 40),  # what is missing would be too much
+        (Retention(1000, NO_LIMIT), 10),
+        (Retention(999, NO_LIMIT), 40),  # what is missing is older than what has expired
+    ],
+)
+def test_a_log_without_remote_records_starts_behind_expired_ones(retention: Retention, expected: int) -> None:
+    known_of_log = {"log_start_offset": 10, "local_log_start_offset": 40, "local_bytes": 500}
+    assert start_behind_expired(retention, **known_of_log, first_timestamp_ms=1000, now_ms=2000) == expected
+    timeless = start_behind_expired(retention, **known_of_log, first_timestamp_ms=-1, now_ms=2000)
+    assert timeless == (40 if retention.retention_bytes == 500 else 10)
 
 
 def test_a_superseded_leader_takes_no_segment_for_lost() -> None:

@@ -95,6 +95,59 @@ def test_a_store_without_any_segment_moves_no_log_start() -> None:
     run_cluster(scenario, **TIERED)
 
 
+def wrong_store(cluster: Cluster) -> dict[str, bytes]:
+    """Takes all objects of a store away, as if it were another one; returns them."""
+    store = objects(cluster)
+    kept = {name: store.content(name) for name in store.names()}
+    for name in kept:
+        store.delete("test", name)
+    return kept
+
+
+def test_a_leader_copies_nothing_to_a_wrong_store() -> None:
+    """Its copies made that store look like the right one: the log start moved, and the right one lost its segments."""
+
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(await created(cluster, "t", local_retention_bytes="700"))
+        await fill(cluster, client, "t", 5)
+        await cluster.until(lambda: log_of(cluster, 1, "t").local_log_start_offset == 4)
+        cluster.kill(1)
+        kept = wrong_store(cluster)
+        cluster.start_broker(1)
+        await cluster.until(lambda: 1 in cluster.running)
+        client = cluster.client(await cluster.leader("t"))
+        await fill(cluster, client, "t", 3)
+        await trio.sleep(3 * DELAY_MS / 1000)
+        assert copied(cluster, "t") == []
+        assert log_of(cluster, 1, "t").log_start_offset == 0
+        for name, content in kept.items():
+            objects(cluster).put("test", name, content)
+        await patiently(cluster, lambda: copied(cluster, "t") == list(range(7)), timeout_ms=2 * DELAY_MS)
+        assert log_of(cluster, 1, "t").log_start_offset == 0
+
+    run_cluster(scenario, **TIERED)
+
+
+def test_retention_ends_the_wait_for_lost_records() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(await created(cluster, "t", local_retention_bytes="700", retention_bytes="5000"))
+        await fill(cluster, client, "t", 5)
+        await cluster.until(lambda: log_of(cluster, 1, "t").local_log_start_offset == 4)
+        cluster.kill(1)
+        wrong_store(cluster)
+        cluster.start_broker(1)
+        await cluster.until(lambda: 1 in cluster.running)
+        client = cluster.client(await cluster.leader("t"))
+        await fill(cluster, client, "t", 4)
+        await trio.sleep(5)
+        assert log_of(cluster, 1, "t").log_start_offset == 0
+        await fill(cluster, client, "t", 5)
+        await patiently(cluster, lambda: log_of(cluster, 1, "t").log_start_offset >= 4, timeout_ms=2 * DELAY_MS)
+        await patiently(cluster, lambda: 12 in copied(cluster, "t"), timeout_ms=2 * DELAY_MS)
+
+    run_cluster(scenario, **TIERED)
+
+
 def test_a_new_leader_begins_behind_segments_that_are_gone() -> None:
     async def scenario(cluster: Cluster) -> None:
         client = cluster.client(await created(cluster, "t", local_retention_bytes="700"))
