@@ -97,7 +97,7 @@ def test_a_record_that_an_earlier_pass_returned_stays():
     assert judged(reads=changed(0, records=READS[0].records[:-1])) == [], "nothing was known of it yet"
 
 
-def test_aborted_records_are_for_readers_of_uncommitted_data_alone():
+def test_aborted_records_are_for_uncommitted_readers_alone():
     (text,) = judged(reads=changed(2, records=records(0, 1, 3, 5, 6)))
     assert text == "tiered-0: write 2 at offset 3 was read, and it was aborted"
     (text,) = judged(reads=changed(1, records=records(0, 1, 5, 6)))

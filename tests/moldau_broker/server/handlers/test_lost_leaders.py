@@ -44,7 +44,10 @@ def test_a_search_that_outlives_the_leadership_finds_nothing() -> None:
         return SimpleNamespace(offset=4, timestamp_ms=timestamp, leader_epoch=1)
 
     partition = SimpleNamespace(
-        key="t-0", log=None, search_timestamp=search_timestamp, replica=SimpleNamespace(high_watermark=9)
+        key="t-0",
+        log=SimpleNamespace(local_log_start_offset=0, log_start_offset=0),
+        search_timestamp=search_timestamp,
+        replica=SimpleNamespace(high_watermark=9),
     )
 
     def leader(topic: str, index: int, epoch: int) -> Any:
