@@ -56,6 +56,8 @@ class PartitionInfo:
     partition: int
     leader: int
     leader_epoch: int
+    is_epoch_of_leader: bool = True
+    """False for a leader that an answer without a topic id has named: it leads in another epoch (``set_leader``)."""
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()
     offline_replicas: tuple[int, ...] = ()
@@ -152,7 +154,10 @@ class ClusterMetadata:
             return False
         partitions = list(topic.partitions)
         partitions[partition.partition] = replace(
-            info, leader=leader, leader_epoch=info.leader_epoch if by_name else epoch
+            info,
+            leader=leader,
+            leader_epoch=info.leader_epoch if by_name else epoch,
+            is_epoch_of_leader=not by_name,
         )
         self.topics[partition.topic] = replace(topic, partitions=tuple(partitions))
         self.version += 1

@@ -57,7 +57,8 @@ class Delivery(RecordPlace):
     def acknowledged_by(self) -> tuple[int, int] | None:
         """The broker that acknowledged the record, and its leader epoch when the record was sent.
 
-        None before the acknowledgement, for a record that failed, and with acks=0.
+        None before the acknowledgement, for a record that failed, with acks=0, and while the producer knows the leader
+        but not its epoch.
         """
         batch: ProducerBatch = self._batch.part(self._index)
         return batch.leader if self.is_done and batch.error is None else None

@@ -150,8 +150,9 @@ class Sender:
         cluster_metadata = self._client.cluster_metadata
         for batch in batches:
             by_topic.setdefault(batch.partition.topic, {})[batch.partition.partition] = batch
-            leader = cluster_metadata.leader(batch.partition) if self._acks != 0 else None
-            batch.leader = leader if leader is not None and leader[0] == node_id else None
+            info = cluster_metadata.partition_info(batch.partition) if self._acks != 0 else None
+            is_known = info is not None and info.leader == node_id and info.is_epoch_of_leader
+            batch.leader = (node_id, info.leader_epoch) if info is not None and is_known else None
             batch.topic_id = cluster_metadata.topic_id(batch.partition.topic)
         request = ProduceRequest(
             transactional_id=self._transactional_id,
@@ -193,7 +194,8 @@ class Sender:
             self._unanswered(batches)
             return
         self._begun(node_id, batches)
-        leaders = [(batch.partition, batch.leader[1]) for batch in batches if batch.leader is not None]
+        known = [(batch.partition, cluster_metadata.leader(batch.partition)) for batch in batches]
+        leaders = [(at, leader[1]) for at, leader in known if leader is not None and leader[0] == node_id]
         awaited = self._client.silence.sent(connection, node_id, leaders)
         self._loop.nursery.start_soon(self._receive, awaited, pending, by_topic)
 

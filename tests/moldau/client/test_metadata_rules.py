@@ -85,5 +85,11 @@ def test_a_leader_of_a_named_topic_counts_for_a_while():
     assert not metadata.set_leader(T0, 2, 5, FIRST, by_name=True)
     assert metadata.set_leader(T0, 2, 9, FIRST, by_name=True)
     assert metadata.leader(T0) == (2, 5)
+    named = metadata.partition_info(T0)
+    assert named is not None
+    assert not named.is_epoch_of_leader
     metadata.update(answer(3, 6))
     assert metadata.leader(T0) == (3, 6)
+    known = metadata.partition_info(T0)
+    assert known is not None
+    assert known.is_epoch_of_leader
