@@ -24,6 +24,7 @@ def judged(story: Story, *only: str, linearizable: bool | None = True):
     clients._compacted = clients.few_acks = clients.administered = clients.share_administration = None
     clients._share = clients.streams = SimpleNamespace(stuck=None, wrong=list)
     clients._regex_member = SimpleNamespace(stuck=None)
+    clients.tiered = None
     clients.pipe = clients.bank = clients.members = False
     clients._options = RunOptions(only=frozenset(only))
     return clients.judge(story.history)[0]
