@@ -15,7 +15,7 @@ from uuid import UUID
 
 from moldau.runtime.ports.objects import StoredObject
 from moldau_broker.remote_log.core import plans
-from moldau_broker.remote_log.core.names import AUXILIARY, LOG, Listing, RemoteSegment, segments_of
+from moldau_broker.remote_log.core.names import AUXILIARY, LOG, DeletionProof, Listing, RemoteSegment, segments_of
 from moldau_broker.remote_log.core.plans import ClosedRange, Retention
 from moldau_broker.remote_log.core.remote_log import RemoteLog
 
@@ -38,6 +38,7 @@ class Known(NamedTuple):
 
     segments: frozenset[RemoteSegment]
     unfinished: frozenset[StoredObject]
+    proofs: frozenset[DeletionProof]
     listed_ms: int
 
 
@@ -115,7 +116,7 @@ def _epoch_for(end: int, log_start: int, offset: int) -> int:
 @cache
 def remote_log(known: Known, end: int, log_start: int) -> RemoteLog:
     """Returns the production's view; it is shared, and must not be changed."""
-    listing = Listing(sorted(known.segments), sorted(known.unfinished))
+    listing = Listing(sorted(known.segments), sorted(known.unfinished), sorted(known.proofs))
     return RemoteLog(listing, lambda offset: _epoch_for(end, log_start, offset), known.listed_ms)
 
 
@@ -181,18 +182,13 @@ def note_copied(world: World, index: int) -> World:
 
 
 def list_store(world: World, index: int) -> World:
-    """The listing of a leader or follower; a leader moves its log start offset behind lost segments."""
+    """The listing of a leader or follower; a leader moves its log start offset behind deleted segments."""
     listing = listing_of(world.objects)
-    known = Known(frozenset(listing.segments), frozenset(listing.unfinished), world.now_ms)
+    known = Known(frozenset(listing.segments), frozenset(listing.unfinished), frozenset(listing.proofs), world.now_ms)
     world = world.with_broker(index, known=known)
     broker = world.brokers[index]
     if broker.leader_epoch:
-        start = plans.start_behind_lost(
-            view_of(broker),
-            broker.leader_epoch,
-            log_start_offset=broker.log_start,
-            local_log_start_offset=broker.local_start,
-        )
+        start = plans.start_behind_deleted(view_of(broker), broker.leader_epoch, log_start_offset=broker.log_start)
         assert start <= max(world.decided, broker.log_start), f"{start} was lost, retention went to {world.decided}"
         world = world.with_broker(index, log_start=start)
     return note_copied(world, index)
@@ -209,7 +205,11 @@ def _deletions(world: World, index: int, scope: Scope) -> Iterator[tuple[str, Wo
         now_ms=world.now_ms,
         unfinished_delete_delay_ms=DELAY_MS,
     )
-    if plan.segments:
+    if plan.proofs:
+        known = broker.known._replace(proofs=broker.known.proofs | {plan.proofs[0]})
+        proof = StoredObject(plan.proofs[0].name, 0, world.now_ms)
+        yield "prove", world._replace(objects=world.objects | {proof}).with_broker(index, known=known)
+    elif plan.segments:
         segment = plan.segments[0]
         known = broker.known._replace(segments=broker.known.segments - {segment})
         yield "delete-log", world.remove(segment.name + LOG).with_broker(index, known=known, deleting=segment)
@@ -217,6 +217,10 @@ def _deletions(world: World, index: int, scope: Scope) -> Iterator[tuple[str, Wo
         item = plan.objects[0]
         known = broker.known._replace(unfinished=broker.known.unfinished - {item})
         yield "delete-unfinished", world.remove(item.name).with_broker(index, known=known)
+    elif plan.needless:
+        needless = plan.needless[0]
+        known = broker.known._replace(proofs=broker.known.proofs - {needless})
+        yield "delete-proof", world.remove(needless.name).with_broker(index, known=known)
 
 
 def _local_deletion(world: World, index: int, scope: Scope) -> Iterator[tuple[str, World]]:
@@ -312,8 +316,8 @@ def check_settled(world: World) -> None:
     assert not remote.contained, f"{remote.contained} stay"
     assert not remote.foreign, f"{remote.foreign} stay"
     assert all(segment.end_offset > broker.log_start for segment in remote.segments), f"{remote.segments} stay"
-    if plans.lacks_all(remote, log_start_offset=broker.log_start, local_log_start_offset=broker.local_start):
-        return  # retention moves the start when the local records demand it, and copies go on
+    past = [each for each in remote.proofs if each.end_offset <= broker.log_start]
+    assert len(past) <= plans.PROOFS_KEPT, f"{past} stay"
     copied_end = remote.copied_end(broker.log_start)
     assert copied_end == max(broker.end, broker.log_start), f"{copied_end} is the end of what was copied"
 

@@ -2,6 +2,7 @@
 
     <cluster id>/<topic id>/<partition>/<segment>.aux    indexes, producer snapshot and leader epochs
     <cluster id>/<topic id>/<partition>/<segment>.log    the bytes of the segment's file
+    <cluster id>/<topic id>/<partition>/<end offset>_<leader epoch>.deleted    empty, see ``DeletionProof``
 
 with ``<segment>`` =
 
@@ -23,17 +24,19 @@ import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from moldau.runtime.ports.objects import StoredObject
 
 LOG = ".log"
 AUXILIARY = ".aux"
+DELETED = ".deleted"
 
 _OBJECT = re.compile(
     r"(?P<base>\d{20})_(?P<last>\d{20})_(?P<epoch>\d{10})_(?P<timestamp>\d{20}|-\d{19})_(?P<aborted>[an])_"
     r"(?P<id>[0-9a-f]{32})(?P<suffix>\.log|\.aux)"
 )
+_PROOF = re.compile(r"(?P<end>\d{20})_(?P<epoch>\d{10})\.deleted")
 
 
 class RemoteSegment(NamedTuple):
@@ -69,6 +72,24 @@ class RemoteSegment(NamedTuple):
         )
 
 
+class DeletionProof(NamedTuple):
+    """Proves that a leader has deleted all records below an offset on purpose, by retention or DeleteRecords.
+
+    It is written before the first of them goes. Records that are missing without a proof are lost, or the store is not
+    the one that had them: no log start offset moves behind them.
+    """
+
+    end_offset: int
+    """Exclusive end of the deleted records."""
+    last_epoch: int
+    """The leader epoch of the log at ``end_offset - 1``. It shows whose records they were, as for a segment."""
+
+    @property
+    def name(self) -> str:
+        """The part of its object's name behind the folder of the partition."""
+        return f"{self.end_offset:020d}_{self.last_epoch:010d}{DELETED}"
+
+
 def cluster_folder(cluster_id: str) -> str:
     """Returns the prefix of all objects of a cluster."""
     return f"{cluster_id}/"
@@ -91,9 +112,10 @@ def partition_folder(cluster_id: str, topic_id: uuid.UUID, partition: int) -> st
     return f"{topic_folder(cluster_id, topic_id)}{partition}/"
 
 
-def is_segment_object(name: str) -> bool:
+def is_written_by_brokers(name: str) -> bool:
     """Returns whether an object has a name that brokers write; ``name`` may begin with folders."""
-    return _OBJECT.fullmatch(name.rpartition("/")[2]) is not None
+    last = name.rpartition("/")[2]
+    return _OBJECT.fullmatch(last) is not None or _PROOF.fullmatch(last) is not None
 
 
 class Listing(NamedTuple):
@@ -103,16 +125,21 @@ class Listing(NamedTuple):
     """Those that exist, by base offset."""
     unfinished: list[StoredObject]
     """Objects whose segment lacks the other one: being copied, being deleted, or left by a broker that failed."""
+    proofs: Sequence[DeletionProof] = ()
+    """Proofs of deletions, by end offset."""
 
 
 def segments_of(objects: Iterable[StoredObject]) -> Listing:
     """Sorts the objects of one partition's folder; leaves out objects that no broker names so."""
     found: dict[str, dict[str, StoredObject]] = {}
+    proofs: list[DeletionProof] = []
     for item in objects:
         name = item.name.rpartition("/")[2]
         if _OBJECT.fullmatch(name):
             found.setdefault(name[:-4], {})[name[-4:]] = item
-    listing = Listing([], [])
+        elif (match := _PROOF.fullmatch(name)) is not None:
+            proofs.append(DeletionProof(int(match["end"]), int(match["epoch"])))
+    listing = Listing([], [], sorted(proofs))
     for name, parts in sorted(found.items()):
         if len(parts) == 2:
             listing.segments.append(_segment(name, parts[LOG].size_bytes))

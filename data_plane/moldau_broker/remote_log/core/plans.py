@@ -1,7 +1,7 @@
 """The next actions of a partition's leader on its remote log, as values.
 
-The order of a round: list if it is time (``must_list``), move the log start offset behind segments that are gone
-(``start_behind_lost``), copy (``to_copy``), note ``copied_end``, move the log start offset by retention
+The order of a round: list if it is time (``must_list``), move the log start offset behind deleted segments
+(``start_behind_deleted``), copy (``to_copy``), note ``copied_end``, move the log start offset by retention
 (``start_by_retention``), and delete (``to_delete``). A deletion never comes before the log start offset that allows it
 is durable.
 
@@ -9,7 +9,7 @@ A former leader may do all of this for a while beside its successor. So a segmen
 do without it, too:
 
 - Below the log start offset: retention and DeleteRecords decide alike on all brokers, and a new leader moves its log
-  start offset behind segments that are gone.
+  start offset behind segments whose deletion is proved.
 - Contained in another segment: see ``remote_log``.
 - Foreign segments of a newer leader epoch are left alone, because they are the successor's. Others hold records that an
   unclean election dropped. They may be the last copy of these, so they go when the log's own records of their offsets
@@ -23,6 +23,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from moldau_broker.remote_log.core.names import DeletionProof
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 
 NO_LIMIT = -1
 """``retention.ms`` or ``retention.bytes`` without a limit."""
+PROOFS_KEPT = 4
+"""Proofs below the log start offset that stay. A new leader needs the last one of its log, and those of logs that an
+unclean election has ended may stand behind it."""
 
 
 class Retention(NamedTuple):
@@ -49,6 +54,10 @@ class Deletions(NamedTuple):
     segments: list[RemoteSegment]
     objects: list[StoredObject]
     """Unfinished objects."""
+    proofs: list[DeletionProof]
+    """To be durable before the first segment goes; without those that the store has."""
+    needless: list[DeletionProof]
+    """Proofs that later ones have made needless."""
 
 
 class ClosedRange(NamedTuple):
@@ -108,26 +117,13 @@ def lacks_all(remote: RemoteLog, *, log_start_offset: int, local_log_start_offse
     return log_start_offset < local_log_start_offset and remote.holes(*missing[0]) == missing
 
 
-def start_behind_lost(
-    remote: RemoteLog, leader_epoch: int, *, log_start_offset: int, local_log_start_offset: int
-) -> int:
-    """Returns the log start offset of a log whose oldest remote segments are gone; else ``log_start_offset``.
+def start_behind_deleted(remote: RemoteLog, leader_epoch: int, *, log_start_offset: int) -> int:
+    """Returns the log start offset of a log whose oldest remote segments a former leader has deleted.
 
-    A former leader has deleted them. If the store lacks all, the offset stays (``lacks_all``). Holes between segments
-    are left: they are no work of retention (``RemoteLog.holes``). A leader that is superseded moves nothing: its
-    successor may have copied the range into a larger segment, and deleted the former one.
-
-    Call it with a new listing, and move the offset only if a second listing gives the same answer. The pages of one
-    listing are not of one moment, so it may miss a segment whose range was copied to an earlier page meanwhile.
+    Only a proof moves it (``names.DeletionProof``). Other records that are missing are holes (``RemoteLog.holes``): the
+    store has lost them, or is not the one that had them. A leader that is superseded moves nothing; its successor does.
     """
-    if log_start_offset >= local_log_start_offset or remote.segment_at(log_start_offset) is not None:
-        return log_start_offset
-    if is_superseded(remote, leader_epoch):
-        return log_start_offset
-    if lacks_all(remote, log_start_offset=log_start_offset, local_log_start_offset=local_log_start_offset):
-        return log_start_offset
-    following = remote.segments_from(log_start_offset)
-    return min(following[0].base_offset, local_log_start_offset) if following else local_log_start_offset
+    return log_start_offset if is_superseded(remote, leader_epoch) else max(log_start_offset, remote.deleted_end)
 
 
 def start_behind_expired(
@@ -183,7 +179,7 @@ def to_delete(
 ) -> Deletions:
     """Returns what the leader of ``leader_epoch`` deletes; ``log_start_offset`` is durable.
 
-    Call ``RemoteLog.deleted`` or ``removed`` before each deletion.
+    Call ``RemoteLog.deleted``, ``removed`` or ``superseded`` before each deletion.
     """
 
     def is_past(segment: RemoteSegment) -> bool:
@@ -193,4 +189,16 @@ def to_delete(
     own = [segment for segment in remote.segments if segment.end_offset <= log_start_offset]
     foreign = [segment for segment in remote.foreign if is_past(segment)]
     old = [item for item in remote.unfinished if remote.listed_ms - item.modified_ms >= unfinished_delete_delay_ms]
-    return Deletions([*own, *remote.contained, *foreign], old)
+    # Which of the segments below the log start offset are of this log is not known any more after a new listing.
+    ends: dict[int, int] = {}
+    for segment in (*own, *foreign):
+        if segment.end_offset <= log_start_offset:
+            ends[segment.last_epoch] = max(segment.end_offset, ends.get(segment.last_epoch, 0))
+    proofs = {DeletionProof(end_offset, epoch) for epoch, end_offset in ends.items()}
+    past = sorted(each for each in proofs.union(remote.proofs) if each.end_offset <= log_start_offset)
+    return Deletions(
+        segments=[*own, *remote.contained, *foreign],
+        objects=old,
+        proofs=sorted(proofs.difference(remote.proofs)),
+        needless=[each for each in past[:-PROOFS_KEPT] if each in remote.proofs],
+    )

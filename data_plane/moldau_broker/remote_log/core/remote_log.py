@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from moldau.runtime.ports.objects import StoredObject
-    from moldau_broker.remote_log.core.names import Listing, RemoteSegment
+    from moldau_broker.remote_log.core.names import DeletionProof, Listing, RemoteSegment
 
 
 def _order(segment: RemoteSegment) -> tuple[int, int, int]:
@@ -35,7 +35,17 @@ class RemoteLog:
     Invariant: base offsets and end offsets of ``segments`` both rise strictly.
     """
 
-    __slots__ = ("_all", "_bases", "_contained", "_foreign", "_segments", "_unfinished", "listed_ms")
+    __slots__ = (
+        "_all",
+        "_bases",
+        "_contained",
+        "_foreign",
+        "_proofs",
+        "_segments",
+        "_unfinished",
+        "deleted_end",
+        "listed_ms",
+    )
 
     def __init__(self, listing: Listing, epoch_for_offset: Callable[[int], int], listed_ms: int) -> None:
         """``epoch_for_offset`` is that of the log's epoch cache: -1 below the first offset that the log knows.
@@ -48,10 +58,16 @@ class RemoteLog:
         self._all: list[RemoteSegment] = []
         self._foreign: list[RemoteSegment] = []
         for segment in listing.segments:
-            own = epoch_for_offset(segment.last_offset) == segment.last_epoch
-            (self._all if own else self._foreign).append(segment)
+            is_own = epoch_for_offset(segment.last_offset) == segment.last_epoch
+            (self._all if is_own else self._foreign).append(segment)
         self._all.sort(key=_order)
         self._unfinished = list(listing.unfinished)
+        self._proofs = list(listing.proofs)
+        own = (each.end_offset for each in self._proofs if epoch_for_offset(each.end_offset - 1) == each.last_epoch)
+        self.deleted_end = max(own, default=0)
+        """Offset (exclusive) up to which the last listing proves that leaders of this log have deleted all records.
+
+        0 if no proof is known to be of this log: also if its log start offset has passed them all."""
         self._bases: list[int] = []
         self._segments: list[RemoteSegment] = []
         self._contained: list[RemoteSegment] = []
@@ -87,6 +103,11 @@ class RemoteLog:
     def unfinished(self) -> Sequence[StoredObject]:
         """Objects of the last listing whose segment lacks the other object."""
         return self._unfinished
+
+    @property
+    def proofs(self) -> Sequence[DeletionProof]:
+        """Proofs of deletions, also those of other lineages."""
+        return self._proofs
 
     @property
     def first_offset(self) -> int | None:
@@ -168,3 +189,12 @@ class RemoteLog:
     def removed(self, unfinished: StoredObject) -> None:
         """Forgets an unfinished object."""
         self._unfinished.remove(unfinished)
+
+    def proved(self, proof: DeletionProof) -> None:
+        """Adds a proof that this broker has written: it is durable."""
+        if proof not in self._proofs:
+            insort(self._proofs, proof)
+
+    def superseded(self, proof: DeletionProof) -> None:
+        """Forgets a proof. Call it before it is deleted."""
+        self._proofs.remove(proof)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.ports.objects import ObjectStoreError
-from moldau_broker.remote_log.core.names import AUXILIARY, LOG, is_segment_object
+from moldau_broker.remote_log.core.names import AUXILIARY, DELETED, LOG, is_written_by_brokers
 from moldau_broker.server.remote_log.listing import listed_objects
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ async def delete_folder(
     chosen: Callable[[StoredObject], bool] = _all,
     is_allowed: Callable[[], Awaitable[bool]] = _always,
 ) -> int:
-    """Deletes the objects of segments below ``prefix`` that ``chosen`` returns true for; returns how many.
+    """Deletes the objects of brokers below ``prefix`` that ``chosen`` returns true for; returns how many.
 
     Objects whose names no broker writes stay. Of each segment ``.log`` goes before ``.aux``.
 
@@ -42,10 +42,12 @@ async def delete_folder(
     Raises:
         ObjectStoreError: the store did not answer, or refused; a part may be deleted. Or the deletion is not allowed.
     """
-    found = [item.name for item in await listed_objects(store, prefix) if is_segment_object(item.name) and chosen(item)]
+    found = [
+        item.name for item in await listed_objects(store, prefix) if is_written_by_brokers(item.name) and chosen(item)
+    ]
     if found and not await is_allowed():
         raise ObjectStoreError(f"{prefix} is left: the controllers do not confirm the metadata that let it go")
-    for suffix in (LOG, AUXILIARY):
+    for suffix in (LOG, AUXILIARY, DELETED):
         names = [name for name in found if name.endswith(suffix)]
         for first in range(0, len(names), TOGETHER):
             await store.delete(names[first : first + TOGETHER])

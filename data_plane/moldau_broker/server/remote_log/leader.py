@@ -17,18 +17,19 @@ from moldau_broker.log.errors import CorruptLogFileError, LogError
 from moldau_broker.remote_log.core.names import AUXILIARY, LOG, RemoteSegment
 from moldau_broker.remote_log.core.plans import (
     ClosedRange,
+    Deletions,
     Retention,
     is_superseded,
     lacks_all,
     may_reuse_id,
     must_list,
+    start_behind_deleted,
     start_behind_expired,
-    start_behind_lost,
     start_by_retention,
     to_copy,
     to_delete,
 )
-from moldau_broker.server.remote_log.copier import Attempt
+from moldau_broker.server.remote_log.copier import Attempt, BytesContent
 from moldau_broker.server.remote_log.listing import listed_objects
 from moldau_broker.server.remote_log.remote_partition import NO_LAG, Lag
 from moldau_broker.server.remote_log.role_tasks import RoleTasks
@@ -58,7 +59,7 @@ class LeaderTasks(RoleTasks):
         self._attempt: Attempt | None = None
         """The copy in progress, or the last one if it failed."""
         self._looked_at_ms: float | None = None
-        """The listing after which lost segments were looked for."""
+        """The listing after which missing records were logged."""
 
     async def _work(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -191,8 +192,8 @@ class LeaderTasks(RoleTasks):
             await self._tools.refresh(remote)
         if remote.has_ended or remote.log is None:
             return
-        if self._looked_at_ms != remote.listed_ms and self._tools.view.is_recent:
-            await self._look_for_lost()
+        if self._tools.view.is_recent:
+            self._move_behind_deleted()
         self._note_copied()
         if remote.has_ended or remote.log is None or self._is_superseded() or not self._tools.view.is_recent:
             return
@@ -221,45 +222,32 @@ class LeaderTasks(RoleTasks):
         )
         leftovers = [item for item in plan.objects if self._is_leftover(item)]
         remote.delete_lag = Lag.of(plan.segments)
-        if plan.segments or leftovers:
+        if plan.segments or leftovers or plan.needless:
             await self._tools.settle_start(log)
             async with self._tools.requests:
                 if log is self._log and not log.failed:
-                    await self._delete(plan.segments, leftovers)
+                    await self._delete(plan, leftovers)
 
     def _is_superseded(self) -> bool:
         """Returns whether the store has segments of a newer leader, of which this broker will hear soon."""
         remote = self._remote
         return remote.log is not None and is_superseded(remote.log, remote.leader_epoch)
 
-    async def _look_for_lost(self) -> None:
-        """Moves the log start offset behind segments that a former leader has deleted, after a listing.
+    def _move_behind_deleted(self) -> None:
+        """Moves the log start offset behind segments that a former leader is proved to have deleted.
 
-        A second listing must agree. If the store has none of the records that the disk has deleted, the log start
-        offset stays (``lacks_all``). If the operator moves it (DeleteRecords), the loss is accepted.
+        Other missing records stay missing until the operator accepts the loss (DeleteRecords), or the store that has
+        them is back.
         """
-        start = self._start_behind_lost()
-        if start > self._log.log_start_offset:
-            await self._tools.refresh(self._remote)
-            start = min(start, self._start_behind_lost())
-            if not self._remote.has_ended:
-                self._move_log_start(start, "segments deleted before")
-        self._looked_at_ms = self._remote.listed_ms
         remote, log = self._remote.log, self._log
-        if remote is not None:
+        if remote is None or not log.knows_remote_epochs:
+            return
+        start = start_behind_deleted(remote, self._remote.leader_epoch, log_start_offset=log.log_start_offset)
+        self._move_log_start(start, "segments deleted before")
+        if self._looked_at_ms != self._remote.listed_ms:
+            self._looked_at_ms = self._remote.listed_ms
             for first, end in remote.holes(log.log_start_offset, log.local_log_start_offset):
                 self._tools.logger.error("remote-records-missing", partition=self._partition.key, first=first, end=end)
-
-    def _start_behind_lost(self) -> int:
-        remote, log = self._remote, self._log
-        if remote.log is None or not remote.log.segments or not log.knows_remote_epochs:
-            return log.log_start_offset
-        return start_behind_lost(
-            remote.log,
-            remote.leader_epoch,
-            log_start_offset=log.log_start_offset,
-            local_log_start_offset=log.local_log_start_offset,
-        )
 
     def _start_behind_expired(self, retention: Retention, now_ms: int) -> int:
         log = self._log
@@ -286,25 +274,19 @@ class LeaderTasks(RoleTasks):
         own = self._attempt is not None and self._attempt.segment.name in item.name
         return age_ms >= self._tools.settings.unfinished_delete_delay_ms and not own
 
-    async def _delete(self, segments: Sequence[RemoteSegment], leftovers: Sequence[StoredObject]) -> None:
-        """Deletes segments and unfinished objects.
+    async def _delete(self, plan: Deletions, leftovers: Sequence[StoredObject]) -> None:
+        """Deletes segments, unfinished objects, and proofs that are not needed any more; proves the deletions first.
 
         Raises:
             ObjectStoreError: it is unknown which of them exist; the next round lists the store again.
         """
-        remote, store, traffic = self._remote, self._tools.store, self._partition.traffic
+        remote, store = self._remote, self._tools.store
         try:
-            for first in range(0, len(segments), DELETED_TOGETHER):
-                batch = segments[first : first + DELETED_TOGETHER]
-                for segment in batch:
-                    remote.deleted(segment)
-                traffic.remote_delete_requests += len(batch)
-                await store.delete([f"{remote.folder}{segment.name}{LOG}" for segment in batch])
-                await store.delete([f"{remote.folder}{segment.name}{AUXILIARY}" for segment in batch])
-                remote.delete_lag = remote.delete_lag.without(batch)
-                self._tools.logger.info(
-                    "segments-deleted", partition=self._partition.key, count=len(batch), last=batch[-1].name
-                )
+            for proof in plan.proofs:
+                await store.put(remote.folder + proof.name, BytesContent(b""))
+                remote.proved(proof)
+            for first in range(0, len(plan.segments), DELETED_TOGETHER):
+                await self._delete_segments(plan.segments[first : first + DELETED_TOGETHER])
             for first in range(0, len(leftovers), DELETED_TOGETHER):
                 some = leftovers[first : first + DELETED_TOGETHER]
                 for item in some:
@@ -313,10 +295,25 @@ class LeaderTasks(RoleTasks):
                 self._tools.logger.info(
                     "leftovers-deleted", partition=self._partition.key, count=len(some), last=some[-1].name
                 )
+            for proof in plan.needless:
+                remote.superseded(proof)
+                await store.delete([remote.folder + proof.name])
         except ObjectStoreError:
-            traffic.remote_delete_errors += 1
+            self._partition.traffic.remote_delete_errors += 1
             remote.distrust()
             raise
+
+    async def _delete_segments(self, segments: Sequence[RemoteSegment]) -> None:
+        remote, store = self._remote, self._tools.store
+        for segment in segments:
+            remote.deleted(segment)
+        self._partition.traffic.remote_delete_requests += len(segments)
+        await store.delete([f"{remote.folder}{segment.name}{LOG}" for segment in segments])
+        await store.delete([f"{remote.folder}{segment.name}{AUXILIARY}" for segment in segments])
+        remote.delete_lag = remote.delete_lag.without(segments)
+        self._tools.logger.info(
+            "segments-deleted", partition=self._partition.key, count=len(segments), last=segments[-1].name
+        )
 
 
 def uncopied_bytes(log: PartitionLog) -> int:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from moldau.runtime.ports.environment import Clock
     from moldau.runtime.ports.objects import StoredObject
     from moldau_broker.log.partition.partition_log import PartitionLog
-    from moldau_broker.remote_log.core.names import Listing, RemoteSegment
+    from moldau_broker.remote_log.core.names import DeletionProof, Listing, RemoteSegment
     from moldau_broker.server.replicas.partition import Partition
 
 
@@ -237,6 +237,16 @@ class RemotePartition:
             self._changes[segment] = False
         if self.log is not None:
             _drop(self.log, segment)
+
+    def proved(self, proof: DeletionProof) -> None:
+        """Adds a proof that is durable. A listing in progress may miss it; then the next deletion writes it again."""
+        if self.log is not None:
+            self.log.proved(proof)
+
+    def superseded(self, proof: DeletionProof) -> None:
+        """Forgets a proof; called before its deletion begins."""
+        if self.log is not None and proof in self.log.proofs:
+            self.log.superseded(proof)
 
     def removed(self, item: StoredObject) -> None:
         """Forgets an unfinished object; called before its deletion begins."""

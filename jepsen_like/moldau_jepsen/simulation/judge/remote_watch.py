@@ -18,6 +18,7 @@ from moldau.records.batch import batch_crc
 from moldau.runtime.ports.objects import StoredObject
 from moldau_broker.log.files.batches import CONTROL_BIT
 from moldau_broker.remote_log.core.names import LOG, segments_of, topic_of
+from moldau_broker.remote_log.core.plans import PROOFS_KEPT
 from moldau_jepsen.simulation.judge.invariants import BatchSeen, PartitionKey
 from moldau_jepsen.simulation.judge.rules.producers import ProducerBatch
 from moldau_jepsen.simulation.judge.rules.remote import CommittedBatches, RemoteRules, SegmentSeen, unneeded
@@ -263,6 +264,8 @@ class RemoteWatch:
                 found.append(f"{topic.name}-{number} without a leader")
                 continue
             key = PartitionKey(topic.name, number, topic_id)
+            past = [each for each in listing.proofs if each.end_offset <= partition.log.log_start_offset]
+            found += [f"{key}: {each.name}, which a later one makes needless" for each in past[:-PROOFS_KEPT]]
             segments = [SegmentSeen(each.base_offset, each.last_offset, each.last_epoch) for each in listing.segments]
             found += [
                 f"{key}: {text}" for text in unneeded(segments, partition.log.log_start_offset, self._batches(key))

@@ -8,8 +8,9 @@ from moldau.runtime.ports.objects import StoredObject
 from moldau_broker.remote_log.core.names import (
     AUXILIARY,
     LOG,
+    DeletionProof,
     RemoteSegment,
-    is_segment_object,
+    is_written_by_brokers,
     partition_folder,
     segments_of,
     topic_folder,
@@ -62,9 +63,9 @@ def test_a_segment_with_one_object_does_not_exist(suffix: str) -> None:
 @pytest.mark.parametrize("name", ["notes.txt", "1_2_3.log", segment(0).name, segment(0).name + ".log.tmp"])
 def test_objects_of_other_names_are_left_alone(name: str) -> None:
     listing = segments_of([StoredObject(FOLDER + name, 1, 0)])
-    assert listing == ([], [])
-    assert not is_segment_object(FOLDER + name)
-    assert all(is_segment_object(item.name) for item in objects(segment(0)))
+    assert listing == ([], [], [])
+    assert not is_written_by_brokers(FOLDER + name)
+    assert all(is_written_by_brokers(item.name) for item in objects(segment(0)))
 
 
 def test_a_folder_names_its_topic() -> None:
@@ -72,3 +73,10 @@ def test_a_folder_names_its_topic() -> None:
     assert topic_of(folder.split("/")[1]) == TOPIC
     assert topic_of("notes") is None
     assert folder + "3/" == FOLDER
+
+
+def test_proofs_of_deletions_are_listed_by_offset() -> None:
+    proofs = [DeletionProof(500, 7), DeletionProof(20, 3)]
+    listing = segments_of([StoredObject(FOLDER + proof.name, 0, 0) for proof in proofs])
+    assert listing == ([], [], proofs[::-1])
+    assert all(is_written_by_brokers(FOLDER + proof.name) for proof in proofs)

@@ -1,11 +1,12 @@
 """Copies and deletions of a leader, case by case; ``test_two_leaders`` checks the decisions together."""
 
+from collections.abc import Sequence
 from uuid import UUID
 
 import pytest
 
 from moldau.runtime.ports.objects import StoredObject
-from moldau_broker.remote_log.core.names import Listing, RemoteSegment
+from moldau_broker.remote_log.core.names import DeletionProof, Listing, RemoteSegment
 from moldau_broker.remote_log.core.plans import (
     NO_LIMIT,
     ClosedRange,
@@ -13,8 +14,8 @@ from moldau_broker.remote_log.core.plans import (
     is_superseded,
     may_reuse_id,
     must_list,
+    start_behind_deleted,
     start_behind_expired,
-    start_behind_lost,
     start_by_retention,
     to_copy,
     to_delete,
@@ -30,8 +31,13 @@ def segment(base: int, end: int, *, epoch: int = 1, number: int = 0, time: int =
     return RemoteSegment(base, end - 1, epoch, time, False, UUID(int=number or base + 1), 10 * (end - base))
 
 
-def known(*segments: RemoteSegment, unfinished: tuple[StoredObject, ...] = (), listed_ms: int = 0) -> RemoteLog:
-    return RemoteLog(Listing(list(segments), list(unfinished)), lambda _: 1, listed_ms)
+def known(
+    *segments: RemoteSegment,
+    unfinished: tuple[StoredObject, ...] = (),
+    proofs: Sequence[DeletionProof] = (),
+    listed_ms: int = 0,
+) -> RemoteLog:
+    return RemoteLog(Listing(list(segments), list(unfinished), proofs), lambda _: 1, listed_ms)
 
 
 def start(remote: RemoteLog, ms: int, size: int, *, log_start: int = 0, uncopied: int = 0, now: int = 100) -> int:
@@ -73,23 +79,18 @@ def test_a_leader_lists_once_and_after_the_delay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("log_start", "local_start", "expected"),
+    ("log_start", "proofs", "expected"),
     [
-        (10, 40, 10),  # nothing is lost
-        (15, 40, 15),
-        (0, 40, 10),  # the first segment is gone
-        (0, 0, 0),  # all is on this broker's disk
-        (0, 5, 0),  # the store has nothing of what the disk lacks: it may be the wrong one
-        (0, 12, 10),
-        (20, 40, 20),  # ... up to a hole that retention has not made
-        (30, 40, 30),  # all remote ones are gone
-        (45, 40, 45),
+        (0, [], 0),  # nothing says that the missing records were deleted
+        (0, [DeletionProof(10, 1)], 10),
+        (0, [DeletionProof(5, 1), DeletionProof(10, 1)], 10),
+        (12, [DeletionProof(10, 1)], 12),
+        (0, [DeletionProof(5, 1), DeletionProof(10, 7)], 5),  # the greater one is of another log
     ],
 )
-def test_the_log_starts_behind_lost_segments(log_start: int, local_start: int, expected: int) -> None:
-    remote = known(segment(10, 20), segment(20, 30))
-    found = start_behind_lost(remote, 1, log_start_offset=log_start, local_log_start_offset=local_start)
-    assert found == expected
+def test_the_log_starts_behind_deleted_segments(log_start: int, proofs: list[DeletionProof], expected: int) -> None:
+    remote = known(segment(10, 20), segment(20, 30), proofs=proofs)
+    assert start_behind_deleted(remote, 1, log_start_offset=log_start) == expected
 
 
 @pytest.mark.parametrize(
@@ -109,13 +110,12 @@ def test_a_log_without_remote_records_starts_behind_expired_ones(retention: Rete
     assert timeless == (40 if retention.retention_bytes == 500 else 10)
 
 
-def test_a_superseded_leader_takes_no_segment_for_lost() -> None:
-    """Its successor may have copied the range into a larger segment, which the former leader cannot judge."""
-    remote = known(segment(10, 20), segment(0, 12, epoch=2))
+def test_a_superseded_leader_moves_its_start_behind_nothing() -> None:
+    remote = known(segment(10, 20), segment(0, 12, epoch=2), proofs=[DeletionProof(10, 1)])
     assert is_superseded(remote, 1)
-    assert start_behind_lost(remote, 1, log_start_offset=0, local_log_start_offset=40) == 0
+    assert start_behind_deleted(remote, 1, log_start_offset=0) == 0
     assert not is_superseded(remote, 2)
-    assert start_behind_lost(remote, 2, log_start_offset=0, local_log_start_offset=40) == 10
+    assert start_behind_deleted(remote, 2, log_start_offset=0) == 10
 
 
 class TestRetention:
@@ -165,7 +165,7 @@ class TestDeletions:
 
     def test_time_alone_deletes_none_of_the_log(self) -> None:
         """The log start offset must be durable first."""
-        assert deleted(known(segment(0, 10, time=1)), Retention(10, NO_LIMIT), now=1 << 60) == ([], [])
+        assert deleted(known(segment(0, 10, time=1)), Retention(10, NO_LIMIT), now=1 << 60) == ([], [], [], [])
 
     def test_contained_copies(self) -> None:
         segments = [segment(0, 10), segment(0, 10, number=99), segment(5, 8), segment(5, 15)]
@@ -173,17 +173,36 @@ class TestDeletions:
 
     def test_foreign_segments_go_with_their_offsets_or_their_time(self) -> None:
         foreign = segment(0, 10, epoch=0, time=100)
-        assert deleted(known(foreign)) == ([], [])
+        assert deleted(known(foreign)) == ([], [], [], [])
         assert deleted(known(foreign), log_start=10).segments == [foreign]
-        assert deleted(known(foreign), Retention(50, NO_LIMIT), now=150) == ([], [])
+        assert deleted(known(foreign), Retention(50, NO_LIMIT), now=150) == ([], [], [], [])
         assert deleted(known(foreign), Retention(50, NO_LIMIT), now=151).segments == [foreign]
 
     def test_segments_of_a_newer_leader_stay(self) -> None:
         newer = segment(0, 10, epoch=2, time=1)
-        assert deleted(known(newer), Retention(50, NO_LIMIT), log_start=10, now=1 << 60) == ([], [])
+        assert deleted(known(newer), Retention(50, NO_LIMIT), log_start=10, now=1 << 60) == ([], [], [], [])
         assert deleted(known(newer), log_start=10, epoch=2).segments == [newer]
 
     def test_unfinished_objects_go_by_their_age_when_listed(self) -> None:
         leftover = StoredObject("x.aux", 5, 100)
-        assert deleted(known(unfinished=(leftover,), listed_ms=1099), now=1 << 60) == ([], [])
+        assert deleted(known(unfinished=(leftover,), listed_ms=1099), now=1 << 60) == ([], [], [], [])
         assert deleted(known(unfinished=(leftover,), listed_ms=1100), now=1100).objects == [leftover]
+
+    def test_are_proved_once(self) -> None:
+        past = segment(0, 10), segment(10, 20)
+        assert deleted(known(*past), log_start=15).proofs == [DeletionProof(10, 1)]
+        assert deleted(known(*past), log_start=20).proofs == [DeletionProof(20, 1)]
+        assert deleted(known(*past, proofs=[DeletionProof(20, 1)]), log_start=20).proofs == []
+        assert deleted(known(*past), log_start=5).proofs == []
+        older = segment(0, 10, epoch=0)  # perhaps of this log: its epochs are not known any more
+        assert deleted(known(older, segment(10, 20)), log_start=20).proofs == [
+            DeletionProof(10, 0),
+            DeletionProof(20, 1),
+        ]
+
+    def test_of_needless_proofs(self) -> None:
+        """The last ones below the log start offset stay; those above it may be another leader's."""
+        proofs = [DeletionProof(10 * number, 1) for number in range(1, 6)]
+        later = DeletionProof(90, 3)
+        assert deleted(known(proofs=[*proofs, later]), log_start=50).needless == proofs[:1]
+        assert deleted(known(segment(50, 60), proofs=[*proofs, later]), log_start=60).needless == proofs[:2]

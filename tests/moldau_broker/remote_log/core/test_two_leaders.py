@@ -23,6 +23,7 @@ STEPS = (
     "demoted",
     "elected",
     "list",
+    "prove",
     "retention",
 )
 
@@ -89,9 +90,13 @@ def test_brokers_that_keep_different_copies_are_found(monkeypatch: pytest.Monkey
         explore(SMALL)
 
 
-@pytest.mark.proof
-def test_a_superseded_leader_that_moves_its_start_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "is_superseded", lambda *_: False)
-    monkeypatch.setattr(plans, "lacks_all", lambda *_, **_offsets: False)
-    with pytest.raises(AssertionError, match="2 was lost, retention went to 1"):
-        explore(SMALL._replace(copies=3, units=0))
+def without_proof(remote, retention, **limits):
+    """Deletes segments and writes no proof."""
+    return original(remote, retention, **limits)._replace(proofs=[])
+
+
+def test_a_deletion_without_proof_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next leader takes the records for lost, and its log starts at a hole."""
+    monkeypatch.setattr(plans, "to_delete", without_proof)
+    with pytest.raises(AssertionError, match="is the end of what was copied"):
+        explore(SMALL._replace(elections=2, cuts=CUTS[1]))

@@ -15,7 +15,7 @@ from moldau_broker.log.remote.local_start import LocalStartFile
 from moldau_broker.log.remote.segments_to_copy import segments_to_copy
 from moldau_broker.remote_log.core import names
 from moldau_broker.remote_log.core.chunk_cache import CHUNK_BYTES, ChunkKey, chunks_of
-from moldau_broker.remote_log.core.plans import Retention, start_by_retention, to_delete
+from moldau_broker.remote_log.core.plans import Deletions, Retention, start_by_retention, to_delete
 from moldau_broker.server.remote_log import leader, listing
 from moldau_broker.server.remote_log.copier import Copier
 from moldau_broker.server.remote_log.leader import LeaderTasks, uncopied_bytes
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from moldau_broker.log.remote.segments_to_copy import SegmentToCopy
     from moldau_broker.remote_log.core.chunk_cache import Chunk
     from moldau_broker.remote_log.core.names import Listing, RemoteSegment
-    from moldau_broker.remote_log.core.plans import Deletions
     from moldau_broker.remote_log.core.remote_log import RemoteLog
     from moldau_broker.server.remote_log.remote_partition import RemotePartition
     from moldau_broker.server.replicas.partition import Partition
@@ -87,7 +86,7 @@ def unfinished_segment_counts() -> list[Patch]:
                 found.segments.append(names._segment(name, item.size_bytes))
             else:
                 left.append(item)
-        return names.Listing(sorted(found.segments), left)
+        return names.Listing(sorted(found.segments), left, found.proofs)
 
     return [(listing, "segments_of", segments_of)]
 
@@ -128,7 +127,7 @@ def retention_before_log_start() -> list[Patch]:
         )
         gone = [segment for segment in remote.log.segments if segment.end_offset <= start]
         if gone:
-            await self._delete(gone, [])
+            await self._delete(Deletions(gone, [], [], []), [])
 
     expire_round = LeaderTasks._expire_round
     return [(RoleTasks, "_move_log_start", move), (LeaderTasks, "_expire_round", expire)]
