@@ -148,11 +148,15 @@ class Sender:
             return
         by_topic: dict[str, dict[int, ProducerBatch]] = {}
         cluster_metadata = self._client.cluster_metadata
-        for batch in batches:
+        leaders: list[tuple[TopicPartition, int]] = []
+        infos = cluster_metadata.partition_infos([batch.partition for batch in batches])
+        for batch, info in zip(batches, infos, strict=True):
             by_topic.setdefault(batch.partition.topic, {})[batch.partition.partition] = batch
-            info = cluster_metadata.partition_info(batch.partition) if self._acks != 0 else None
-            is_known = info is not None and info.leader == node_id and info.is_epoch_of_leader
-            batch.leader = (node_id, info.leader_epoch) if info is not None and is_known else None
+            batch.leader = None
+            if info is not None and info.leader == node_id:
+                leaders.append((batch.partition, info.leader_epoch))
+                if self._acks != 0 and info.is_epoch_of_leader:
+                    batch.leader = (node_id, info.leader_epoch)
             batch.topic_id = cluster_metadata.topic_id(batch.partition.topic)
         request = ProduceRequest(
             transactional_id=self._transactional_id,
@@ -179,9 +183,7 @@ class Sender:
             if self._acks == 0:
                 connection.submit_without_response(request, version)
                 self._begun(node_id, batches)
-                known = [(batch.partition, cluster_metadata.leader(batch.partition)) for batch in batches]
-                epochs = [(partition, leader[1]) for partition, leader in known if leader is not None]
-                awaited = self._client.silence.sent(connection, node_id, epochs)
+                awaited = self._client.silence.sent(connection, node_id, leaders)
                 self._loop.nursery.start_soon(self._hand_over, awaited, connection, batches)
                 return
             pending = connection.submit(request, version)
@@ -194,8 +196,6 @@ class Sender:
             self._unanswered(batches)
             return
         self._begun(node_id, batches)
-        known = [(batch.partition, cluster_metadata.leader(batch.partition)) for batch in batches]
-        leaders = [(at, leader[1]) for at, leader in known if leader is not None and leader[0] == node_id]
         awaited = self._client.silence.sent(connection, node_id, leaders)
         self._loop.nursery.start_soon(self._receive, awaited, pending, by_topic)
 
