@@ -110,8 +110,8 @@ def lacks_all(remote: RemoteLog, *, log_start_offset: int, local_log_start_offse
     """Returns whether a store that must have records of this log, because the disk has deleted them, has none of them.
 
     It is more likely the wrong store, an empty mount point, or one that has lost its data, than a store from which a
-    former leader has deleted all. Then the leader copies nothing: its copies would make it look like the right one,
-    and the segments in the right store would be deleted when that comes back.
+    former leader has deleted all. Then the leader copies nothing: its disk would delete what it has copied, and the
+    right store would lack these records when it comes back.
     """
     missing = [(log_start_offset, local_log_start_offset)]
     return log_start_offset < local_log_start_offset and remote.holes(*missing[0]) == missing
