@@ -261,12 +261,24 @@ def _cluster_nearby() -> Mapping[str, object]:
     return document if isinstance(document, dict) else {}
 
 
-def _use_login_nearby(address: str) -> None:
-    """Uses the administrator's login of the cluster in ./moldau-cluster if all the addresses are of its brokers."""
+def use_controllers(address: str) -> None:
+    """Makes the commands of this process ask controllers, with the login of the cluster in ./moldau-cluster if they are
+    its own; ``address`` is that of ``--bootstrap-controller``."""
+    global _address_source
+    _address_source = "--bootstrap-controller"
+    _use_login_nearby(address, "controllers")
+    _command_config.pop("bootstrap.servers", None)
+
+
+def _use_login_nearby(address: str, kind: str = "bootstrap") -> None:
+    """Uses the administrator's login of the cluster in ./moldau-cluster if the addresses are of its brokers.
+
+    ``kind`` is the key of ``cluster.json`` with their addresses.
+    """
     if _command_config:
         return
     try:
-        bootstrap = (document := _cluster_nearby()).get("bootstrap")
+        bootstrap = (document := _cluster_nearby()).get(kind)
     except (OSError, ValueError):
         return  # no cluster is needed there: the address was given
     wanted = set(list_elements(address))
@@ -296,9 +308,10 @@ def run(
     bootstrap: str,
     *,
     probes: bool = True,
+    node: str = "broker",
     settings: Mapping[str, str] | None = None,
 ) -> R:
-    """Runs a coroutine function under trio, with ``probes`` after a check that a broker answers.
+    """Runs a coroutine function under trio, with ``probes`` after a check that a broker, or another ``node``, answers.
 
     ``settings`` are those of its client, if they differ from ``command_config``: a refused login names their user.
 
@@ -313,7 +326,7 @@ def run(
 
     async def main() -> R:
         if probes:
-            await _check_reachable(bootstrap)
+            await _check_reachable(bootstrap, node)
         return await work()
 
     # An interrupt that came while Python ran a callback of its own, as in an import, would be lost (F277).
@@ -468,8 +481,8 @@ def deleting(names: Sequence[str]) -> AbstractContextManager[None]:
     return answering_done(names, answer, "not deleted")
 
 
-async def _check_reachable(bootstrap: str) -> None:
-    """Fails within seconds, instead of after a client's long retries, if no broker listens."""
+async def _check_reachable(bootstrap: str, node: str) -> None:
+    """Fails within seconds, instead of after a client's long retries, if no broker, or other node, listens."""
     import trio
 
     reasons = []
@@ -487,12 +500,12 @@ async def _check_reachable(bootstrap: str) -> None:
             return
     if not reasons:
         raise UsageError(f"{_address_source}: no address given")
-    silent = f"no broker answers ({'; '.join(reasons)})"
+    silent = f"no {node} answers ({'; '.join(reasons)})"
     if _address_source == DEFAULT_SOURCE:
         raise CommandError(
             f"{silent}, the default address; name another with --bootstrap-server, or run moldau cluster start"
         )
-    source = "" if _address_source == "--bootstrap-server" else f", the address of {_address_source}"
+    source = "" if _address_source.startswith("--bootstrap-") else f", the address of {_address_source}"
     raise CommandError(f"{silent}{source}; is the cluster running?")
 
 
@@ -505,73 +518,6 @@ def _plain(error: OSError) -> str:
             if isinstance(one, OSError) and one.errno:
                 return os.strerror(one.errno)
     return str(error)
-
-
-async def check_topic(topic: str, settings: Mapping[str, str], partition: int | None = None) -> None:
-    """Checks that a broker knows the topic, because a client's metadata request might otherwise create it.
-
-    ``settings`` are those of the client that will use the topic, so that the check connects in the same way. It asks
-    all brokers, because only the one that answered CreateTopics knows a new topic at once; likewise for ``partition``.
-
-    Raises:
-        UsageError: no broker knows the topic, or the partition.
-    """
-    import trio
-
-    from moldau import Admin
-    from moldau_cli.quorum_watch import SILENT, noting_a_wait
-
-    async with Admin(admin_settings(settings)) as admin:
-        wanted = 1 if partition is None else partition + 1
-        if (count := await noting_a_wait(lambda: _partition_count(admin, topic, None), SILENT)) >= wanted:
-            return
-        for broker in (await admin.describe_cluster()).brokers:
-            with trio.move_on_after(PROBE_TIMEOUT_S):
-                if (count := max(count, await _partition_count(admin, topic, broker.node_id))) >= wanted:
-                    return
-        if count:
-            raise UsageError(f"topic {topic} has partitions 0 to {count - 1}, not {partition}")
-        raise UsageError(f"topic {topic} does not exist; moldau topics create {topic}")
-
-
-async def check_offset(topic: str, partition: int, offset: int, settings: Mapping[str, str]) -> None:
-    """Checks that an offset is in the log or is its end; ``settings`` as in ``check_topic``.
-
-    Raises:
-        UsageError: the offset is out of range.
-    """
-    from moldau import Admin, TopicPartition
-    from moldau.admin import EARLIEST, LATEST
-
-    wanted = TopicPartition(topic, partition)
-    async with Admin(admin_settings(settings)) as admin:
-        begin, end = [(await admin.list_offsets({wanted: where}))[wanted][0] for where in (EARLIEST, LATEST)]
-    if not begin <= offset <= end:
-        held = f"holds offsets {begin} to {end - 1}" if end > begin else "is empty"
-        raise UsageError(
-            f"--offset {offset} is out of range: {topic}-{partition} {held}, and its next offset is {end}; "
-            "-X auto.offset.reset=earliest or latest starts there instead"
-        )
-
-
-def admin_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """Returns the configuration of an admin client that connects in the same way as a client with ``settings``."""
-    from moldau.runtime.config import ADMIN_CONFIG
-
-    shared = {key: value for key, value in settings.items() if key in ADMIN_CONFIG.keys}
-    return {**command_config("admin"), **shared}
-
-
-async def _partition_count(admin: Admin, topic: str, node_id: int | None) -> int:
-    """Returns how many partitions of the topic a broker knows; 0 if it does not know the topic."""
-    from moldau.protocol.errors import ErrorCode, KafkaError
-
-    try:
-        return len((await admin.describe_topics([topic], node_id=node_id))[topic].partitions)
-    except KafkaError as error:
-        if error.code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.BROKER_NOT_AVAILABLE):
-            return 0
-        raise
 
 
 def with_admin(bootstrap: str | None, work: Callable[[Admin], Awaitable[R]], *, explains_waits: bool = True) -> R:

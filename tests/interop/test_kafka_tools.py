@@ -90,6 +90,13 @@ OF_CONTROLLERS: tuple[tuple[str, str, int, str], ...] = (
     ("ClusterTool cluster-id", "", 0, r"Cluster ID: \S{22}"),
     ("ClusterTool list-endpoints", "", 0, r"101\s+127.0.0.1\s+\d+\s+null\s+controller"),
     ("ClusterTool unregister --id 99", "", 1, "BrokerIdNotRegistered"),
+    (
+        "ConfigCommand --alter --entity-type broker-loggers --entity-name 101 --add-config moldau=DEBUG",
+        "",
+        0,
+        "Completed updating",
+    ),
+    ("ConfigCommand --describe --entity-type broker-loggers --entity-name 101", "", 0, "moldau=DEBUG"),
     ("AclCommand --list", "", 1, "SecurityDisabledException"),
 )
 

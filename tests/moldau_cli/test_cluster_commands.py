@@ -367,6 +367,26 @@ def test_offsets_of_a_group_are_moved_and_deleted(shell):
     )
 
 
+def test_controllers_answer_for_themselves(shell):
+    document = json.loads((shell.home / "moldau-cluster" / "cluster.json").read_text())
+    at = ("--bootstrap-controller", document["controllers"])
+    assert shell.json("quorum", "status", *at)["leader_id"] == 101
+    loggers = ("--entity-type", "broker-loggers", "--entity-name", "101", *at)
+
+    def level():
+        listed = shell.json("configs", "describe", *loggers)["configs"]
+        return {one["key"]: one["value"] for one in listed}["moldau"]
+
+    before = level()
+    shell("configs", "alter", *loggers, "--add-config", "moldau=DEBUG")
+    assert level() == "DEBUG"
+    shell("configs", "alter", *loggers, "--delete-config", "moldau")
+    assert level() == before
+    assert "not both" in shell("quorum", "status", *at, "-b", document["bootstrap"], code=2).stderr
+    assert "is no controller" in shell("quorum", "status", at[0], document["bootstrap"], code=2).stderr
+    assert "no controller answers" in shell("acls", "list", at[0], "127.0.0.1:1", code=1).stderr
+
+
 def test_the_quorum_is_shown(shell):
     document = shell.json("quorum", "status")
     assert document["leader_id"] == 101

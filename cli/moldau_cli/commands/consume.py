@@ -16,8 +16,6 @@ from moldau_cli.client import (
     BootstrapServer,
     ClientSettings,
     bootstrap_of,
-    check_offset,
-    check_topic,
     command_config,
     run,
 )
@@ -28,6 +26,7 @@ from moldau_cli.records.core.escapes import unescape
 from moldau_cli.records.core.positions import Origin, Span, parse_span, parse_when_ms
 from moldau_cli.records.core.shapes import Shape
 from moldau_cli.records.formats import DataFormat, Encoding
+from moldau_cli.records.topic_checks import admin_settings, check_offset, check_topic
 from moldau_cli.signals import ends_at_signal
 from moldau_cli.words import parse_settings
 
@@ -247,7 +246,6 @@ async def _read(
     import trio
 
     from moldau import Consumer
-    from moldau_cli.client import admin_settings
     from moldau_cli.records.reading import Pump, assign, matching_topics
 
     if request.pattern is not None and request.group is None:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, ClientSettings, bootstrap_of, check_topic, command_config, run
+from moldau_cli.client import BootstrapServer, ClientSettings, bootstrap_of, command_config, run
 from moldau_cli.completion import names
 from moldau_cli.errors import UsageError
 from moldau_cli.records import options
 from moldau_cli.records.core.escapes import unescape
 from moldau_cli.records.formats import DataFormat, Encoding
+from moldau_cli.records.topic_checks import check_topic
 from moldau_cli.words import parse_settings
 
 if TYPE_CHECKING:

@@ -73,7 +73,7 @@ class Admin(AsyncOnly):
     """
 
     def __init__(self, config: Mapping[str, object] | Config, *, environment: Environment | None = None) -> None:
-        """Takes Kafka's admin configuration keys.
+        """Takes Kafka's admin keys. With ``bootstrap.controllers`` the client asks the controllers (KIP-919).
 
         Raises:
             ConfigError: a key is unknown or has a value that is not allowed.

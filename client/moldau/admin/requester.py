@@ -11,13 +11,14 @@ import trio
 
 from moldau.admin.failures import error_of, raise_failures, reason_of
 from moldau.cluster.client import GROUP_COORDINATOR, TRANSACTION_COORDINATOR, TRANSPORT_ERRORS, ClusterClient
+from moldau.cluster.connections.endpoints import CONTROLLERS_QUESTION, metadata_of_controllers
 from moldau.cluster.metadata import TopicPartition
 from moldau.protocol.access import AclOperation
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.api_versions import ApiVersionsRequest
 from moldau.protocol.messages.describe_acls import DescribeAclsRequest
 from moldau.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
-from moldau.protocol.messages.describe_cluster import DescribeClusterRequest
+from moldau.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from moldau.protocol.messages.describe_configs import DescribeConfigsRequest
 from moldau.protocol.messages.describe_quorum import DescribeQuorumRequest
 from moldau.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
@@ -165,6 +166,7 @@ class Requester:
     ) -> R:
         """Returns the first response without a retriable error, from any broker, from ``node_id``, or the one ``at``.
 
+        A client of controllers (KIP-919) asks the active one, and looks for it again where NOT_CONTROLLER is answered.
         A request to a certain broker has no later version than ``version_max``.
 
         Raises:
@@ -203,7 +205,9 @@ class Requester:
                     raise
                 problem = str(error)  # the broker that failed has no successor yet
             else:
-                code = None if code_of is None else code_of(response)
+                code = _not_controller(response) if client.asks_controllers else None
+                if code is None and code_of is not None:
+                    code = code_of(response)
                 if code is None or not code.retriable:
                     return response
                 problem = reason_of(response, code)
@@ -380,10 +384,14 @@ class Requester:
         }
 
     async def fetch_brokers(self) -> list[int]:
-        """Updates the cluster metadata and returns the ids of the live brokers, ascending."""
-        response = await self.ask(MetadataResponse, MetadataRequest(topics=[], allow_auto_topic_creation=False))
+        """Updates the cluster metadata and returns the ids of the live brokers, or of the controllers, ascending."""
         client = self.client
-        client.adopt(response)
+        if client.asks_controllers:
+            found = await self.ask(DescribeClusterResponse, CONTROLLERS_QUESTION)
+            client.adopt(metadata_of_controllers(found, "a controller"))
+        else:
+            response = await self.ask(MetadataResponse, MetadataRequest(topics=[], allow_auto_topic_creation=False))
+            client.adopt(response)
         return sorted(client.cluster_metadata.brokers)
 
     def group_coordinator(self, group_id: str) -> Located:
@@ -414,6 +422,13 @@ class Requester:
                 await client.backoff(failures)
 
         return Located(find)
+
+
+def _not_controller(response: Response) -> ErrorCode | None:
+    """Returns NOT_CONTROLLER if a controller has refused the whole request with it."""
+    from moldau.protocol.refusals import has_code  # not loaded by clients of brokers
+
+    return ErrorCode.NOT_CONTROLLER if has_code(response, ErrorCode.NOT_CONTROLLER) else None
 
 
 def _not_available(node_id: int) -> KafkaError:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 
 from moldau.cluster.bootstrap import BootstrapError, is_final
+from moldau.cluster.connections.endpoints import CONTROLLERS_QUESTION, bootstrap_key, metadata_of_controllers
 from moldau.cluster.connections.links import STARTS_AGAIN, Links
 from moldau.cluster.connections.links import TRANSPORT_ERRORS as TRANSPORT_ERRORS
 from moldau.cluster.connections.recovery import Recovery
@@ -27,6 +28,7 @@ from moldau.cluster.troubles import Troubles, check_topic_names
 from moldau.implementation import announce_implementation
 from moldau.protocol.codec import EncodeError
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from moldau.protocol.schema import Response
@@ -64,6 +66,8 @@ class ClusterClient:
     def __init__(self, environment: Environment, config: Config, kind: str) -> None:
         self.environment = environment
         self.config = config
+        self.asks_controllers = bootstrap_key(config) != "bootstrap.servers"
+        """Whether it works with the controllers; the brokers of its metadata are the controllers then (KIP-919)."""
         self.cluster_metadata = ClusterMetadata()
         self.changed = Signal()  # metadata came in, a connection opened or died
         self.client_id = config.get_str("client.id") or f"moldau-{kind}"
@@ -239,6 +243,8 @@ class ClusterClient:
         self.telemetry.answered(node_id, began_ms)
         if isinstance(response, MetadataResponse):
             self._check_metadata(connection, node_id, response)
+        elif self.asks_controllers and isinstance(response, DescribeClusterResponse):
+            self._check_metadata(connection, node_id, metadata_of_controllers(response, connection.peer))
         return response
 
     def check_cluster(self, node_id: int, named_in: int) -> None:
@@ -293,7 +299,8 @@ class ClusterClient:
             except (*TRANSPORT_ERRORS, KafkaError) as error:
                 outcome = error
                 address = self._links.address(node_id)
-                if address is not None and isinstance(error, ControllerPeerError):
+                is_misfit = isinstance(error, ControllerPeerError) and not self.asks_controllers
+                if address is not None and is_misfit:
                     self._links.misfits.failed(address, error)
             finally:
                 self._links.link(node_id).silent_until_ms = -math.inf
@@ -329,17 +336,18 @@ class ClusterClient:
 
     def _no_answer(self, request: Request, errors: list[Exception]) -> Exception:
         """Returns the error to raise when all candidates failed; it is final if no server can be used."""
-        servers = self._links.servers
+        servers, kind = self._links.servers, "controller" if self.asks_controllers else "broker"
+        is_first = isinstance(request, DescribeClusterRequest if self.asks_controllers else MetadataRequest)
         refusals = [error for error in errors if isinstance(error, SaslAuthenticationError)]
         if refusals:  # another server would refuse the same login, even where some cannot be reached now
             self.bootstrap_error = BootstrapError(refusals[-1].message, refusals[-1].code)
         elif not all(map(is_final, errors)):
             reason = getattr(errors[-1], "strerror", None) or str(errors[-1]) or "no answer in time"
-            return ConnectionError(f"no broker of {servers} answers: {reason}")
-        elif not isinstance(request, MetadataRequest) and isinstance(errors[-1], UnsupportedApiError):
+            return ConnectionError(f"no {kind} of {servers} answers: {reason}")
+        elif not is_first and isinstance(errors[-1], UnsupportedApiError):
             return errors[-1]  # another request may be served
         else:
-            self.bootstrap_error = BootstrapError(f"no broker of {servers} can be used: {errors[-1]}")
+            self.bootstrap_error = BootstrapError(f"no {kind} of {servers} can be used: {errors[-1]}")
         self.on_bootstrap_error()
         self.changed.notify()
         return self.bootstrap_error
@@ -466,8 +474,12 @@ class ClusterClient:
             topics=None if is_full else [MetadataRequestTopic(topic_id=NO_TOPIC_ID, name=name) for name in names],
             allow_auto_topic_creation=self.allow_auto_create,
         )
-        self._answered_by, response = await self._asked(MetadataResponse, request)
-        self.adopt(response, is_full=is_full)
+        if self.asks_controllers:
+            self._answered_by, found = await self._asked(DescribeClusterResponse, CONTROLLERS_QUESTION)
+            self.adopt(metadata_of_controllers(found, self._links.servers))
+        else:
+            self._answered_by, response = await self._asked(MetadataResponse, request)
+            self.adopt(response, is_full=is_full)
         self._refreshed_at_ms = self.now_ms
         cluster_metadata = self.cluster_metadata
         if any(

@@ -153,13 +153,13 @@ def refusal(
     return response
 
 
-def has_code(struct: Struct) -> bool:
-    """Returns whether an error code is in a response, or in an entry of it."""
+def has_code(struct: Struct, code: ErrorCode | None = None) -> bool:
+    """Returns whether an error code, or this one, is in a response or in an entry of it."""
     for field in struct.__fields__:
         value = getattr(struct, field)
-        if field in CODE_FIELDS and value != ErrorCode.NONE:
+        if field in CODE_FIELDS and (value != ErrorCode.NONE if code is None else value == code):
             return True
-        if isinstance(value, list | tuple) and any(isinstance(part, Struct) and has_code(part) for part in value):
+        if isinstance(value, list | tuple) and any(isinstance(part, Struct) and has_code(part, code) for part in value):
             return True
     return False
 

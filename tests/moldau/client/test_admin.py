@@ -645,7 +645,7 @@ def test_older_brokers_list_client_metrics_only(types, missing):
 
 
 def test_misuse_is_refused():
-    with pytest.raises(ConfigError, match=r"bootstrap\.servers: missing admin configuration key"):
+    with pytest.raises(ConfigError, match=r"bootstrap\.servers: must name at least one host:port"):
         Admin({})
 
     async def unopened():

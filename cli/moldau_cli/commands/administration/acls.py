@@ -11,7 +11,8 @@ import typer
 from moldau.admin import Acl, AclFilter
 from moldau.admin.calls.acls import CLUSTER_NAME, OPERATIONS
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, answer_results, answering_done, with_admin
+from moldau_cli.client import BootstrapServer, answer_results, answering_done
+from moldau_cli.endpoints import BootstrapController, with_admin_of
 from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def list_acls(
     principal: Principal = None,
     resource_pattern_type: Searched = FilterPattern.ANY,
     bootstrap_server: BootstrapServer = None,
+    bootstrap_controller: BootstrapController = None,
 ) -> None:
     """List ACLs: all, or those of resources and principals."""
     _check_principals("--principal", principal)
@@ -94,7 +96,9 @@ def list_acls(
     async def work(admin: Admin) -> list[Acl]:
         return await _matching(admin, filters)
 
-    output.answer_rows("acls", COLUMNS, [_row(each) for each in with_admin(bootstrap_server, work)])
+    output.answer_rows(
+        "acls", COLUMNS, [_row(each) for each in with_admin_of(bootstrap_server, bootstrap_controller, work)]
+    )
 
 
 @commands.command()
@@ -115,6 +119,7 @@ def add(
     consumer: AsConsumer = False,
     idempotent: Idempotent = False,
     bootstrap_server: BootstrapServer = None,
+    bootstrap_controller: BootstrapController = None,
 ) -> None:
     """Add ACLs for each principal, host, operation and resource."""
     if not allow_principal and not deny_principal:
@@ -150,7 +155,7 @@ def add(
     def answer(added: Sequence[Acl]) -> None:
         output.answer_rows("added", COLUMNS, [_row(each) for each in added])
 
-    with_admin(bootstrap_server, work)
+    with_admin_of(bootstrap_server, bootstrap_controller, work)
 
 
 @commands.command()
@@ -167,6 +172,7 @@ def remove(
     resource_pattern_type: Searched = FilterPattern.LITERAL,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the ACLs that would be removed.")] = False,
     bootstrap_server: BootstrapServer = None,
+    bootstrap_controller: BootstrapController = None,
 ) -> None:
     """Remove the ACLs of resources; all of them, or those of principals and operations."""
     _check_principals("--allow-principal", allow_principal)
@@ -188,7 +194,7 @@ def remove(
     def answer(removed: Sequence[Acl]) -> None:
         output.answer_rows("removed", COLUMNS, [_row(each) for each in removed], dry_run=dry_run)
 
-    with_admin(bootstrap_server, work)
+    with_admin_of(bootstrap_server, bootstrap_controller, work)
     if dry_run:
         output.note_unchanged()
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.client import BootstrapServer
+from moldau_cli.endpoints import BootstrapController, with_admin_of
 from moldau_cli.errors import UsageError
 from moldau_cli.words import parse_settings
 
@@ -69,6 +70,7 @@ def describe(
     entity_default: Default = False,
     everything: Annotated[bool, typer.Option("--all", help="Show defaults too.")] = False,
     bootstrap_server: BootstrapServer = None,
+    bootstrap_controller: BootstrapController = None,
 ) -> None:
     """Show configuration keys with their values and sources."""
     resource = _resource(entity_type, entity_name, is_default=entity_default)
@@ -77,7 +79,7 @@ def describe(
         found = await admin.describe_configs([resource])
         return [entry for entries in found.values() for entry in entries.values()]
 
-    shown = sorted(with_admin(bootstrap_server, work), key=lambda entry: entry.name)
+    shown = sorted(with_admin_of(bootstrap_server, bootstrap_controller, work), key=lambda entry: entry.name)
     output.answer_rows(
         "configs",
         ["key", "value", "source"],
@@ -107,6 +109,7 @@ def alter(
         list[str] | None, typer.Option("--delete-config", metavar="KEY", help="Reset to the default.")
     ] = None,
     bootstrap_server: BootstrapServer = None,
+    bootstrap_controller: BootstrapController = None,
 ) -> None:
     """Set keys, or reset them to their defaults."""
     settings = {**({} if file is None else _settings_of(file)), **parse_settings(add or [])}
@@ -123,7 +126,7 @@ def alter(
             await _refuse_unknown(admin, resource, remove)
         await admin.alter_configs({resource: changes})
 
-    with_admin(bootstrap_server, work)
+    with_admin_of(bootstrap_server, bootstrap_controller, work)
     changed = [*settings, *(remove or [])]
     entity = entity_name or "all brokers"
     output.answer({"entity": entity, "changed": list(changed)}, f"changed {', '.join(changed)} of {entity}")

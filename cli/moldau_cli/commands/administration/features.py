@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.client import BootstrapServer
+from moldau_cli.endpoints import BootstrapController, with_admin_of
 from moldau_cli.errors import UsageError
 from moldau_cli.words import is_number
 
@@ -36,7 +37,7 @@ def parse_levels(words: list[str]) -> dict[str, int]:
 
 
 @commands.command()
-def describe(bootstrap_server: BootstrapServer = None) -> None:
+def describe(bootstrap_server: BootstrapServer = None, bootstrap_controller: BootstrapController = None) -> None:
     """List features with their supported levels and their current level."""
 
     async def work(admin: Admin) -> list[FeatureDescription]:
@@ -47,15 +48,19 @@ def describe(bootstrap_server: BootstrapServer = None) -> None:
         ["feature", "level", "level_min", "level_max"],
         [
             {"feature": each.name, "level": each.level, "level_min": each.level_min, "level_max": each.level_max}
-            for each in with_admin(bootstrap_server, work)
+            for each in with_admin_of(bootstrap_server, bootstrap_controller, work)
         ],
     )
 
 
 @commands.command()
-def upgrade(feature: Levels, bootstrap_server: BootstrapServer = None) -> None:
+def upgrade(
+    feature: Levels,
+    bootstrap_server: BootstrapServer = None,
+    bootstrap_controller: BootstrapController = None,
+) -> None:
     """Raise levels, either all or none."""
-    _update(feature, bootstrap_server)
+    _update(feature, bootstrap_server, bootstrap_controller)
 
 
 @commands.command()
@@ -63,20 +68,26 @@ def downgrade(
     feature: Levels,
     unsafe: Annotated[bool, typer.Option("--unsafe", help="Allow it even if recorded metadata is lost.")] = False,
     bootstrap_server: BootstrapServer = None,
+    bootstrap_controller: BootstrapController = None,
 ) -> None:
     """Lower levels, either all or none; the controller refuses if recorded metadata needs the higher level."""
-    _update(feature, bootstrap_server, allow_downgrade=True, unsafe=unsafe)
+    _update(feature, bootstrap_server, bootstrap_controller, allow_downgrade=True, unsafe=unsafe)
 
 
 def _update(
-    words: list[str], bootstrap_server: str | None, *, allow_downgrade: bool = False, unsafe: bool = False
+    words: list[str],
+    bootstrap_server: str | None,
+    bootstrap_controller: str | None,
+    *,
+    allow_downgrade: bool = False,
+    unsafe: bool = False,
 ) -> None:
     levels = parse_levels(words)
 
     async def work(admin: Admin) -> None:
         await admin.update_features(levels, allow_downgrade=allow_downgrade, unsafe=unsafe)
 
-    with_admin(bootstrap_server, work)
+    with_admin_of(bootstrap_server, bootstrap_controller, work)
     output.answer(
         {"features": dict(levels)}, ", ".join(f"{name} is at level {level}" for name, level in sorted(levels.items()))
     )

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, command_environment, with_admin
+from moldau_cli.client import BootstrapServer, command_environment
+from moldau_cli.endpoints import BootstrapController, with_admin_of
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.words import address_of
 
@@ -27,7 +28,7 @@ _NO_LEADER: Final = (
 
 
 @commands.command()
-def status(bootstrap_server: BootstrapServer = None) -> None:
+def status(bootstrap_server: BootstrapServer = None, bootstrap_controller: BootstrapController = None) -> None:
     """Show leader, epoch, high watermark, and the lag of each replica of the metadata log.
 
     Brokers are observers; their lag is that of their last heartbeat. The lag of a replica that does not answer the
@@ -43,7 +44,7 @@ def status(bootstrap_server: BootstrapServer = None) -> None:
             raise CommandError(f"cluster {cluster.cluster_id}: {_NO_LEADER}")
         return found, cluster
 
-    quorum, cluster = with_admin(bootstrap_server, work)
+    quorum, cluster = with_admin_of(bootstrap_server, bootstrap_controller, work)
     end = max((replica.log_end_offset for replica in quorum.voters), default=0)
     now_ms = next((one.last_fetch_ms for one in quorum.voters if one.replica_id == quorum.leader_id), -1)
     rows: list[dict[str, output.Json]] = [
@@ -82,6 +83,7 @@ def add_voter(
     node: VoterId,
     address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Its controller listener.")],
     bootstrap_server: BootstrapServer = None,
+    bootstrap_controller: BootstrapController = None,
 ) -> None:
     """Make a running controller a voter; returns when it has caught up and the change is committed."""
     host, port = address_of(address, "")
@@ -92,18 +94,22 @@ def add_voter(
 
         await noting_a_wait(lambda: admin.add_voter(node, host, port), waits)
 
-    with_admin(bootstrap_server, work)
+    with_admin_of(bootstrap_server, bootstrap_controller, work)
     output.answer({"voter": node, "address": address}, f"node {node} is a voter")
 
 
 @commands.command("remove-voter")
-def remove_voter(node: VoterId, bootstrap_server: BootstrapServer = None) -> None:
+def remove_voter(
+    node: VoterId,
+    bootstrap_server: BootstrapServer = None,
+    bootstrap_controller: BootstrapController = None,
+) -> None:
     """Remove a controller from the voters; returns when the change is committed."""
 
     async def work(admin: Admin) -> None:
         await admin.remove_voter(node)
 
-    with_admin(bootstrap_server, work)
+    with_admin_of(bootstrap_server, bootstrap_controller, work)
     output.answer({"voter": node}, f"node {node} is no longer a voter")
 
 
@@ -114,6 +120,7 @@ def transfer(
         typer.Option("--to", metavar="NODE", show_default=False, help="New leader; default: the most advanced voter."),
     ] = -1,
     bootstrap_server: BootstrapServer = None,
+    bootstrap_controller: BootstrapController = None,
 ) -> None:
     """Hand the leadership of the quorum to another voter.
 
@@ -140,5 +147,5 @@ def transfer(
                 f"the profile has to suit both. {error}"
             ) from error
 
-    leader = with_admin(bootstrap_server, work)
+    leader = with_admin_of(bootstrap_server, bootstrap_controller, work)
     output.answer({"leader_id": leader}, f"leader {leader}")

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 OF_ONE_BROKER = (ResourceType.BROKER, ResourceType.BROKER_LOGGER)
 """Resources that only the broker itself can describe."""
+OF_ONE_CONTROLLER = (ResourceType.BROKER_LOGGER,)
+"""Resources that only the controller itself has, for a client of controllers (KIP-919)."""
 
 
 def by_broker(

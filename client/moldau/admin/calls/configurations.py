@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from moldau.admin.calls.config_requests import alteration, by_broker
+from moldau.admin.calls.config_requests import OF_ONE_BROKER, OF_ONE_CONTROLLER, alteration, by_broker
 from moldau.admin.checks import checked_alterations, checked_resources
 from moldau.admin.failures import ABSENT, error_of, first_retriable, raise_error, raise_failures
 from moldau.admin.values import (
@@ -45,7 +45,7 @@ class Configurations:
         self, resources: Iterable[ConfigResource], *, include_documentation: bool = False
     ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
         """Implements ``Admin.describe_configs``."""
-        groups = by_broker(checked_resources("describe_configs", resources))
+        groups = by_broker(checked_resources("describe_configs", resources), self._of_one_node())
 
         async def describe(node_id: int | None) -> DescribeConfigsResponse:
             if node_id is not None:
@@ -104,7 +104,7 @@ class Configurations:
     ) -> None:
         """Implements ``Admin.alter_configs``."""
         checked_alterations(changes)
-        groups = by_broker(changes)
+        groups = by_broker(changes, self._of_one_node())
 
         async def alter(wanted_id: int | None) -> IncrementalAlterConfigsResponse:
             resources = groups[wanted_id]
@@ -121,6 +121,9 @@ class Configurations:
             for resource, error in _judged(groups[wanted_id], response.responses).failures.items():
                 failures.setdefault(resource.name, error)  # a topic and a group may have the same name
         raise_failures(failures)
+
+    def _of_one_node(self) -> tuple[ResourceType, ...]:
+        return OF_ONE_CONTROLLER if self._requester.client.asks_controllers else OF_ONE_BROKER
 
     async def _broker_for(self, node_id: int | None, resources: Iterable[ConfigResource]) -> int | None:
         """Returns the broker that changes configurations of broker ``node_id``; None means any.

@@ -16,6 +16,7 @@ from moldau.admin.values import (
     QuorumReplica,
 )
 from moldau.cluster import arguments
+from moldau.cluster.connections.endpoints import BROKERS, CONTROLLERS
 from moldau.cluster.metadata import BrokerNode
 from moldau.cluster.reports import check_has_instance_id
 from moldau.protocol.answers import judge
@@ -114,6 +115,7 @@ class Quorum:
             response = await self._requester.ask(
                 DescribeClusterResponse,
                 DescribeClusterRequest(
+                    endpoint_type=CONTROLLERS if self._requester.client.asks_controllers else BROKERS,
                     include_fenced_brokers=include_fenced,
                     include_cluster_authorized_operations=include_authorized_operations,
                 ),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 
 from moldau.cluster.bootstrap import Misfits, explained, secured_environment
+from moldau.cluster.connections.endpoints import bootstrap_key
 from moldau.protocol.codec import ProtocolError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.config import addresses
@@ -40,6 +41,7 @@ class LinksOwner(Protocol):
     environment: Environment
     config: Config
     client_id: str
+    asks_controllers: bool
     logger: EventLogger
     cluster_metadata: ClusterMetadata
     recovery: Recovery
@@ -138,7 +140,7 @@ class Links:
         config = client.config
         self._client = client
         self._links: dict[tuple[int, str], Link] = {}
-        self._bootstrap = addresses(config, "bootstrap.servers")
+        self._bootstrap = addresses(config, bootstrap_key(config))
         # Each client has its own order, so that one server that never answers does not delay all clients.
         self._bootstrap_nodes = [-1 - index for index in range(len(self._bootstrap))]
         client.environment.random.shuffle(self._bootstrap_nodes)
@@ -169,7 +171,7 @@ class Links:
 
         Brokers with an open connection come first, bootstrap servers last. Within each class, nodes that were
         unreachable or have not answered come after the others. Without a recovery strategy the bootstrap servers serve
-        only until the first brokers are known.
+        only until the first brokers are known. Of controllers the active one comes first: others refuse most requests.
         """
         client = self._client
         brokers = sorted(client.cluster_metadata.brokers)
@@ -187,6 +189,9 @@ class Links:
             return 2 if link.retry_at_ms <= now_ms else 3
 
         brokers.sort(key=rank)
+        active = client.cluster_metadata.controller_id
+        if client.asks_controllers and active in brokers and rank(active) < 3:
+            brokers.sort(key=lambda node_id: node_id != active)
         if brokers and not client.recovery.is_enabled:
             return brokers
         return [*brokers, *sorted(self._bootstrap_nodes, key=rank)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from moldau.runtime.config.declaration import Config, ConfigError, ConfigSchema
 from moldau.runtime.config.keys.client import ADMIN_KEYS, CLIENT_KEYS, CONSUMER_KEYS, PRODUCER_KEYS
 from moldau.runtime.config.keys.registry import REGISTRY_KEYS, SERIALIZER_KEYS
@@ -18,11 +20,23 @@ def check_client(config: Config) -> list[str]:
     problems: list[str] = []
     if not config.get_list("bootstrap.servers"):
         problems.append("bootstrap.servers: must name at least one host:port")
+    return problems + _address_problems(config, "bootstrap.servers")
+
+
+def _address_problems(config: Config, key: str) -> list[str]:
     try:
-        addresses(config, "bootstrap.servers")
+        addresses(config, key)
     except ConfigError as error:
-        problems.extend(error.problems)
-    return problems
+        return list(error.problems)
+    return []
+
+
+def _check_admin(config: Config) -> list[str]:
+    if not config.get_list("bootstrap.controllers"):
+        return check_client(config)
+    if config.get_list("bootstrap.servers"):
+        return ["bootstrap.controllers: cannot be combined with bootstrap.servers; give one of them"]
+    return _address_problems(config, "bootstrap.controllers")
 
 
 def _check_producer(config: Config) -> list[str]:
@@ -122,8 +136,10 @@ CONSUMER_CONFIG = ConfigSchema.of(
     (check_client, check_client_security, _check_consumer),
     foreign={"producer": PRODUCER_KEYS},
 )
+_ADMIN_CLIENT_KEYS = tuple(replace(key, default=()) if key.name == "bootstrap.servers" else key for key in CLIENT_KEYS)
+"""An admin client may be given ``bootstrap.controllers`` instead."""
 ADMIN_CONFIG = ConfigSchema.of(
-    "admin", (*CLIENT_KEYS, *CLIENT_SASL_KEYS, *ADMIN_KEYS), (check_client, check_client_security)
+    "admin", (*_ADMIN_CLIENT_KEYS, *CLIENT_SASL_KEYS, *ADMIN_KEYS), (_check_admin, check_client_security)
 )
 
 

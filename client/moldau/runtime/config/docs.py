@@ -40,7 +40,7 @@ ones also for all.
 
 `moldau configs` describes and alters values in the cluster's metadata: `--entity-type topics`, `brokers` (one by
 `--entity-name`, all by `--entity-default`), `groups` and `client-metrics`. `--entity-type broker-loggers` changes the
-levels of a broker's loggers (`OFF`, `FATAL`, `ERROR`, `WARN`, `INFO`, `DEBUG`, `TRACE`) until it stops.
+levels of a node's loggers (`OFF`, `FATAL`, `ERROR`, `WARN`, `INFO`, `DEBUG`, `TRACE`) until it stops.
 
 One environment variable belongs to no key: with `MOLDAU_PURE_PYTHON=1`, nodes, clients and tools use the record loops
 in plain Python although the extension modules are there, as on a machine without a C compiler. Records are then ten to

@@ -32,7 +32,6 @@ from moldau.runtime.config import (
     ConfigSource,
     DynamicScope,
 )
-from moldau_broker.server.handlers.loggers import LoggersContext, describe_loggers
 from moldau_quorum.controller.context import RefusedError
 from moldau_quorum.controller.entities.config_kinds import OVERRIDE_KINDS, check_resource, default_layer
 from moldau_quorum.controller.entities.configs import RESOURCES_PER_TURN, merged_resources
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from moldau_broker.server.handlers.context import Call
     from moldau_broker.server.lifecycle.dynamic_config import DynamicConfig
     from moldau_quorum.controller.entities.config_kinds import OverrideKind
+    from moldau_quorum.controller.entities.loggers import NodeLoggers
     from moldau_quorum.metadata.image import MetadataImage
 
 _LISTED = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
@@ -65,9 +65,13 @@ The layer in force comes first; there is none for a default without a broker key
 """
 
 
-class ConfigsContext(LoggersContext, Protocol):
+class ConfigsContext(Protocol):
     """The parts of a broker needed for describing configurations."""
 
+    @property
+    def broker_id(self) -> int: ...
+    @property
+    def loggers(self) -> NodeLoggers: ...
     @property
     def config(self) -> Config: ...
     @property
@@ -144,7 +148,7 @@ def _describe(
     name = resource.resource_name
     image = context.metadata.image
     if resource.resource_type == RESOURCE_BROKER_LOGGER:
-        return describe_loggers(context, name, resource.configuration_keys)
+        return context.loggers.describe(name, resource.configuration_keys)
     if resource.resource_type in OVERRIDE_KINDS:
         try:
             check_resource(resource.resource_type, name, image)

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau.runtime.telemetry.log_levels import PROCESS_LOG_LEVELS, LogLevels
+from moldau.runtime.telemetry.log_levels import PROCESS_LOG_LEVELS
 from moldau.values import LeaderEpoch
 from moldau_broker.server.data_path.record_checks import CheckLanes
 from moldau_quorum.authorization.principals import address_bytes, principal_bytes
 from moldau_quorum.broker_side.controller_client import ForwardedClient
+from moldau_quorum.controller.entities.loggers import NodeLoggers
 
 if TYPE_CHECKING:
     import uuid
@@ -118,8 +119,12 @@ class BrokerContext:
     authorizer: Authorizer | None = None  # None: everyone may do everything
     remote_log: RemoteLogManager | None = None  # None without tiered storage
     remote_reading: RemoteReading | None = None  # None without tiered storage
-    log_levels: LogLevels = PROCESS_LOG_LEVELS
     checks: CheckLanes = field(default_factory=CheckLanes)
+
+    @property
+    def loggers(self) -> NodeLoggers:
+        """The loggers of this process."""
+        return NodeLoggers("broker", self.broker_id, PROCESS_LOG_LEVELS)
 
     @property
     def remote_parts(self) -> tuple[RemoteLogManager | RemoteReads, ...]:

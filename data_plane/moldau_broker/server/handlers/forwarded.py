@@ -41,7 +41,6 @@ from moldau.protocol.messages.update_features import (
 from moldau.protocol.refusals import refusal_of
 from moldau.protocol.schema import Request, Response
 from moldau.values import ZERO_UUID, list_elements
-from moldau_broker.server.handlers.loggers import LoggersContext, alter_loggers
 from moldau_broker.server.handlers.own_configs import without_refused
 from moldau_quorum.broker_side.controller_client import (
     SLOW_APIS,
@@ -66,6 +65,7 @@ if TYPE_CHECKING:
     from moldau_broker.server.replicas.replica_directories import ReplicaDirectories
     from moldau_quorum.broker_side.controller_client import ControllerClient
     from moldau_quorum.broker_side.metadata_follower import MetadataFollower
+    from moldau_quorum.controller.entities.loggers import NodeLoggers
     from moldau_quorum.metadata.image import MetadataImage
 
 R = TypeVar("R", bound=Response)
@@ -77,9 +77,13 @@ _UPGRADE, _SAFE_DOWNGRADE = 1, 2
 _WHY = "no active controller answered in time; the change may still happen"
 
 
-class ForwardingContext(LoggersContext, Protocol):
+class ForwardingContext(Protocol):
     """The parts of a broker needed for forwarding requests to the active controller."""
 
+    @property
+    def broker_id(self) -> int: ...
+    @property
+    def loggers(self) -> NodeLoggers: ...
     @property
     def environment(self) -> Environment: ...
     @property
@@ -228,11 +232,10 @@ async def handle_incremental_alter_configs(
     response = IncrementalAlterConfigsResponse(responses=[])
     if request.resources or not (own or refused):
         response = await _alter_in_metadata(context, request, call)
-    twice = len({each.resource_name for each in own}) < len(own)
     response.responses = [
         *response.responses,
         *refused,
-        *(alter_loggers(context, each, validate_only=request.validate_only, repeated=twice) for each in own),
+        *context.loggers.alter(own, validate_only=request.validate_only),
     ]
     return response
 

@@ -78,7 +78,7 @@ def schema_of(resource_type: int) -> ConfigSchema:
     if resource_type in OVERRIDE_KINDS:
         return OVERRIDE_KINDS[resource_type].schema
     if resource_type == RESOURCE_BROKER_LOGGER:
-        raise RefusedError(ErrorCode.INVALID_REQUEST, "levels of loggers are changed at their broker, key by key")
+        raise RefusedError(ErrorCode.INVALID_REQUEST, "levels of loggers are changed at their node, key by key")
     raise RefusedError(
         ErrorCode.INVALID_REQUEST,
         f"resources of type {resource_type} have no configuration; "

@@ -32,12 +32,14 @@ from moldau.runtime.net.serving.answers import CloseConnection, ResponsePart
 from moldau.runtime.net.serving.entry_limit import decode_limited
 from moldau.runtime.sasl.core.server import illegal_sasl_state
 from moldau.runtime.telemetry.log import EventLogger
+from moldau.runtime.telemetry.log_levels import PROCESS_LOG_LEVELS
 from moldau_quorum.authorization.checks import SECURITY_APIS, Verdict, check, disabled
 from moldau_quorum.authorization.principals import forwarded_identity
 from moldau_quorum.broker_side.metadata_fetch import METADATA_FETCH_KEY, decode_fetch_request, encode_fetch_response
 from moldau_quorum.controller.cluster.features import SUPPORTED_FEATURES
 from moldau_quorum.controller.context import DecisionView
 from moldau_quorum.controller.dispatch import CHANGES, READS, DecisionInputs
+from moldau_quorum.controller.entities.loggers import NodeLoggers
 from moldau_quorum.log.port import (
     QUORUM_MESSAGE_KEY,
     NotLeaderError,
@@ -47,6 +49,7 @@ from moldau_quorum.log.port import (
 from moldau_quorum.metadata.records import MetadataCorruptError
 from moldau_quorum.node.request_queue import NotActiveError, PendingAnswer
 from moldau_quorum.node.serving.apis import ANSWERS, CONTROLLER_CHECKS, SERVED_APIS
+from moldau_quorum.node.serving.loggers import begin_with_loggers
 from moldau_quorum.node.voters.leadership_transfer import (
     LEADERSHIP_TRANSFER_KEY,
     decode_transfer_request,
@@ -126,6 +129,7 @@ class ControllerService:
         self.quorum = quorum
         self.make_inputs = make_inputs
         self.logger = EventLogger("moldau.controller-server", node=node_id)
+        self._loggers = NodeLoggers("controller", node_id, PROCESS_LOG_LEVELS)
 
     def partition_count(self) -> int:
         """Counts the partitions of the committed image."""
@@ -167,6 +171,12 @@ class ControllerService:
             NotActiveError: only the active controller can answer; the function may raise it too.
         """
         key = request.__api_key__
+        if not is_forwarded:
+            with_loggers = begin_with_loggers(
+                request, self._loggers, lambda rest: self.begin(rest, connection, mutations, requester)
+            )
+            if with_loggers is not None:
+                return with_loggers
         if isinstance(request, UpdateFeaturesRequest):
             if not self.active.is_active:
                 raise NotActiveError

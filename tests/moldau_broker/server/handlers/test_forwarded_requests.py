@@ -23,9 +23,9 @@ from moldau.protocol.messages.incremental_alter_configs import (
 )
 from moldau.runtime.config import BROKER_CONFIG, CORDONED_LOG_DIRS
 from moldau_broker.server.handlers.forwarded import handle_create_topics
-from moldau_broker.server.handlers.loggers import alter_loggers
 from moldau_broker.server.handlers.own_configs import without_refused
 from moldau_quorum.controller.entities.configs import APPEND, DELETE, SET, SUBTRACT
+from moldau_quorum.controller.entities.loggers import NodeLoggers
 from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, MetadataImage
 
 CALL: Any = SimpleNamespace(version=7, forwarded=None)
@@ -118,15 +118,15 @@ def test_a_broker_refuses_security_that_does_not_fit_its_file(
 def test_a_trial_changes_no_level(validate_only: bool) -> None:
     """Both a level that is set and one that is deleted are only checked."""
     changed: list[str] = []
-    levels = SimpleNamespace(
+    levels: Any = SimpleNamespace(
         names=lambda: ["root", "a", "b"], set=lambda name, _: changed.append(name), reset=changed.append
     )
-    context: Any = SimpleNamespace(broker_id=1, log_levels=levels)
+    loggers = NodeLoggers("broker", 1, levels)
     changes = [
         AlterableConfig(name="a", config_operation=SET, value="DEBUG"),
         AlterableConfig(name="b", config_operation=DELETE, value=None),
     ]
     resource = AlterConfigsResource(resource_type=RESOURCE_BROKER_LOGGER, resource_name="1", configs=changes)
-    response = alter_loggers(context, resource, validate_only=validate_only, repeated=False)
+    (response,) = loggers.alter([resource], validate_only=validate_only)
     assert response.error_code == ErrorCode.NONE
     assert changed == ([] if validate_only else ["a", "b"])

@@ -111,6 +111,7 @@ def left_behind(
             return response
 
         context: Any = SimpleNamespace(
+            loggers=SimpleNamespace(alter=lambda resources, validate_only: []),
             controller=SimpleNamespace(request=answer),
             follower=follower,
             metadata=SimpleNamespace(image=follower.image),

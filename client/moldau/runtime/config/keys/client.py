@@ -564,6 +564,13 @@ CONSUMER_KEYS = (
 
 
 ADMIN_KEYS = (
+    names(
+        name="bootstrap.controllers",
+        default=(),
+        group="Connection",
+        doc="Addresses host:port of controllers (KIP-919), instead of `bootstrap.servers`: for what the controllers "
+        "decide or know, also while no broker runs.",
+    ),
     integer(
         name="default.api.timeout.ms",
         default=60000,
