@@ -213,7 +213,7 @@ class Requester:
                 problem = reason_of(response, code)
             failures += 1
             if at is None and node_id is not None and node_id not in client.cluster_metadata.brokers:
-                raise _not_available(node_id)
+                raise _not_available(client, node_id)
             if failures > self._retries or client.now_ms >= deadline_ms:
                 name = type(request).__name__.removesuffix("Request")
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{name}: {problem}")
@@ -229,7 +229,7 @@ class Requester:
         client = self.client
         clusters_left = client.clusters_left
         if node_id not in client.cluster_metadata.brokers and node_id not in await self.fetch_brokers():
-            raise _not_available(node_id)
+            raise _not_available(client, node_id)
         client.check_cluster(node_id, clusters_left)
 
     def broker_name(self, node_id: int) -> str:
@@ -431,8 +431,9 @@ def _not_controller(response: Response) -> ErrorCode | None:
     return ErrorCode.NOT_CONTROLLER if has_code(response, ErrorCode.NOT_CONTROLLER) else None
 
 
-def _not_available(node_id: int) -> KafkaError:
-    return KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no live broker {node_id}")
+def _not_available(client: ClusterClient, node_id: int) -> KafkaError:
+    kind = "controller" if client.asks_controllers else "live broker"
+    return KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no {kind} {node_id}")
 
 
 NOT_ASKED = -2147483648
