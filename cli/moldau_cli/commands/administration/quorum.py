@@ -21,7 +21,7 @@ commands = typer.Typer(help="Inspect the metadata quorum, and change its voters 
 LEADER_S: Final = 10.0
 """How long ``status`` waits for brokers to reach a leader, in seconds; an election takes fewer."""
 _NO_LEADER: Final = (
-    "the brokers reach no controller that leads the quorum. Start controllers until a majority runs that has its data: "
+    "{}. Start controllers until a majority runs that has its data: "
     "the logs of controllers name the voters that do not answer (no-quorum-leader), and why others do not count "
     "(quorum-message-ignored)"
 )
@@ -41,7 +41,10 @@ def status(bootstrap_server: BootstrapServer = None, bootstrap_controller: Boots
         cluster = await admin.describe_cluster()  # first: the other request may hold up the connection
         found = await ask_quorum(admin, LEADER_S)
         if found.leader_id < 0 and not found.voters:
-            raise CommandError(f"cluster {cluster.cluster_id}: {_NO_LEADER}")
+            asked = (
+                "the brokers reach no controller that leads" if bootstrap_controller is None else "no controller leads"
+            )
+            raise CommandError(f"cluster {cluster.cluster_id}: " + _NO_LEADER.format(f"{asked} the quorum"))
         return found, cluster
 
     quorum, cluster = with_admin_of(bootstrap_server, bootstrap_controller, work)
