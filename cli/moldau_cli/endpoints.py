@@ -9,7 +9,6 @@ import typer
 from moldau_cli import output
 from moldau_cli.client import API_TIMEOUT_MS, command_config, run, use_controllers, with_admin
 from moldau_cli.errors import UsageError
-from moldau_cli.quorum_watch import NO_LEADER, SILENT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,12 +25,11 @@ BootstrapController = Annotated[
         help="Controllers to ask instead of brokers, also while no broker runs (KIP-919).",
     ),
 ]
-_REASONS: Final = {
-    NO_LEADER: "no controller leads the quorum: start controllers until a majority runs that has its data; the command "
-    "waits, and Ctrl-C ends it",
-    SILENT: "no controller answers: controllers hang, or this machine does not reach them; the command waits, and "
-    "Ctrl-C ends it",
-}
+_NO_LEADER: Final = (
+    "no controller leads the quorum: start controllers until a majority runs that has its data; the command waits, and "
+    "Ctrl-C ends it"
+)
+_SILENT: Final = "no controller answers: controllers hang, or this machine does not reach them; the command waits, and Ctrl-C ends it"
 
 
 def with_admin_of(bootstrap: str | None, controllers: str | None, work: Callable[[Admin], Awaitable[R]]) -> R:
@@ -48,8 +46,9 @@ def with_admin_of(bootstrap: str | None, controllers: str | None, work: Callable
 
     async def main() -> R:
         from moldau import Admin
-        from moldau_cli.quorum_watch import explaining_waits
+        from moldau_cli.quorum_watch import NO_LEADER, SILENT, explaining_waits
 
+        reasons = {NO_LEADER: _NO_LEADER, SILENT: _SILENT}
         settings = {
             "default.api.timeout.ms": str(API_TIMEOUT_MS),
             "request.timeout.ms": str(API_TIMEOUT_MS),
@@ -58,7 +57,7 @@ def with_admin_of(bootstrap: str | None, controllers: str | None, work: Callable
         }
         async with Admin(settings) as admin:
             return await explaining_waits(
-                lambda: work(admin), lambda: Admin(settings), lambda reason: output.note(_REASONS[reason])
+                lambda: work(admin), lambda: Admin(settings), lambda reason: output.note(reasons[reason])
             )
 
     return run(main, controllers, node="controller")

@@ -49,8 +49,8 @@ class Reader:
 
 @pytest.fixture(autouse=True)
 def _reader(monkeypatch):
-    for module in (topics, acls):
-        monkeypatch.setattr(module, "with_admin", lambda _, work: trio.run(work, Reader()))
+    monkeypatch.setattr(topics, "with_admin", lambda _, work: trio.run(work, Reader()))
+    monkeypatch.setattr(acls, "with_admin_of", lambda _, __, work: trio.run(work, Reader()))
 
 
 def test_topics_are_only_named():

@@ -40,7 +40,7 @@ class Quorum:
 def test_a_voter_that_is_down_does_not_look_caught_up(monkeypatch, leader_id, answers):
     """Its last answer had no lag, which stays true while the metadata do not change."""
     admin = Quorum([0, 500, 60_000], leader_id)
-    monkeypatch.setattr(quorum, "with_admin", lambda _, work: trio.run(work, admin))
+    monkeypatch.setattr(quorum, "with_admin_of", lambda _, __, work: trio.run(work, admin))
     replicas = json.loads(run_command("quorum", "status", "--json").stdout)["replicas"]
     assert [one["lag"] for one in replicas] == [0, 0, 0]
     assert [one["answers"] for one in replicas] == answers
@@ -58,7 +58,7 @@ def test_a_quorum_without_a_leader_is_reported_soon(monkeypatch):
 
     took_s = []
 
-    def run(_, work):
+    def run(_, __, work):
         async def timed():
             began_s = trio.current_time()
             try:
@@ -68,7 +68,7 @@ def test_a_quorum_without_a_leader_is_reported_soon(monkeypatch):
 
         return trio.run(timed, clock=trio.testing.MockClock(autojump_threshold=0))
 
-    monkeypatch.setattr(quorum, "with_admin", run)
+    monkeypatch.setattr(quorum, "with_admin_of", run)
     done = run_command("quorum", "status")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("moldau: cluster c: the brokers reach no controller that leads the quorum. Start ")
