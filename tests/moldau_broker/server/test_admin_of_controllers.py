@@ -82,7 +82,7 @@ def test_levels_of_a_controllers_loggers_change_there() -> None:
                 assert logging.getLogger("moldau").level != logging.DEBUG
             with pytest.raises(AdminError, match="there is no logger 'x'"):
                 await admin.alter_configs({loggers: [ConfigAlteration(name="x", value="DEBUG")]})
-            with pytest.raises(KafkaError, match="there is no controller 1$"):
+            with pytest.raises(KafkaError, match=r"there is no controller 1$"):
                 await admin.describe_configs([ConfigResource(ResourceType.BROKER_LOGGER, "1")])
             # Levels, and what the metadata hold, in one call.
             level, retention = (
