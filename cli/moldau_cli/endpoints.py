@@ -29,7 +29,7 @@ _NO_LEADER: Final = (
     "no controller leads the quorum: start controllers until a majority runs that has its data; the command waits, and "
     "Ctrl-C ends it"
 )
-_SILENT: Final = "no controller answers: controllers hang, or no way leads to them; the command waits, and Ctrl-C ends it"
+_SILENT: Final = "no controller answers: they hang, or no way leads to them; the command waits, and Ctrl-C ends it"
 
 
 def with_admin_of(bootstrap: str | None, controllers: str | None, work: Callable[[Admin], Awaitable[R]]) -> R:
