@@ -42,7 +42,7 @@ def register_remote_log(registry: Registry, broker: Broker, remote_log: RemoteLo
     counters = {field: registry.counter(_TOPIC + name, text, "topic") for field, (name, text) in _TRAFFIC.items()}
     gauges = {field: registry.gauge(_TOPIC + name, text, "topic") for field, (name, text) in _STATES.items()}
     damaged = registry.gauge(
-        "moldau_remote_log_damaged_partitions", "Led partitions some of whose records the object store lacks."
+        "moldau_remote_log_damaged_partitions", "Led partitions some of whose records are lost or damaged."
     ).labels()
     listings = registry.counter("moldau_remote_log_listings_total", "Listings of partitions' folders.").labels()
     failed = registry.counter("moldau_remote_log_listing_errors_total", "Listings that failed.").labels()

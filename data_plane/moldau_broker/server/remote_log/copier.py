@@ -8,6 +8,7 @@ bytes are the same; ``Attempt`` holds what that needs.
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from moldau.runtime.config import Config
     from moldau.runtime.ports.environment import Environment
     from moldau.runtime.ports.objects import Content, ObjectStore
+    from moldau_broker.log.remote.segment_check import SegmentCheck
+    from moldau_broker.log.remote.segments_to_copy import SegmentToCopy
     from moldau_broker.log.values import SegmentParts
     from moldau_broker.remote_log.core.names import RemoteSegment
 
@@ -85,6 +88,16 @@ class Copier:
             return data, hashlib.sha256(data).digest()
 
         return await self._environment.disk.offload(work)
+
+    async def check(self, found: SegmentToCopy, check: SegmentCheck) -> None:
+        """Checks the rest of a segment, step by step in a thread; a cancellation waits for one step.
+
+        Raises:
+            CorruptLogFileError: a batch is damaged.
+            OSError: the file could not be read.
+        """
+        while not check.is_complete:
+            await self._environment.disk.offload(partial(check.step, found))
 
     def slot(self) -> trio.CapacityLimiter:
         """Returns the limiter within which one segment is prepared and copied."""

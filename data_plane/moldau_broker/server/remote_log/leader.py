@@ -14,6 +14,7 @@ import trio
 from moldau.protocol.errors import ErrorCode
 from moldau.runtime.ports.objects import ObjectStoreError
 from moldau_broker.log.errors import CorruptLogFileError, LogError
+from moldau_broker.log.remote.segment_check import SegmentCheck
 from moldau_broker.remote_log.core.names import AUXILIARY, LOG, RemoteSegment
 from moldau_broker.remote_log.core.plans import (
     ClosedRange,
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 DELETED_TOGETHER: Final = 25
 """Segments that one pair of requests deletes. To forget them takes 40 ms of a log with ten thousand segments, in which
 no other task runs."""
+CHECK_KEPT_MS: Final = 600_000.0
+"""How long a segment counts as checked, so that copies which the store refuses do not read it each time."""
 CONFIRM_PART: Final = 4
 """A copy that has taken longer than this part of ``remote.log.unfinished.delete.delay.ms`` counts only if a listing
 shows it: another leader may have taken its ``.aux`` for a leftover."""
@@ -58,6 +61,8 @@ class LeaderTasks(RoleTasks):
         super().__init__(tools, remote)
         self._attempt: Attempt | None = None
         """The copy in progress, or the last one if it failed."""
+        self._check: tuple[SegmentCheck, float] | None = None
+        """The check of the segment that is copied next, and the monotonic time at which it began."""
         self._looked_at_ms: float | None = None
         """The listing after which missing records were logged."""
 
@@ -76,12 +81,14 @@ class LeaderTasks(RoleTasks):
         self._note_copied()
         log = self._log
         if log.config.remote_log_copy_disable or self._is_superseded():
-            remote.copy_lag, self._attempt = NO_LAG, None
+            remote.copy_lag, self._attempt, remote.damaged_offset = NO_LAG, None, None
             return
         if self._lacks_all():  # an operator must correct the store, or accept the loss (DeleteRecords)
             return
-        closed = [found for found in log.closed_segments(log.copied_end_offset) if self._lacks(found)]
+        closed = self._closed_segments(log)
         remote.copy_lag = Lag.of(closed)
+        if not closed or closed[0].base_offset > (remote.damaged_offset or 0):  # the log has given it up
+            remote.damaged_offset = None
         try:
             for found in closed:
                 async with self._tools.copier.slot():
@@ -96,6 +103,34 @@ class LeaderTasks(RoleTasks):
         finally:
             for found in closed:
                 found.release()
+
+    def _closed_segments(self, log: PartitionLog) -> list[SegmentToCopy]:
+        """Returns the closed segments that the store lacks.
+
+        Raises:
+            LogError: the first of them is damaged.
+            OSError: a file could not be read.
+        """
+        try:
+            return [found for found in log.closed_segments(log.copied_end_offset) if self._lacks(found)]
+        except LogError as error:
+            self._partition.traffic.remote_copy_errors += 1
+            segment = log.segments[max(0, log.storage.segments.index_of(log.copied_end_offset))]
+            self._note_damage(segment.base_offset, log.copied_end_offset, error)
+            raise
+
+    def _note_damage(self, base_offset: int, offset: int, error: Exception) -> None:
+        """Shows that no segment from this one on is copied."""
+        if self._remote.damaged_offset != offset:
+            self._remote.damaged_offset = offset
+            self._tools.logger.error(
+                "segment-damaged",
+                partition=self._partition.key,
+                segment=base_offset,
+                offset=offset,
+                error=error,
+                advice="nothing from here on is copied; elect a leader with a sound replica, then replace this one",
+            )
 
     def _lacks_all(self) -> bool:
         """Returns whether the store seems to be the wrong one."""
@@ -118,7 +153,7 @@ class LeaderTasks(RoleTasks):
 
         Raises:
             ObjectStoreError: it is unknown whether the copy exists; the next attempt may repeat it.
-            LogError: a file beside the segment is damaged, or the log does not know its leader epoch.
+            LogError: the segment, or a file beside it, is damaged, or the log does not know its leader epoch.
             OSError: a file could not be read; the log may have deleted the segment.
         """
         if found.last_epoch < 0:
@@ -127,6 +162,7 @@ class LeaderTasks(RoleTasks):
         traffic.remote_copy_requests += 1
         begun_ms = clock.monotonic_ms()
         try:
+            await self._check_batches(found)
             auxiliary, digest = await self._tools.copier.encode(found.parts)
             attempt = self._attempt = self._attempt_of(found, digest)
             await self._tools.copier.put(remote.folder, attempt.segment, auxiliary, found.content)
@@ -136,12 +172,31 @@ class LeaderTasks(RoleTasks):
         except (ObjectStoreError, OSError, LogError):
             traffic.remote_copy_errors += 1
             raise
-        self._attempt = None
+        self._attempt = self._check = remote.damaged_offset = None
         remote.copied(attempt.segment)
         traffic.remote_copy_bytes += attempt.segment.size_bytes
         self._tools.logger.info(
             "segment-copied", partition=self._partition.key, segment=attempt.segment.name, took_ms=round(took_ms)
         )
+
+    async def _check_batches(self, found: SegmentToCopy) -> None:
+        """Checks all batches of a segment, or those that the last attempt has left.
+
+        Raises:
+            LogError: CORRUPT_MESSAGE, a batch is damaged. The segment stays on this disk, and is not copied.
+            OSError: the file could not be read; the log may have been truncated.
+        """
+        now_ms, last = self._clock.monotonic_ms(), self._check
+        of_last = last is not None and (last[0].end_offset, last[0].size_bytes) == (found.end_offset, found.size_bytes)
+        if last is None or not of_last or now_ms - last[1] > CHECK_KEPT_MS:
+            last = self._check = SegmentCheck(found), now_ms
+        check = last[0]
+        try:
+            await self._tools.copier.check(found, check)
+        except CorruptLogFileError as error:
+            if self._remote.log is not None:  # else the log was truncated meanwhile
+                self._note_damage(found.base_offset, check.next_offset, error)
+            raise LogError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
 
     def _attempt_of(self, found: SegmentToCopy, digest: bytes) -> Attempt:
         """Returns the attempt to copy a segment: under the id of the last one if that is allowed, else under a new id.

@@ -71,7 +71,7 @@ class RemoteStatistics(NamedTuple):
     size_bytes: int
     """Bytes of their records; each record counts once."""
     damaged: int
-    """Partitions some of whose records are neither in the store nor on this disk."""
+    """Partitions some of whose records neither the store nor this disk has undamaged."""
 
     def plus(self, other: RemoteStatistics) -> RemoteStatistics:
         """Returns the sums."""
@@ -108,6 +108,7 @@ class RemotePartition:
         "_known",
         "_listed_ms",
         "copy_lag",
+        "damaged_offset",
         "delete_lag",
         "folder",
         "leader_epoch",
@@ -133,6 +134,8 @@ class RemotePartition:
         """Unfinished objects of the last listing: when a listing of this broker, in this role, showed them first."""
         self.copy_lag = self.delete_lag = NO_LAG
         """Segments of a leader that wait to be copied and to be deleted."""
+        self.damaged_offset: int | None = None
+        """Where a closed segment of a leader is damaged, which is therefore not copied."""
         self.listing: PartitionListing | None = None
         """The listing in progress."""
         self.settles_at_ms = 0.0
@@ -167,7 +170,7 @@ class RemotePartition:
 
     def statistics(self) -> RemoteStatistics:
         """Returns the present state."""
-        log, remote = self.partition.log, self.log
+        remote = self.log
         if remote is None:
             return NO_STATISTICS
         return RemoteStatistics(
@@ -175,8 +178,13 @@ class RemotePartition:
             *self.delete_lag,
             segments=len(remote.segments) + len(remote.contained),
             size_bytes=remote.size_bytes,
-            damaged=int(not remote.covers(log.log_start_offset, log.local_log_start_offset)),
+            damaged=int(self.damaged_offset is not None or not self._covers_deleted(remote)),
         )
+
+    def _covers_deleted(self, remote: RemoteLog) -> bool:
+        """Returns whether the store has all records that the disk has deleted."""
+        log = self.partition.log
+        return remote.covers(log.log_start_offset, log.local_log_start_offset)
 
     def is_still(self, role: RemoteRole) -> bool:
         """Returns whether it has this role in the present leader epoch."""

@@ -7,12 +7,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 import trio
 
+from moldau_broker.log.files.names import LOG_SUFFIX
+from moldau_broker.log.remote.segment_check import SegmentCheck
 from support.cluster.broker_cluster import run_cluster
-from support.objects.tiered import TIERED, TOPIC, copied, created, fill, listing, log_of, objects, patiently, store_away
+from support.objects.tiered import (
+    TIERED,
+    TOPIC,
+    copied,
+    created,
+    delete_records,
+    fill,
+    listing,
+    log_of,
+    objects,
+    patiently,
+    store_away,
+)
 
 if TYPE_CHECKING:
+    from moldau_broker.log.remote.segments_to_copy import SegmentToCopy
     from support.cluster.broker_cluster import Cluster
 
 
@@ -76,3 +92,68 @@ def test_the_configured_rate_holds_back_the_next_copy() -> None:
         assert sum(life.size_bytes for life in lives[1:-1]) / seconds < 110
 
     run_cluster(scenario, remote_log_manager_copy_max_bytes_per_second="100", **TIERED)
+
+
+@pytest.mark.parametrize("position", [0, 12, 500])
+def test_a_damaged_segment_is_not_copied(position: int) -> None:
+    """The base offset, the leader epoch or a record is damaged; an older sound segment is copied, no later one is."""
+
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(await created(cluster, "t", local_retention_bytes="1"))
+        with store_away(cluster):
+            await fill(cluster, client, "t", 6)
+            log = log_of(cluster, 1, "t")
+            cluster.world.node("b1").disk.flip_bit(log.segments[2].path(LOG_SUFFIX), position, 3)
+            await trio.sleep(5)
+        await patiently(cluster, lambda: copied(cluster, "t") == [0, 1], timeout_ms=60_000)
+        await trio.sleep(30)
+        assert copied(cluster, "t") == [0, 1]
+        assert [segment.base_offset for segment in log.segments] == [2, 3, 4, 5]
+        manager = cluster.running[1].context.remote_log
+        state = manager.statistics()["t"]
+        assert (state.damaged, state.copy_lag_segments) == (1, 3)
+        assert cluster.replica(1, "t").traffic.remote_copy_errors > 5
+        await delete_records(client, "t", 3)
+        await patiently(cluster, lambda: copied(cluster, "t")[-2:] == [3, 4], timeout_ms=60_000)
+        assert manager.statistics()["t"].damaged == 0
+
+    run_cluster(scenario, **TIERED)
+
+
+def test_another_leader_copies_what_is_damaged_here() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        leader = await created(cluster, "t", replicas=2)
+        with store_away(cluster):
+            await fill(cluster, cluster.client(leader), "t", 5)
+            path = log_of(cluster, leader, "t").segments[1].path(LOG_SUFFIX)
+            cluster.world.node(f"b{leader}").disk.flip_bit(path, 300, 0)
+            await trio.sleep(5)
+        await patiently(cluster, lambda: copied(cluster, "t") == [0], timeout_ms=60_000)
+        await trio.sleep(10)
+        assert copied(cluster, "t") == [0]
+        await cluster.stop(leader)
+        await patiently(cluster, lambda: copied(cluster, "t") == [0, 1, 2, 3], timeout_ms=60_000)
+
+    run_cluster(scenario, brokers=2, **TIERED)
+
+
+def test_a_segment_is_checked_once_while_the_store_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(await created(cluster, "t"))
+        with store_away(cluster):
+            await fill(cluster, client, "t", 2)
+            await trio.sleep(60)
+            assert cluster.replica(1, "t").traffic.remote_copy_errors > 5
+            assert steps == [0]
+        await patiently(cluster, lambda: copied(cluster, "t") == [0], timeout_ms=60_000)
+        assert steps == [0]
+
+    steps: list[int] = []
+    step = SegmentCheck.step
+
+    def counted(check: SegmentCheck, found: SegmentToCopy) -> None:
+        steps.append(check.position)
+        step(check, found)
+
+    monkeypatch.setattr(SegmentCheck, "step", counted)
+    run_cluster(scenario, **TIERED)
