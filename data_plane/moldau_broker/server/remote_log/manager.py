@@ -25,6 +25,7 @@ from moldau_broker.server.remote_log.leader import LeaderTasks
 from moldau_broker.server.remote_log.listing import list_partition
 from moldau_broker.server.remote_log.remote_partition import NO_STATISTICS, RemotePartition, RemoteRole
 from moldau_broker.server.remote_log.role_tasks import RoleTools
+from moldau_broker.server.remote_log.store_probe import StoreProbe
 from moldau_broker.server.remote_log.sweep import Sweep
 
 if TYPE_CHECKING:
@@ -99,11 +100,14 @@ class RemoteLogManager:
             logger=self._logger,
         )
         self._sweep = Sweep(store, view, settings.unfinished_delete_delay_ms, self._logger)
+        url = config().get_str_or_none("remote.log.storage.url") or ""
+        self._probe = StoreProbe(environment, store, view.cluster_id, url, settings.backoff, self._logger)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Holds the tasks until cancelled."""
         async with self._tasks.running():
             self._tasks.start(self._sweep.run)
+            self._tasks.start(self._probe.run)
             task_status.started()
             await trio.sleep_forever()
 

@@ -45,7 +45,7 @@ def test_closed_segments_are_copied_in_order() -> None:
             assert objects(cluster).content(name) == local.file.read(0, local.size)
         puts = [life.name.rpartition("_")[2] for life in objects(cluster).lives]
         assert [name[-4:] for name in puts] == [".aux", ".log"] * 4
-        assert log_of(cluster, 1, "t").copied_end_offset == 4
+        await cluster.until(lambda: log_of(cluster, 1, "t").copied_end_offset == 4)  # the answer comes after the effect
 
     run_cluster(scenario, **TIERED)
 
