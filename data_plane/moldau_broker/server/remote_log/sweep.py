@@ -1,8 +1,10 @@
 """Deletes the folders of topics that the cluster does not have any more.
 
 The leader of a partition deletes its folder with the topic. This sweep finds what that has left: the leader was down or
-could not reach the store, or a copy ended after the deletion. One broker sweeps for all, the active one with the lowest
-id. For some time there may be two, or none, which does no harm.
+could not reach the store, or a copy ended after the deletion. The active brokers take turns: in each half of the delay
+one of them sweeps for all. So a broker without tiered storage, of which the others do not know that it sweeps nothing,
+costs only its own turns. Clocks may differ, so two may sweep at once, or none, which does no harm: both delete only
+what is absent from the newest metadata and older than the delay.
 
 A topic is gone if metadata that are newer than its folder's listing do not have it, because a topic exists before
 anything of it is copied, and topic ids are never used again. A broker that is cut off from the controllers has old
@@ -48,8 +50,9 @@ class Sweep:
                 self._logger.warning("sweep-failed", error=error)
 
     def _is_chosen(self) -> bool:
-        active = [broker_id for broker_id, broker in self._view.image().brokers.items() if broker.active]
-        return min(active, default=None) == self._view.broker_id
+        active = sorted(broker_id for broker_id, broker in self._view.image().brokers.items() if broker.active)
+        turn = int(self._view.clock.wall_ms() // (self._delete_delay_ms / 2))
+        return bool(active) and active[turn % len(active)] == self._view.broker_id
 
     async def sweep(self) -> None:
         """Deletes old objects of topics that are gone.

@@ -114,6 +114,25 @@ def test_a_sweep_gets_what_a_deletion_has_left() -> None:
     run_cluster(scenario, **TIERED)
 
 
+def test_brokers_sweep_for_one_without_tiered_storage() -> None:
+    """The broker with the lowest id has it no more; what is left of a deleted topic goes nevertheless."""
+
+    async def scenario(cluster: Cluster) -> None:
+        leader = await created(cluster, "t", replicas=2)
+        await fill(cluster, cluster.client(leader), "t", 3)
+        await cluster.until(lambda: len(copied(cluster, "t")) == 2)
+        with store_away(cluster):
+            await delete_topic(cluster.client(leader), "t")
+            await trio.sleep(60)
+        assert len(objects(cluster).names()) >= 4
+        await cluster.stop(1)
+        cluster.start_broker(1, **{"remote.log.storage.system.enable": "false"})
+        await patiently(cluster, lambda: not objects(cluster).names(), timeout_ms=4 * DELAY_MS)
+        assert cluster.running[1].context.remote_log is None
+
+    run_cluster(scenario, brokers=2, **TIERED)
+
+
 def test_a_broker_with_old_metadata_sweeps_nothing() -> None:
     """Cut off from the controller, it believes that it is active, and does not know the new topic."""
 
