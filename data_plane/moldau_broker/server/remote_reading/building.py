@@ -30,7 +30,10 @@ def connect_reads(context: BrokerContext, fetchers: ReplicaFetchers) -> None:
         parts_bytes_max=config.get_int("remote.log.index.file.cache.total.size.bytes"),
     )
     reads = RemoteReads(
-        environment.clock, reader, max_wait_ms=lambda: float(context.config.get_int("remote.fetch.max.wait.ms"))
+        environment.clock,
+        reader,
+        max_wait_ms=lambda: float(context.config.get_int("remote.fetch.max.wait.ms")),
+        rate=lambda: float(context.config.get_int("remote.log.manager.fetch.max.bytes.per.second")),
     )
     context.remote_reading = RemoteReading(reader, reads)
     context.share_partitions.remote_reader, context.share_partitions.remote_reads = reader, reads

@@ -6,8 +6,8 @@ finds the records. A read goes on when the request that began it has been answer
 request: so a consumer gets on, however slow the store is.
 
 Bounds: ``reads_max`` reads in progress, and ``held_bytes_max`` bytes, in which a read in progress counts with its
-limit. Results that no request has taken make room, oldest first. If there is none, the partition is answered without
-records, and the client asks again.
+limit. Results that no request has taken make room, oldest first. If there is none, or the reads have used up the rate
+of KIP-956, the partition is answered without records, and the client asks again.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import trio
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.tasks.supervision import TaskHost
 from moldau.runtime.telemetry.log import EventLogger
+from moldau_broker.replication.throttle import UNLIMITED, ReplicationThrottle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -114,7 +115,7 @@ class RemoteReadStatistics(NamedTuple):
     begun: int
     failed: int
     refused: int
-    """Fetches of a partition that found no room for a read."""
+    """Fetches of a partition that found no room for a read, or came too early for the configured rate."""
     bytes_read: int
     in_progress: int
     held_bytes: int
@@ -131,13 +132,19 @@ class RemoteReads:
         reads_max: int = READS_MAX,
         held_bytes_max: int = HELD_BYTES_MAX,
         max_wait_ms: Callable[[], float],
+        rate: Callable[[], float] = lambda: UNLIMITED,
     ) -> None:
-        """``max_wait_ms`` returns how long a fetch waits for its reads at most (``remote.fetch.max.wait.ms``)."""
+        """``max_wait_ms`` returns how long a fetch waits for its reads at most (``remote.fetch.max.wait.ms``).
+
+        ``rate`` returns ``remote.log.manager.fetch.max.bytes.per.second`` (KIP-956).
+        """
         self._clock = clock
         self._reader = reader
         self._reads_max = reads_max
         self._held_bytes_max = held_bytes_max
         self.max_wait_ms = max_wait_ms
+        self._rate = rate
+        self._throttle = ReplicationThrottle(rate(), clock.monotonic_ms())
         self._tasks = TaskHost()
         self._reads: OrderedDict[ReadKey, RemoteRead] = OrderedDict()
         self._in_progress = 0
@@ -163,7 +170,9 @@ class RemoteReads:
             return found
         self._drop_old(now_ms)
         wanted = wanted._replace(max_bytes=min(wanted.max_bytes, READ_BYTES_MAX))
-        if not self._tasks.accepts or not self._make_room(wanted.max_bytes):
+        self._throttle.set_rate(self._rate(), now_ms)
+        allowed = self._tasks.accepts and self._throttle.allows(now_ms)
+        if not allowed or not self._make_room(wanted.max_bytes):
             self._refused += 1
             return None
         read = self._reads[key] = RemoteRead(key, wanted.max_bytes)
@@ -220,6 +229,7 @@ class RemoteReads:
             with trio.fail_after(READ_TIMEOUT_MS / 1000):
                 read.records = await self._reader.read(partition, wanted)
             self._bytes_read += len(read.records.records)
+            self._throttle.spend(len(read.records.records), self._clock.monotonic_ms())
             partition.traffic.remote_fetch_bytes += len(read.records.records)
         except (KafkaError, trio.TooSlowError) as error:
             self._failed += 1

@@ -81,7 +81,7 @@ def wanted(offset: int, max_bytes: int = 1000, *, reads_committed: bool = False)
     return RemoteRange(offset, max_bytes, 1 << 40, reads_committed)
 
 
-def run(test: Callable[[RemoteReads, Reader], Awaitable[None]], **bounds: int) -> None:
+def run(test: Callable[[RemoteReads, Reader], Awaitable[None]], **bounds: Any) -> None:
     async def main() -> None:
         reader = Reader()
         clock: Any = SimpleNamespace(monotonic_ms=lambda: trio.current_time() * 1000)
@@ -253,3 +253,24 @@ def test_an_answer_gets_whole_batches_up_to_its_limit() -> None:
     assert first_batches(both, size - 1, min_one_batch=False) == b""
     assert first_batches(both, size - 1, min_one_batch=True) == one
     assert first_batches(b"", 0, min_one_batch=True) == b""
+
+
+def test_the_configured_rate_refuses_reads_and_lets_them_again() -> None:
+    """KIP-956. A bucket holds the bytes of one second; results that are held are served all the same."""
+
+    async def test(reads: RemoteReads, reader: Reader) -> None:
+        partition = partition_of()
+        first = asked(reads, partition, wanted(0))
+        await reader.end(0, RemoteRecords(b"x" * 300, ()))
+        assert reads.ask(partition, wanted(1)) is None
+        assert asked(reads, partition, wanted(0)) is first
+        await trio.sleep(1.9)
+        assert reads.ask(partition, wanted(1)) is None
+        await trio.sleep(0.2)
+        asked(reads, partition, wanted(1))
+        assert reads.statistics().refused == 2
+        rates.append(1e9)
+        asked(reads, partition, wanted(2))
+
+    rates = [100.0]
+    run(test, rate=lambda: rates[-1])

@@ -133,7 +133,6 @@ group.streams.assignor.offload.enable
 metric.reporters
 num.replica.fetchers
 remote.log.manager.expiration.thread.pool.size
-remote.log.manager.fetch.max.bytes.per.second
 remote.log.manager.follower.thread.pool.size
 remote.log.reader.threads
 share.coordinator.cached.buffer.max.bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from moldau.runtime.config.declaration import LONG_MAX
 from moldau.runtime.config.declare import CLUSTER_WIDE, MIB, SECOND_MS, integer, long
 
 REMOTE_READING_KEYS = (
@@ -13,6 +14,15 @@ REMOTE_READING_KEYS = (
         minimum=1,
         doc="How long a fetch waits for records from the object store, in milliseconds, if its own maximum is not "
         "shorter. It is then answered without them; the read goes on, and the next fetch finds what it has read.",
+    ),
+    long(
+        name="remote.log.manager.fetch.max.bytes.per.second",
+        default=LONG_MAX,
+        group="Tiered storage",
+        dynamic=CLUSTER_WIDE,
+        minimum=1,
+        doc="Bytes of remote records that a broker reads for fetches in a second, on average (KIP-956). Beyond it a "
+        "partition is answered without records, and the client asks again. Reads in progress are not slowed down.",
     ),
     integer(
         name="remote.list.offsets.request.timeout.ms",
