@@ -171,6 +171,32 @@ AREAS = (
         tests=("tests/moldau_broker/log/directories",),
     ),
     Area(
+        name="remote log",
+        modules=(f"{BROKER}/remote_log/core",),
+        tests=tests_in(
+            "tests/moldau_broker/remote_log/core",  # without the histories of two leaders, which take a minute
+            *("auxiliary", "chunk_cache", "names", "plans", "reading", "remote_log"),
+        ),
+    ),
+    Area(
+        name="local part of a tiered log",
+        modules=(f"{BROKER}/log/remote",),
+        tests=("tests/moldau_broker/log/remote",),
+    ),
+    Area(
+        name="remote log of a replica",
+        modules=(f"{BROKER}/server/remote_log/remote_partition.py",),
+        tests=("tests/moldau_broker/server/remote_log/test_remote_partition.py",),
+    ),
+    Area(
+        name="reads of remote segments",
+        modules=tuple(f"{BROKER}/server/remote_reading/{name}.py" for name in ("offsets", "reads", "values")),
+        tests=tests_in(
+            "tests/moldau_broker/server/remote_reading",
+            *("remote_offsets", "remote_reads", "remote_share_groups"),
+        ),
+    ),
+    Area(
         name="coordinators of a broker",
         modules=(
             f"{BROKER}/server/coordination",
