@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moldau.records.checksum import crc32c
 from moldau_broker.log.errors import CorruptLogFileError
 from moldau_broker.log.files.checkpoint import EpochEntry
 from moldau_broker.log.files.dump import dump_file
@@ -39,6 +40,29 @@ def test_each_flipped_bit_and_each_cut_is_refused() -> None:
         for data in (bytes(changed), CONTENT[:position]):
             with pytest.raises(CorruptLogFileError):
                 decode_local_start("x", data)
+
+
+def test_another_version_is_refused() -> None:
+    content = b"1" + CONTENT[1:].partition(b"crc32c")[0]
+    with pytest.raises(CorruptLogFileError, match="version b'1' is unknown"):
+        decode_local_start("x", content + b"crc32c: %08x\n" % crc32c(content))
+
+
+def test_a_damaged_file_can_be_written_and_removed() -> None:
+    machine = VirtualMachine(1)
+    machine.disk.make_directories("/d1")
+    file = LocalStartFile(machine.disk, "/d1")
+    file.write(local_start(10, 50, EPOCHS))
+    machine.virtual_disk.flip_bit(file.path, 0, 0)
+    damaged = LocalStartFile(machine.disk, "/d1")
+    with pytest.raises(CorruptLogFileError):
+        damaged.load()
+    assert (damaged.is_damaged, damaged.content) == (True, None)
+    damaged.write(local_start(20, 60, EPOCHS))
+    assert (damaged.is_damaged, damaged.offset) == (False, 60)
+    damaged.remove()
+    assert (damaged.content, damaged.offset) == (None, 0)
+    assert not machine.disk.exists(damaged.path)
 
 
 def test_the_dump_shows_it() -> None:

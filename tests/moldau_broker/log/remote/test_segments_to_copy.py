@@ -12,7 +12,7 @@ from moldau.records import iterate_batches
 from moldau.runtime.ports.environment import OpenMode
 from moldau.values import LeaderEpoch
 from moldau_broker.log.errors import LogError
-from moldau_broker.log.files.checkpoint import decode_epochs
+from moldau_broker.log.files.checkpoint import decode_epochs, read_file
 from moldau_broker.log.files.index import OffsetIndex, TimeIndex
 from moldau_broker.log.files.names import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, segment_file
 from moldau_broker.log.files.transaction_index import ENTRY
@@ -54,6 +54,18 @@ def test_the_closed_segments_of_a_log() -> None:
     assert [copy.base_offset for copy in copies_of(log, copies[2].base_offset + 1)] == [
         copy.base_offset for copy in copies[2:]
     ]
+
+
+def test_sound_indexes_are_copied_as_they_are() -> None:
+    machine = VirtualMachine(1)
+    log = filled(open_tiered(machine, index_interval_bytes=100))
+    for segment in log.closed_segments(0):
+        parts = segment.parts()
+        for kind, part in ((INDEX_SUFFIX, parts.offset_index), (TIME_INDEX_SUFFIX, parts.time_index)):
+            assert part == read_file(machine.disk, f"{DIRECTORY}/{segment_file(segment.base_offset, kind)}")
+        headers = [header for _, header in iterate_batches(segment.content.read(0, segment.size_bytes))]
+        assert segment.max_timestamp_ms == max(header.max_timestamp for header in headers)
+        segment.release()
 
 
 @pytest.mark.parametrize("kind", [INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX])

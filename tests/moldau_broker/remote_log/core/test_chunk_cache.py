@@ -21,7 +21,7 @@ def test_random_uses_against_a_model() -> None:
             if key in model:
                 model.move_to_end(key)
         elif action < 0.9:
-            value = bytes(draw.choice([0, 10, 30, 60, 101]))
+            value = bytes(draw.choice([0, 10, 30, 60, 100, 101]))
             cache.put(key, value, len(value))
             model.pop(key, None)
             if len(value) <= 100:

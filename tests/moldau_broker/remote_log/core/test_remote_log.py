@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from moldau.runtime.ports.objects import StoredObject
-from moldau_broker.remote_log.core.names import Listing, RemoteSegment
+from moldau_broker.remote_log.core.names import DeletionProof, Listing, RemoteSegment
 from moldau_broker.remote_log.core.remote_log import RemoteLog
 
 
@@ -90,6 +90,17 @@ def test_changes_of_this_broker() -> None:
     assert not remote.unfinished
     with pytest.raises(AssertionError, match="was copied before"):
         remote.copied(segment(10, 30))
+
+
+def test_proofs_are_known_once_and_in_order_until_they_go() -> None:
+    first, second, third = (DeletionProof(end, 1) for end in (10, 20, 30))
+    remote = RemoteLog(Listing([], [], [second]), lambda _: 1, 0)
+    for proof in (third, first, second, first):
+        remote.proved(proof)
+    assert remote.proofs == [first, second, third]
+    remote.superseded(second)
+    assert remote.proofs == [first, third]
+    assert remote.deleted_end == 20
 
 
 RANGES = [(base, end) for base in range(4) for end in range(base + 1, 5)]
