@@ -24,6 +24,8 @@ VOTER_LAG_MAX: Final = 1_000
 """Records of the metadata log that a voter may lack; one more snapshot or restart explains fewer."""
 VOTER_SILENCE_MS_MAX: Final = 3_000
 """A voter that did not answer the leader for so long is down; heartbeats are many times as frequent."""
+REPORTED: Final = ("remote-records-missing", "object-store-fails")
+"""Problems of tiered storage that brokers report themselves."""
 KINDS: Final = (
     *FAILING,
     "voter-down",
@@ -33,6 +35,7 @@ KINDS: Final = (
     "log-dir-failed",
     "log-dir-nearly-full",
     "under-replicated",
+    *REPORTED,
 )
 _NONE: Final[Mapping[int, Sequence[LogDirDescription]]] = MappingProxyType({})
 _ALL_ANSWER: Final[Mapping[int, str]] = MappingProxyType({})
@@ -55,6 +58,7 @@ def judge(
     fenced: Sequence[int] = (),
     log_dirs: Mapping[int, Sequence[LogDirDescription]] = _NONE,
     silent: Mapping[int, str] = _ALL_ANSWER,
+    reported: Sequence[Problem] = (),
 ) -> list[Problem]:
     """Returns the problems, ordered by ``KINDS``.
 
@@ -66,8 +70,9 @@ def judge(
         fenced: Brokers that are registered and not in service, as far as the cluster names them.
         log_dirs: The log directories of the brokers that describe them.
         silent: Brokers in service that did not answer, with the reason.
+        reported: The problems that brokers report, of the kinds ``REPORTED``.
     """
-    problems = _of_quorum(quorum) + _of_silent(topics, silent)
+    problems = [*reported, *_of_quorum(quorum), *_of_silent(topics, silent)]
     missing: dict[int, int] = dict.fromkeys(fenced, 0)
     for name, topic in sorted(topics.items()):
         for partition in topic.partitions:

@@ -11,6 +11,7 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli.health import judge, verdict
 from moldau_cli.operations.partial import describe_present, results_of
 from moldau_cli.operations.refused_logins import ask_brokers
+from moldau_cli.operations.reported_problems import ask_for_problems
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,9 +86,10 @@ async def inspect_cluster(admin: Admin, quorum_admin: Admin | None = None) -> In
     min_isr = await _min_isr(admin, short)
     brokers = [broker.node_id for broker in cluster.brokers]
     log_dirs, silent = await _log_dirs(admin, cluster.brokers)
-    refusals = await ask_brokers(admin, [broker for broker in cluster.brokers if broker.node_id not in silent])
+    answering = [broker for broker in cluster.brokers if broker.node_id not in silent]
+    refusals, reported = await ask_brokers(admin, answering), await ask_for_problems(admin, answering)
     quorum = await ask_quorum(quorum_admin or admin)  # last, because it may hold up the connection
-    problems = judge(topics, min_isr, quorum, brokers, cluster.fenced, log_dirs, silent)
+    problems = judge(topics, min_isr, quorum, brokers, cluster.fenced, log_dirs, silent, reported)
     return Inspection(problems=problems, cluster=cluster, quorum=quorum, topics=topics, refusals=refusals)
 
 

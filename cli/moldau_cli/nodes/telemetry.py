@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from moldau.runtime.net.serving.request_traces import RequestTraces
     from moldau.runtime.ports.environment import Clock, Environment
     from moldau_broker.server.lifecycle.broker import Broker
+    from moldau_broker.server.remote_log.problems import StoreProblem
     from moldau_quorum.node.server import ControllerNode
 
 LAG_PERIOD_MS: Final = 100.0
@@ -44,6 +45,7 @@ class NodeTelemetry:
         self._roles = config.get_list("process.roles")
         self._checks: dict[str, Callable[[], str | None]] = {}
         self._logins: list[Callable[[], list[RefusedLogins]]] = []
+        self._problems: Callable[[], list[StoreProblem]] = list
         self.registry = Registry()
         self.requests = RequestTimes(traces)
         self._lag = Histogram()
@@ -64,6 +66,7 @@ class NodeTelemetry:
         pages = {
             "/metrics": self._metrics,
             "/logins": self._login_page,
+            "/problems": self._problem_page,
             "/health/live": _live,
             "/health/ready": self._ready,
         }
@@ -96,6 +99,9 @@ class NodeTelemetry:
         listening = broker.listening
         register_attempts(self.registry, listening.attempts, listening.servers, listening.certificates)
         self._logins.append(lambda: refused_logins(listening.attempts, listening.servers(), listening.certificates))
+        remote_log = broker.context.remote_log
+        if remote_log is not None:
+            self._problems = remote_log.problems
         self._checks["broker"] = lambda: None if broker.is_unfenced else "is fenced"
 
     def _metrics(self) -> Page:
@@ -103,6 +109,10 @@ class NodeTelemetry:
 
     def _login_page(self) -> Page:
         rows = [dataclasses.asdict(each) for logins in self._logins for each in logins()]
+        return Page(200, json.dumps(rows) + "\n", "application/json")
+
+    def _problem_page(self) -> Page:
+        rows = [each._asdict() for each in self._problems()]
         return Page(200, json.dumps(rows) + "\n", "application/json")
 
     def _ready(self) -> Page:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 import trio
@@ -19,11 +19,13 @@ from moldau.runtime.sasl.attempts import RefusedLogins
 from moldau.runtime.sasl.http import HttpError, fetch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from moldau import Admin
     from moldau.admin import ConfigEntry, ConfigResource
     from moldau.cluster.metadata import BrokerNode
+
+V = TypeVar("V")
 
 ANSWER_S: Final = 2.0
 """How long a node may take to answer; one that takes longer is left out."""
@@ -108,8 +110,8 @@ def _is(host: str, kind: str) -> bool:
         return False
 
 
-async def ask_brokers(admin: Admin, brokers: Sequence[BrokerNode]) -> Refusals:
-    """Asks the brokers that say where: their configuration names the address, if the caller may describe it.
+async def known_addresses(admin: Admin, brokers: Sequence[BrokerNode]) -> Mapping[int, str]:
+    """Returns where brokers serve their pages, by id: their configuration says so, if the caller may describe it.
 
     The same client asks for configurations again only after a minute, or for other brokers.
     """
@@ -117,7 +119,12 @@ async def ask_brokers(admin: Admin, brokers: Sequence[BrokerNode]) -> Refusals:
     if known is None or known.brokers != tuple(brokers) or trio.current_time() >= known.until_s:
         addresses = await _addresses(admin, brokers)
         known = _known[admin] = _Addresses(tuple(brokers), trio.current_time() + ADDRESSES_S, addresses)
-    return await ask(known.by_node)
+    return known.by_node
+
+
+async def ask_brokers(admin: Admin, brokers: Sequence[BrokerNode]) -> Refusals:
+    """Asks the brokers of ``known_addresses``."""
+    return await ask(await known_addresses(admin, brokers))
 
 
 async def _addresses(admin: Admin, brokers: Sequence[BrokerNode]) -> dict[int, str]:
@@ -144,21 +151,29 @@ async def _addresses(admin: Admin, brokers: Sequence[BrokerNode]) -> dict[int, s
 
 async def ask(addresses: Mapping[int, str]) -> Refusals:
     """Asks nodes at the addresses of their ``metrics.listener``; those that do not answer in time are left out."""
-    found: dict[int, list[RefusedLogins]] = {}
+    return Refusals(by_node=await read_pages(addresses, "/logins", parsed))
+
+
+async def read_pages(addresses: Mapping[int, str], path: str, parse: Callable[[bytes], V]) -> dict[int, V]:
+    """Returns what ``parse`` makes of a page of each node, by id.
+
+    Nodes that do not answer in time, or whose page ``parse`` refuses with a ValueError, are left out.
+    """
+    found: dict[int, V] = {}
     limit = trio.CapacityLimiter(NODES_AT_ONCE)
 
     async def ask_one(node_id: int, address: str) -> None:
         async with limit:
             with trio.move_on_after(ANSWER_S):
                 try:
-                    found[node_id] = parsed(await fetch(f"http://{address}/logins"))
+                    found[node_id] = parse(await fetch(f"http://{address}{path}"))
                 except (HttpError, ValueError):
                     return  # an older node, or a server of another kind
 
     async with trio.open_nursery() as nursery:
         for node_id, address in addresses.items():
             nursery.start_soon(ask_one, node_id, address)
-    return Refusals(by_node={node_id: found[node_id] for node_id in addresses if node_id in found})
+    return {node_id: found[node_id] for node_id in addresses if node_id in found}
 
 
 def parsed(page: bytes) -> list[RefusedLogins]:

@@ -5,7 +5,7 @@ from uuid import UUID
 from moldau.admin import LogDirDescription, PartitionDescription, QuorumDescription, QuorumReplica, TopicDescription
 from moldau.protocol.errors import ErrorCode
 from moldau.values import LOW_BYTES_MAX
-from moldau_cli.health import VOTER_SILENCE_MS_MAX, judge, verdict
+from moldau_cli.health import VOTER_SILENCE_MS_MAX, Problem, judge, verdict
 
 
 def partition(number, leader, isr, replicas=(1, 2, 3)):
@@ -39,6 +39,14 @@ def test_serious_problems_come_first():
     assert kinds(found) == ["offline", "under-min-isr", "broker-down", "under-replicated"]
     assert [problem.subject for problem in found] == ["t-2", "t-1", "broker 3", "t-0"]
     assert verdict(found) == "failing"
+
+
+def test_what_brokers_report_degrades():
+    reported = [
+        Problem(kind=kind, subject="broker 2", detail="x") for kind in ("object-store-fails", "remote-records-missing")
+    ]
+    found = judge({}, {}, quorum(), [1, 2], reported=reported)
+    assert (kinds(found), verdict(found)) == (["remote-records-missing", "object-store-fails"], "degraded")
 
 
 def test_a_replica_out_of_sync_degrades():

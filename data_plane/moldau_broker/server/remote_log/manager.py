@@ -23,6 +23,7 @@ from moldau_broker.server.remote_log.deletion import delete_folder
 from moldau_broker.server.remote_log.follower import FollowerTasks, OnlookerTasks, PurgeTasks
 from moldau_broker.server.remote_log.leader import LeaderTasks
 from moldau_broker.server.remote_log.listing import list_partition
+from moldau_broker.server.remote_log.problems import StoreProblem, problems_of
 from moldau_broker.server.remote_log.remote_partition import NO_STATISTICS, RemotePartition, RemoteRole
 from moldau_broker.server.remote_log.role_tasks import RoleTools
 from moldau_broker.server.remote_log.store_probe import StoreProbe
@@ -110,6 +111,10 @@ class RemoteLogManager:
             self._tasks.start(self._probe.run)
             task_status.started()
             await trio.sleep_forever()
+
+    def problems(self) -> list[StoreProblem]:
+        """Returns what is wrong now with the store, and with the records in it."""
+        return problems_of(self._remote.values(), self._probe.failure)
 
     def close(self) -> None:
         """Closes the store; no task of the broker runs any more."""

@@ -110,6 +110,7 @@ class RemotePartition:
         "copy_lag",
         "damaged_offset",
         "delete_lag",
+        "failures",
         "folder",
         "leader_epoch",
         "listing",
@@ -136,6 +137,8 @@ class RemotePartition:
         """Segments of a leader that wait to be copied and to be deleted."""
         self.damaged_offset: int | None = None
         """Where a closed segment of a leader is damaged, which is therefore not copied."""
+        self.failures: dict[str, str] = {}
+        """Why the store has failed the last round of a task, by the name of the task."""
         self.listing: PartitionListing | None = None
         """The listing in progress."""
         self.settles_at_ms = 0.0

@@ -79,6 +79,8 @@ class RoleTasks:
                 await work()
             except (ObjectStoreError, OSError, KafkaError) as error:
                 failures += 1
+                if isinstance(error, ObjectStoreError):
+                    self._remote.failures[name] = str(error)
                 delay_ms = settings.backoff.delay_ms(failures, self._tools.environment.random)
                 self._tools.logger.warning(
                     "remote-log-work-failed",
@@ -90,6 +92,7 @@ class RoleTasks:
                 )
             else:
                 failures, delay_ms = 0, settings.task_interval_ms
+                self._remote.failures.pop(name, None)
             await trio.sleep(delay_ms / 1000)
 
     def _note_copied(self) -> None:

@@ -63,16 +63,20 @@ class StoreProbe:
         self._url = url
         self._backoff = backoff
         self._logger = logger
+        self.failure = ""
+        """Why the last attempt failed; empty before the first has ended, and when the store has answered."""
 
     async def run(self) -> None:
         """Returns when the store has answered; logs the first failure, another cause, and the answer."""
         failures, logged = 0, ""
         while (cause := await self._attempt()) is not None:
             failures += 1
+            self.failure = cause
             if cause != logged:
                 logged = cause
                 self._logger.error("object-store-fails", url=self._url, cause=cause, advice=advice_for(cause))
             await trio.sleep(self._backoff.delay_ms(failures, self._environment.random) / 1000)
+        self.failure = ""
         self._logger.info("object-store-answers", url=self._url, failures=failures)
 
     async def _attempt(self) -> str | None:

@@ -141,9 +141,9 @@ NODE_KEYS = (
         group="Node",
         is_own=True,
         doc=(
-            "Address host:port where metrics (/metrics, for Prometheus), counts of refused logins (/logins) and health "
-            "(/health/live, /health/ready) are "
-            "served over HTTP, without authentication; none without it."
+            "Address host:port where metrics (/metrics, for Prometheus), counts of refused logins (/logins), problems "
+            "of tiered storage (/problems) and health (/health/live, /health/ready) are served over HTTP, without "
+            "authentication; none without it."
         ),
     ),
 )
