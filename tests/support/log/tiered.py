@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from moldau_broker.log.values import SegmentParts
     from support.log.model import Row, VirtualMachine
 
-TIERED: dict[str, Any] = {"remote_storage_enable": True, "retention_ms": -1, "local_retention_bytes": 0}
-"""All copied segments leave the disk."""
+TIERED: dict[str, Any] = {"remote_storage_enable": True, "retention_ms": -1, "local_retention_bytes": 1}
+"""All copied segments leave the disk. With 0 bytes the active segment would be closed, and go, too."""
 
 PRODUCER = 77
 

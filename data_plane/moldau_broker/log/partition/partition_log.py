@@ -470,7 +470,10 @@ class PartitionLog:
         storage = self.storage
         copies_segments = self.config.copies_segments
         self._forget_local_start()
-        count = retention.expired_count(storage, self.high_watermark, now_ms, has_staged=self.has_staged)
+        high_watermark, has_staged = self.high_watermark, self.has_staged
+        count = retention.expired_count(storage, high_watermark, now_ms, has_staged=has_staged)
+        if retention.closes_active(storage, high_watermark, now_ms, expired=count, has_staged=has_staged):
+            storage.roll(self.log_end_offset, now_ms)
         if count == 0:
             return 0
         try:

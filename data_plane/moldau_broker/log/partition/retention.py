@@ -2,8 +2,9 @@
 
 The segments of a tiered topic leave this disk by ``local.retention.ms`` and ``local.retention.bytes``, and only if they
 are in the object store and durable here; the log start offset stays. ``retention.ms`` and ``retention.bytes`` hold for
-the whole log then, and a broker obeys them by moving the log start offset. Without copies (``remote.log.copy.disable``,
-KIP-950), segments expire as those of other topics.
+the whole log then, and a broker obeys them by moving the log start offset. The active segment is closed when it is due,
+because only closed segments are copied. Without copies (``remote.log.copy.disable``, KIP-950), segments expire as those
+of other topics.
 """
 
 from __future__ import annotations
@@ -56,6 +57,25 @@ def expired_count(log: SegmentedLog, high_watermark: int, now_ms: int, *, has_st
     return count
 
 
+def closes_active(log: SegmentedLog, high_watermark: int, now_ms: int, *, expired: int, has_staged: bool) -> bool:
+    """Returns whether the active segment of a log whose segments are copied is closed, so that it can be copied and go.
+
+    It is if retention demands that it goes, and all others do (Kafka rolls it alike). Else the records of a quiet
+    partition would stay for ``segment.ms``, however short its retention is. ``expired`` is the ``expired_count``.
+
+    Raises:
+        OSError: A file could not be read.
+    """
+    config, active = log.config, log.segments.active
+    if not (config.copies_segments and config.delete) or expired < len(log.segments.all) - 1:
+        return False
+    if active.size == 0 or log.log_end_offset > high_watermark or has_staged:
+        return False
+    if config.disk_retention_bytes == 0:
+        return True
+    return config.disk_retention_ms >= 0 and now_ms - _written_ms(log, active) > config.disk_retention_ms
+
+
 def _expires_to(log: SegmentedLog, high_watermark: int) -> int:
     """Returns the offset (exclusive) up to which segments may expire by time or size.
 
@@ -81,6 +101,8 @@ def next_look_ms(log: SegmentedLog, high_watermark: int) -> int | None:
         times.append(roll_ms)
     # Segments expire in order, so only the oldest one counts.
     retention_ms, expires_to = config.disk_retention_ms, _expires_to(log, high_watermark)
+    if config.copies_segments and oldest is log.segments.active:
+        expires_to = high_watermark  # then it is closed
     if config.delete and retention_ms >= 0 and oldest.size > 0 and log.next_base_offset(0) <= expires_to:
         times.append(_written_ms(log, oldest) + retention_ms + 1)
     return min(times, default=None)

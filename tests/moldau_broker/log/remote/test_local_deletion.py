@@ -288,6 +288,43 @@ def test_local_retention_by_age() -> None:
     assert log.next_retention_ms() is None or log.next_retention_ms() > START_MS + 10**8, "only rolls by time are left"
 
 
+@pytest.mark.parametrize("config", [{"local_retention_ms": 100}, {"local_retention_ms": -2, "retention_ms": 100}])
+def test_the_last_records_of_a_quiet_log_leave_in_time(config: dict[str, int]) -> None:
+    """Only closed segments are copied, and nothing else closes this one before ``segment.ms``."""
+    log = create(open_tiered(VirtualMachine(1), local_retention_bytes=-2, **config))
+    log.begin_leader_epoch(LeaderEpoch(1))
+    append(log, 2)
+    rows, due_ms = local_rows(log), START_MS + 1 + 101
+    assert log.next_retention_ms() == due_ms
+    run_retention(log, due_ms - 1)
+    assert len(log.segments) == 1
+    run_retention(log, due_ms)
+    assert [segment.base_offset for segment in log.segments] == [0, 2]
+    check_whole(log, rows, [])
+    log.flush()
+    copies = copies_of(log)
+    assert run_retention(log, due_ms) == 1
+    run_retention(log, due_ms)
+    assert [segment.base_offset for segment in log.segments] == [2], "an empty segment is not closed again"
+    check_whole(log, rows, copies)
+
+
+@pytest.mark.parametrize("obstacle", ["uncommitted", "older is not copied"])
+def test_an_old_active_segment_stays_open_behind_others(obstacle: str) -> None:
+    """Else a log would get a segment with each look while its store is away."""
+    log = create(open_tiered(VirtualMachine(1), local_retention_ms=100))
+    log.begin_leader_epoch(LeaderEpoch(1))
+    append(log, 2)
+    if obstacle == "uncommitted":
+        log.update_high_watermark(1)
+    else:
+        run_retention(log, START_MS + 10**6)
+        append(log, 2)
+    before = [segment.base_offset for segment in log.segments]
+    run_retention(log, START_MS + 10**6)
+    assert [segment.base_offset for segment in log.segments] == before
+
+
 def test_local_retention_is_that_of_the_log_by_default() -> None:
     config = LogConfig(remote_storage_enable=True, retention_ms=5, retention_bytes=6)
     assert (config.disk_retention_ms, config.disk_retention_bytes) == (5, 6)
