@@ -157,3 +157,24 @@ def test_a_segment_is_checked_once_while_the_store_is_away(monkeypatch: pytest.M
 
     monkeypatch.setattr(SegmentCheck, "step", counted)
     run_cluster(scenario, **TIERED)
+
+
+def test_a_listing_begins_after_the_call_that_asks_for_it() -> None:
+    """One in progress may have passed the place of an object that was copied or deleted meanwhile."""
+
+    async def scenario(cluster: Cluster) -> None:
+        leader = await created(cluster, "t", local_retention_bytes="700")
+        await fill(cluster, cluster.client(leader), "t", 4)
+        await cluster.until(lambda: len(copied(cluster, "t")) == 3)
+        manager, partition = cluster.running[leader].context.remote_log, cluster.replica(leader, "t")
+        assert manager is not None
+        await manager.refresh(partition)
+        objects(cluster).profile.delay_min = 1.0
+        before = manager.listings
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(manager.refresh, partition)
+                await trio.sleep(0.1)
+        assert manager.listings == before + 2, "those that came during the first one share the second one"
+
+    run_cluster(scenario, **TIERED)

@@ -72,6 +72,29 @@ def test_retention_moves_the_log_start_and_deletes(retention: dict[str, str]) ->
     run_cluster(scenario, brokers=2, **TIERED)
 
 
+def test_a_deletion_is_proved_before_its_first_object_goes() -> None:
+    """A leader that dies in between must not look like a store that has lost its records."""
+
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(await created(cluster, "t", local_retention_bytes="700"))
+        await fill(cluster, client, "t", 10)
+        await cluster.until(lambda: log_of(cluster, 1, "t").local_log_start_offset == 9)
+        objects(cluster).profile.delay_min = 2.0
+        await delete_records(client, "t", 5)
+        seen: list[bool] = []
+
+        def has_gone() -> bool:
+            found = listing(cluster, "t")
+            seen.append(bool(found.proofs))
+            return len(found.segments) < 9
+
+        await cluster.until(has_gone, timeout_ms=60_000)
+        assert seen[-1], "a segment goes, and nothing says that it goes on purpose"
+        assert seen.count(False) > 0
+
+    run_cluster(scenario, **TIERED)
+
+
 def test_deleted_records_leave_the_store() -> None:
     async def scenario(cluster: Cluster) -> None:
         client = cluster.client(await created(cluster, "t", local_retention_bytes="700"))

@@ -176,6 +176,44 @@ def test_any_offset_gives_what_the_whole_log_gives(cached_bytes: int) -> None:
     run(test)
 
 
+def test_a_marker_on_disk_and_in_the_store_counts_once() -> None:
+    """A consumer that is given a transaction twice drops the next, committed one of the same producer."""
+
+    class LongTransaction(Lab):
+        """Another transaction is open from the eighteenth batch to the end, so that searches for markers go on."""
+
+        def write(self, batches: int) -> None:
+            super().write(18)
+            data = make_batch([(START_MS, b"k", b"v")], producer=(8, 0, 0), transactional=True)
+            self.whole.append_as_leader(memoryview(data), leader_epoch=LeaderEpoch(3), now_ms=START_MS)
+            for number in range(batches - 18):
+                producer = (9, 0, 0) if number == 0 else (-1, -1, -1)
+                data = make_batch([(START_MS, b"k", b"v" * 80)], producer=producer, transactional=number == 0)
+                self.whole.append_as_leader(memoryview(data), leader_epoch=LeaderEpoch(3), now_ms=START_MS)
+            for producer_id in (9, 8):
+                self.whole.append_end_transaction_marker(
+                    producer_id=producer_id,
+                    producer_epoch=0,
+                    coordinator_epoch=0,
+                    commit=producer_id == 8,
+                    leader_epoch=LeaderEpoch(3),
+                    now_ms=START_MS,
+                )
+            for _ in range(9):
+                data = make_batch([(START_MS, b"k", b"v" * 80)])
+                self.whole.append_as_leader(memoryview(data), leader_epoch=LeaderEpoch(3), now_ms=START_MS)
+            self.whole.update_high_watermark(self.whole.log_end_offset)
+
+    async def test() -> None:
+        lab = LongTransaction(0, segments_local=5)
+        marker = next(e for each in lab.whole.segments for e in each.aborted_entries() if e.producer_id == 9)
+        assert marker.first_offset < lab.log.local_log_start_offset <= marker.last_offset < lab.copied[-1].end_offset
+        found = await lab.read(marker.first_offset, 1, committed=True)
+        assert list(found.aborted) == [(9, marker.first_offset)]
+
+    run(test)
+
+
 @pytest.mark.parametrize("has_next", [True, False])
 def test_a_hole_leads_to_the_next_segment_or_to_the_local_log(has_next: bool) -> None:
     """Compaction can have left one before the topic was tiered; a reader that waited there would wait for ever."""
@@ -258,7 +296,8 @@ def test_a_segment_that_is_gone_is_an_error_after_one_listing(whole: bool) -> No
     run(test)
 
 
-def test_missing_markers_are_an_error() -> None:
+@pytest.mark.parametrize("is_all_behind_it_missing", [False, True])
+def test_missing_markers_are_an_error(is_all_behind_it_missing: bool) -> None:
     """Without the segment that holds an abort marker the consumer would take aborted records for committed ones."""
 
     async def test() -> None:
@@ -266,8 +305,10 @@ def test_missing_markers_are_an_error() -> None:
         marker = next(e for each in lab.whole.segments for e in each.aborted_entries() if e.first_offset > 15)
         holder = next(each for each in lab.copied if each.base_offset <= marker.last_offset <= each.last_offset)
         assert holder.base_offset > marker.first_offset, "the marker lies in a later segment"
-        for name in [name for name in lab.store.objects if holder.name in name]:
-            del lab.store.objects[name]
+        missing = [each for each in lab.copied if each.base_offset >= holder.base_offset]
+        for segment in missing if is_all_behind_it_missing else [holder]:
+            for name in [name for name in lab.store.objects if segment.name in name]:
+                del lab.store.objects[name]
         with pytest.raises(RemoteSegmentMissingError):
             await lab.read(marker.first_offset, 1, committed=True)
         assert (await lab.read(marker.first_offset, 1)).records

@@ -274,3 +274,18 @@ def test_the_configured_rate_refuses_reads_and_lets_them_again() -> None:
 
     rates = [100.0]
     run(test, rate=lambda: rates[-1])
+
+
+def test_a_place_asked_for_again_later_holds_its_bytes_once() -> None:
+    """A result that no request took is replaced after its time; its bytes come back."""
+
+    async def test(reads: RemoteReads, reader: Reader) -> None:
+        partition = partition_of()
+        for _ in range(3):
+            asked(reads, partition, wanted(7))
+            await reader.end(7, RemoteRecords(b"r" * 400, ()))
+            assert reads.statistics().held_bytes == 400
+            await trio.sleep(KEPT_MS / 1000 + 1)
+        assert len(reader.asked) == 3
+
+    run(test)
