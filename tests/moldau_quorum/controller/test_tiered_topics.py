@@ -62,8 +62,8 @@ REFUSED = [
     ({"retention.ms": "1000", "local.retention.ms": "-1"}, "local.retention.ms = -1: must not be above"),
     ({"retention.bytes": "1000", "local.retention.bytes": "1001"}, "local.retention.bytes = 1001: must not be above"),
     ({"retention.bytes": "1000", "local.retention.bytes": "-1"}, "local.retention.bytes = -1: must not be above"),
-    ({DISABLE_COPY: "true", "local.retention.ms": "5"}, "local.retention.ms = 5: must be -2 or retention.ms"),
-    ({DISABLE_COPY: "true", "local.retention.bytes": "5"}, "local.retention.bytes = 5: must be -2 or retention.bytes"),
+    ({DISABLE_COPY: "true", "local.retention.ms": "5"}, "local.retention.ms = 5: must be -2 (or 604800000"),
+    ({DISABLE_COPY: "true", "local.retention.bytes": "5"}, "local.retention.bytes = 5: must be -2 (or -1, the value"),
 ]
 ALLOWED: list[dict[str, str]] = [
     {},

@@ -180,8 +180,8 @@ def tiered_topic_problems(config: Config, *, is_system_enabled: bool) -> dict[st
             whole, local = config.get_int(name), config.get_int(f"local.{name}")
             if local not in (-2, whole):
                 problems[f"local.{name}"] = (
-                    f"local.{name} = {local}: must be -2 or {name} = {whole} with remote.log.copy.disable = true, "
-                    "because no more segments are copied to the object store"
+                    f"local.{name} = {local}: must be -2 (or {whole}, the value of {name}) with "
+                    f"remote.log.copy.disable = true: no more segments are copied, so disks keep what {name} demands"
                 )
     return problems
 

@@ -27,6 +27,8 @@ PREFIX_BYTES_MAX = 100
 """Bytes of the prefix of a bucket's URL: with it, a name has at most the 1,024 bytes of S3."""
 CERTIFICATES_BYTES_MAX = 16 * 1024 * 1024
 
+_BUCKET_RULE = "3 to 63 lower-case letters, digits, dots and hyphens, with a letter or digit at both ends"
+_PREFIX_RULE = f"letters, digits, '.', '_', '-' and '/', at most {PREFIX_BYTES_MAX} of them, and no part '.' or '..'"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
@@ -50,6 +52,10 @@ def open_object_store(environment: Environment, config: Config) -> ObjectStore:
         is_prefix = not prefix or (is_name(prefix) and len(prefix) <= PREFIX_BYTES_MAX)
         if parts.scheme == "s3" and _BUCKET.fullmatch(parts.netloc) and is_prefix:
             return S3Store(environment.disk, _s3_settings(environment.disk, config, parts.netloc, prefix))
+        if parts.scheme == "s3" and not _BUCKET.fullmatch(parts.netloc):
+            raise ConfigError([f"{URL} = {url!r}: the name of a bucket must have {_BUCKET_RULE}"])
+        if parts.scheme == "s3":
+            raise ConfigError([f"{URL} = {url!r}: the prefix must have {_PREFIX_RULE}"])
     raise ConfigError([f"{URL} = {url!r}: must be file:///path or s3://bucket/prefix"])
 
 

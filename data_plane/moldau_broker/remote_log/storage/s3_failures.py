@@ -9,6 +9,8 @@ SHOWN_CHARACTERS: Final = 300
 """Most characters of an answer that no pattern knows."""
 _DEBUG: Final = "\n\nDebug source:"
 _LATE: Final = "TimedOut"
+_PLAIN: Final = "InvalidContentType"
+"""The first bytes of the answer are not TLS."""
 _INSTANCE: Final = "169.254."
 """Addresses of the service that gives an instance or a container its role."""
 _REQUEST: Final = re.compile(r"Error performing ([A-Z]+) (\S+?)(?:\?\S*)? in ")
@@ -32,6 +34,7 @@ _ADVICE: Final = {
     "InvalidToken": "renew the session token",
     "SlowDown": "the service wants fewer requests: larger segments (segment.bytes) need fewer",
 }
+_NOT_TLS: Final = "correct remote.log.storage.s3.endpoint.url: its port has no TLS, so it begins with http://"
 _ADDRESS: Final = "check remote.log.storage.s3.endpoint.url, and whether the service runs"
 _TRUST: Final = "name the service's authority in remote.log.storage.s3.truststore.location"
 _NO_KEY: Final = (
@@ -57,6 +60,8 @@ def explained(error: Exception) -> str:
         return _joined(f"{status[1]}, {said[:SHOWN_CHARACTERS]}", where, advice)
     if _LATE in debug:
         return _joined("no answer in time", where, _ADDRESS)
+    if _PLAIN in debug:
+        return _joined("the answer is not TLS", where, _NOT_TLS)
     cause = _CAUSE.search(debug)
     if cause is None:
         return _joined(text.rpartition(" - ")[2][:SHOWN_CHARACTERS], where, _ADDRESS)

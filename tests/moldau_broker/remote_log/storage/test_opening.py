@@ -28,18 +28,24 @@ def test_an_s3_url_opens_a_bucket(url):
         "file:///",
         "file://host/srv",
         "file:///srv?x=1",
-        "s3://",
-        "s3://Bucket",
-        "s3://b",
-        "s3://bucket/a b",
-        "s3://bucket/../a",
-        "s3://bucket/" + "a" * 101,
         "s3://bucket?region=x",
         "gs://bucket",
     ],
 )
 def test_another_url_is_refused_with_the_two_forms(url):
     with pytest.raises(ConfigError, match=r"must be file:///path or s3://bucket/prefix"):
+        opened(real_environment(1), url)
+
+
+@pytest.mark.parametrize("url", ["s3://", "s3://Bucket", "s3://b", "s3://my_bucket/prefix", "s3://bucket:9000/a"])
+def test_a_name_of_no_bucket_is_refused_with_the_rule(url):
+    with pytest.raises(ConfigError, match=r"the name of a bucket must have 3 to 63 lower-case letters"):
+        opened(real_environment(1), url)
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/a b", "s3://bucket/../a", "s3://bucket/" + "a" * 101])
+def test_a_prefix_of_no_object_is_refused_with_the_rule(url):
+    with pytest.raises(ConfigError, match=r"the prefix must have letters.*at most 100"):
         opened(real_environment(1), url)
 
 

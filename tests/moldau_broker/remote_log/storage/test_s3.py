@@ -264,6 +264,15 @@ def test_a_private_authority_is_trusted_if_it_is_named(tmp_path):
         run(server, fails)
 
 
+def test_a_service_without_tls_is_named(server):
+    async def test(store):
+        with pytest.raises(ObjectStoreError, match=r"the answer is not TLS .*; correct .*endpoint\.url"):
+            await store.put("c/a", Bytes(b"x"))
+
+    server.scheme = "https"
+    run(server, test)
+
+
 def test_a_missing_library_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "obstore", None)
     monkeypatch.setitem(sys.modules, "obstore.store", None)
