@@ -55,9 +55,13 @@ class Filled(NamedTuple):
         """Returns the timestamp of a record."""
         return self.first_ms + number * STEP_MS
 
+    def place_of(self, number: int) -> int:
+        """Returns the place of a record in ``committed``."""
+        return [int(value) for _, value in self.committed].index(number)
+
     def offset_of(self, number: int) -> int:
         """Returns the offset of a committed record."""
-        return next(offset for offset, value in self.committed if int(value) == number)
+        return self.committed[self.place_of(number)][0]
 
 
 def fill(bootstrap: str, topic: str, replicas: int) -> Filled:
