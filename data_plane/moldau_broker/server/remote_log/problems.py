@@ -32,12 +32,16 @@ def problems_of(partitions: Iterable[RemotePartition], probe_failure: str) -> li
             causes[cause] = causes.get(cause, 0) + 1
         damaged += remote.statistics().damaged
     problems = [
-        StoreProblem(STORE_FAILS, f"work for {count} tiered partitions fails: {cause}")
+        StoreProblem(STORE_FAILS, f"work for {_partitions(count)} fails: {cause}")
         for cause, count in sorted(causes.items(), key=lambda item: -item[1])[:1]
     ]
     if probe_failure and not problems:
         problems.append(StoreProblem(STORE_FAILS, f"the object store does not answer: {probe_failure}"))
     if damaged:
-        detail = f"{damaged} tiered partitions that it leads have records that are lost or damaged"
+        detail = f"{_partitions(damaged)} that it leads: records are lost or damaged"
         problems.append(StoreProblem(RECORDS_MISSING, detail))
     return problems
+
+
+def _partitions(count: int) -> str:
+    return f"{count} tiered partition{'' if count == 1 else 's'}"

@@ -36,7 +36,7 @@ def test_a_store_that_fails_is_a_problem_until_it_answers() -> None:
             await patiently(cluster, lambda: problems(cluster), timeout_ms=60_000)
             (problem,) = problems(cluster)
             assert problem.kind == STORE_FAILS
-            assert problem.detail.startswith("work for 1 tiered partitions fails: ")
+            assert problem.detail.startswith("work for 1 tiered partition fails: ")
         await patiently(cluster, lambda: not problems(cluster), timeout_ms=60_000)
 
     run_cluster(scenario, **TIERED)
