@@ -262,8 +262,10 @@ def _cluster_nearby() -> Mapping[str, object]:
 
 
 def use_controllers(address: str) -> None:
-    """Makes the commands of this process ask controllers, with the login of the cluster in ./moldau-cluster if they are
-    its own; ``address`` is that of ``--bootstrap-controller``."""
+    """Makes the commands of this process ask controllers at ``address``.
+
+    They use the login of the cluster in ./moldau-cluster if they are its own.
+    """
     global _address_source
     _address_source = "--bootstrap-controller"
     _use_login_nearby(address, "controllers")

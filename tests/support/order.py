@@ -213,6 +213,7 @@ TOGETHER = dict.fromkeys(
         "tests/pyspark_moldau/jobs/test_standalone.py",
         "tests/pyspark_moldau/sink/test_sink_cluster.py",
         "tests/pyspark_moldau/sink/test_spark_sink.py",
+        "tests/pyspark_moldau/source/test_tiered_topics.py",
         "tests/pyspark_moldau/test_both_connectors.py",
         "tests/pyspark_moldau/test_connect.py",
         "tests/pyspark_moldau/test_secured_spark.py",

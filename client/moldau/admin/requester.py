@@ -11,7 +11,7 @@ import trio
 
 from moldau.admin.failures import error_of, raise_failures, reason_of
 from moldau.cluster.client import GROUP_COORDINATOR, TRANSACTION_COORDINATOR, TRANSPORT_ERRORS, ClusterClient
-from moldau.cluster.connections.endpoints import CONTROLLERS_QUESTION, metadata_of_controllers
+from moldau.cluster.connections.endpoints import QUESTION, metadata_of
 from moldau.cluster.metadata import TopicPartition
 from moldau.protocol.access import AclOperation
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -387,8 +387,8 @@ class Requester:
         """Updates the cluster metadata and returns the ids of the live brokers, or of the controllers, ascending."""
         client = self.client
         if client.asks_controllers:
-            found = await self.ask(DescribeClusterResponse, CONTROLLERS_QUESTION)
-            client.adopt(metadata_of_controllers(found, "a controller"))
+            found = await self.ask(DescribeClusterResponse, QUESTION)
+            client.adopt(metadata_of(found, "a controller"))
         else:
             response = await self.ask(MetadataResponse, MetadataRequest(topics=[], allow_auto_topic_creation=False))
             client.adopt(response)

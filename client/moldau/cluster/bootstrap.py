@@ -37,6 +37,12 @@ def environment_or_real(given: Environment | None) -> Environment:
     return real_environment()
 
 
+def bootstrap_key(config: Config) -> str:
+    """Returns the configuration key with the addresses at which a client starts."""
+    key = "bootstrap.controllers"
+    return key if key in config and config.get_list(key) else "bootstrap.servers"
+
+
 class BootstrapError(KafkaError):
     """Reports that no server can be used: its listener does not match the client, or it is not a broker."""
 

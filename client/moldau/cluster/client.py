@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
-from moldau.cluster.bootstrap import BootstrapError, is_final
-from moldau.cluster.connections.endpoints import CONTROLLERS_QUESTION, bootstrap_key, metadata_of_controllers
+from moldau.cluster.bootstrap import BootstrapError, bootstrap_key, is_final
 from moldau.cluster.connections.links import STARTS_AGAIN, Links
 from moldau.cluster.connections.links import TRANSPORT_ERRORS as TRANSPORT_ERRORS
 from moldau.cluster.connections.recovery import Recovery
@@ -26,9 +25,9 @@ from moldau.cluster.reports import TelemetryHandle
 from moldau.cluster.silence_watch import SilenceWatch
 from moldau.cluster.troubles import Troubles, check_topic_names
 from moldau.implementation import announce_implementation
+from moldau.protocol.api import ApiKey
 from moldau.protocol.codec import EncodeError
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from moldau.protocol.schema import Response
@@ -66,8 +65,7 @@ class ClusterClient:
     def __init__(self, environment: Environment, config: Config, kind: str) -> None:
         self.environment = environment
         self.config = config
-        self.asks_controllers = bootstrap_key(config) != "bootstrap.servers"
-        """Whether it works with the controllers; the brokers of its metadata are the controllers then (KIP-919)."""
+        self.asks_controllers = bootstrap_key(config) != "bootstrap.servers"  # its metadata name these as brokers
         self.cluster_metadata = ClusterMetadata()
         self.changed = Signal()  # metadata came in, a connection opened or died
         self.client_id = config.get_str("client.id") or f"moldau-{kind}"
@@ -243,8 +241,10 @@ class ClusterClient:
         self.telemetry.answered(node_id, began_ms)
         if isinstance(response, MetadataResponse):
             self._check_metadata(connection, node_id, response)
-        elif self.asks_controllers and isinstance(response, DescribeClusterResponse):
-            self._check_metadata(connection, node_id, metadata_of_controllers(response, connection.peer))
+        elif self.asks_controllers and message.__api_key__ == ApiKey.DESCRIBE_CLUSTER:
+            from moldau.cluster.connections.endpoints import metadata_of  # not loaded by clients of brokers
+
+            self._check_metadata(connection, node_id, metadata_of(response, connection.peer))
         return response
 
     def check_cluster(self, node_id: int, named_in: int) -> None:
@@ -337,7 +337,7 @@ class ClusterClient:
     def _no_answer(self, request: Request, errors: list[Exception]) -> Exception:
         """Returns the error to raise when all candidates failed; it is final if no server can be used."""
         servers, kind = self._links.servers, "controller" if self.asks_controllers else "broker"
-        is_first = isinstance(request, DescribeClusterRequest if self.asks_controllers else MetadataRequest)
+        is_first = request.__api_key__ == (ApiKey.DESCRIBE_CLUSTER if self.asks_controllers else ApiKey.METADATA)
         refusals = [error for error in errors if isinstance(error, SaslAuthenticationError)]
         if refusals:  # another server would refuse the same login, even where some cannot be reached now
             self.bootstrap_error = BootstrapError(refusals[-1].message, refusals[-1].code)
@@ -475,8 +475,10 @@ class ClusterClient:
             allow_auto_topic_creation=self.allow_auto_create,
         )
         if self.asks_controllers:
-            self._answered_by, found = await self._asked(DescribeClusterResponse, CONTROLLERS_QUESTION)
-            self.adopt(metadata_of_controllers(found, self._links.servers))
+            from moldau.cluster.connections.endpoints import QUESTION, metadata_of
+
+            self._answered_by, found = await self._asked(Response, QUESTION)
+            self.adopt(metadata_of(found, self._links.servers))
         else:
             self._answered_by, response = await self._asked(MetadataResponse, request)
             self.adopt(response, is_full=is_full)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.spark,
+    pytest.mark.proof,
     pytest.mark.processes,
     pytest.mark.skipif(find_java() is None, reason="no Java 17, 21 or 25 was found"),
     pytest.mark.filterwarnings("ignore"),  # pyspark and py4j leave sockets to the garbage collector

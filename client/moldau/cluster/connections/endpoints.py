@@ -14,27 +14,22 @@ from moldau.protocol.messages.metadata import MetadataResponse, MetadataResponse
 from moldau.runtime.net.served_versions import UnsupportedApiError
 
 if TYPE_CHECKING:
-    from moldau.runtime.config import Config
+    from moldau.protocol.schema import Response
 
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
 """Endpoint types of DescribeCluster."""
-CONTROLLERS_QUESTION: Final = DescribeClusterRequest(endpoint_type=CONTROLLERS)
+QUESTION: Final = DescribeClusterRequest(endpoint_type=CONTROLLERS)
 
 
-def bootstrap_key(config: Config) -> str:
-    """Returns the configuration key with the addresses at which a client starts."""
-    key = "bootstrap.controllers"
-    return key if key in config and config.get_list(key) else "bootstrap.servers"
-
-
-def metadata_of_controllers(response: DescribeClusterResponse, peer: str) -> MetadataResponse:
-    """Returns the answer of a controller to ``CONTROLLERS_QUESTION`` in the form of Metadata.
+def metadata_of(response: Response, peer: str) -> MetadataResponse:
+    """Returns the answer of a controller to ``QUESTION`` in the form of Metadata.
 
     Raises:
         UnsupportedApiError: the peer is a broker, or a controller before Kafka 3.7.
         KafkaError: the peer refused the request.
     """
+    assert isinstance(response, DescribeClusterResponse), "the request decides it"
     code = ErrorCode.of(response.error_code)
     if code in (ErrorCode.MISMATCHED_ENDPOINT_TYPE, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE) or (
         code is ErrorCode.NONE and response.endpoint_type != CONTROLLERS

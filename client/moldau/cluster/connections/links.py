@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from moldau.cluster.bootstrap import Misfits, explained, secured_environment
-from moldau.cluster.connections.endpoints import bootstrap_key
+from moldau.cluster.bootstrap import Misfits, bootstrap_key, explained, secured_environment
 from moldau.protocol.codec import ProtocolError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.config import addresses

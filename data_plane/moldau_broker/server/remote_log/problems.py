@@ -1,4 +1,4 @@
-"""The problems of tiered storage that a broker knows of, for operators. Pure."""
+"""The problems of tiered storage that a broker knows of, for operators."""
 
 from __future__ import annotations
 
