@@ -299,8 +299,7 @@ class ClusterClient:
             except (*TRANSPORT_ERRORS, KafkaError) as error:
                 outcome = error
                 address = self._links.address(node_id)
-                is_misfit = isinstance(error, ControllerPeerError) and not self.asks_controllers
-                if address is not None and is_misfit:
+                if address is not None and isinstance(error, ControllerPeerError) and not self.asks_controllers:
                     self._links.misfits.failed(address, error)
             finally:
                 self._links.link(node_id).silent_until_ms = -math.inf

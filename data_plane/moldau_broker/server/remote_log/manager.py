@@ -25,12 +25,12 @@ from moldau_broker.server.remote_log.leader import LeaderTasks
 from moldau_broker.server.remote_log.listing import list_partition
 from moldau_broker.server.remote_log.problems import StoreProblem, problems_of
 from moldau_broker.server.remote_log.remote_partition import NO_STATISTICS, RemotePartition, RemoteRole
-from moldau_broker.server.remote_log.role_tasks import RoleTools
+from moldau_broker.server.remote_log.role_tasks import RoleTasks, RoleTools
 from moldau_broker.server.remote_log.store_probe import StoreProbe
 from moldau_broker.server.remote_log.sweep import Sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from moldau.runtime.config import Config
     from moldau.runtime.ports.environment import Environment
@@ -50,7 +50,7 @@ PURGE_SETTLE_MS: Final = 120_000.0
 may still come, and must not hit a segment that a listing has shown."""
 FOLDER_ATTEMPTS_MAX: Final = 5
 """Attempts to delete the folder of a deleted topic's partition; the sweep gets what is left."""
-_TASKS: Final = {
+_TASKS: Final[Mapping[RemoteRole, Callable[[RoleTools, RemotePartition], RoleTasks]]] = {
     RemoteRole.LEADER: LeaderTasks,
     RemoteRole.FOLLOWER: FollowerTasks,
     RemoteRole.PURGER: PurgeTasks,

@@ -6,6 +6,7 @@ then begin its round again.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,7 @@ class RoleTools:
     logger: EventLogger
 
 
-class RoleTasks:
+class RoleTasks(ABC):
     """The tasks of one role."""
 
     def __init__(self, tools: RoleTools, remote: RemotePartition) -> None:
@@ -64,8 +65,8 @@ class RoleTasks:
             await trio.sleep(max(0.0, self._remote.settles_at_ms - self._clock.monotonic_ms()) / 1000)
             await self._work()
 
-    async def _work(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def _work(self) -> None: ...
 
     @property
     def _log(self) -> PartitionLog:
