@@ -529,6 +529,21 @@ def with_admin(bootstrap: str | None, work: Callable[[Admin], Awaitable[R]], *, 
     false.
     """
     address = bootstrap_of(bootstrap)
+    note = output.note if explains_waits else None
+    return run_admin({"bootstrap.servers": address}, work, note)
+
+
+def run_admin(
+    place: Mapping[str, str],
+    work: Callable[[Admin], Awaitable[R]],
+    note: Callable[[str], None] | None,
+    *,
+    node: str = "broker",
+) -> R:
+    """Runs ``work`` with an open admin client of ``place``: the one key that says where it starts, with its addresses.
+
+    ``note`` writes why the command waits (``explaining_waits``), None writes nothing. ``node`` as in ``run``.
+    """
 
     async def main() -> R:
         from moldau import Admin
@@ -538,11 +553,12 @@ def with_admin(bootstrap: str | None, work: Callable[[Admin], Awaitable[R]], *, 
             "default.api.timeout.ms": str(API_TIMEOUT_MS),
             "request.timeout.ms": str(API_TIMEOUT_MS),
             **command_config("admin"),
-            "bootstrap.servers": address,
+            **place,
         }
         async with Admin(settings) as admin:
-            if not explains_waits:
+            if note is None:
                 return await work(admin)
-            return await explaining_waits(lambda: work(admin), lambda: Admin(settings))
+            return await explaining_waits(lambda: work(admin), lambda: Admin(settings), note)
 
-    return run(main, address)
+    (address,) = place.values()
+    return run(main, address, node=node)

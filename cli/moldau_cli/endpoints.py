@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import API_TIMEOUT_MS, command_config, run, use_controllers, with_admin
+from moldau_cli.client import run_admin, use_controllers, with_admin
 from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,20 +44,9 @@ def with_admin_of(bootstrap: str | None, controllers: str | None, work: Callable
         raise UsageError("give --bootstrap-server or --bootstrap-controller, not both")
     use_controllers(controllers)
 
-    async def main() -> R:
-        from moldau import Admin
-        from moldau_cli.quorum_watch import NO_LEADER, SILENT, explaining_waits
+    def note(reason: str) -> None:
+        from moldau_cli.quorum_watch import NO_LEADER, SILENT
 
-        reasons = {NO_LEADER: _NO_LEADER, SILENT: _SILENT}
-        settings = {
-            "default.api.timeout.ms": str(API_TIMEOUT_MS),
-            "request.timeout.ms": str(API_TIMEOUT_MS),
-            **command_config("admin"),
-            "bootstrap.controllers": controllers,
-        }
-        async with Admin(settings) as admin:
-            return await explaining_waits(
-                lambda: work(admin), lambda: Admin(settings), lambda reason: output.note(reasons[reason])
-            )
+        output.note({NO_LEADER: _NO_LEADER, SILENT: _SILENT}[reason])
 
-    return run(main, controllers, node="controller")
+    return run_admin({"bootstrap.controllers": controllers}, work, note, node="controller")
