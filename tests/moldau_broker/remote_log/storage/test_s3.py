@@ -1,6 +1,7 @@
 """Goal: an S3 service that fails or loses answers leaves no half object, no upload and no caller that waits.
 
-Method: a small server with faults; the limits of time are short.
+Method: a small server with faults; the limit of a request is short, and so are the parts of an upload, so that only a
+request with a fault reaches the limit.
 """
 
 import ssl
@@ -17,14 +18,16 @@ from moldau_broker.remote_log.storage import s3
 from support.objects.s3_server import LOST, NONE, REFUSED, RESET, SILENT, s3_server
 from support.objects.stores import Bytes, keys_of, opened
 
-LARGE = bytes(range(256)) * (20 * 1024 * 4)  # 20 MiB: three parts
+PART_BYTES = 8 * 1024
+LARGE = bytes(range(256)) * 80  # 20 KiB: three parts
 
 
 @pytest.fixture
 def server(monkeypatch):
-    monkeypatch.setattr(s3, "REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(s3, "PART_BYTES", PART_BYTES)
+    monkeypatch.setattr(s3, "REQUEST_SECONDS", 0.6)
     monkeypatch.setattr(s3, "RETRIES_MAX", 1)
-    monkeypatch.setattr(s3, "RETRY_SECONDS", 1)
+    monkeypatch.setattr(s3, "RETRY_SECONDS", 2)
     with s3_server() as state:
         yield state
 
@@ -57,7 +60,7 @@ def test_a_large_content_is_read_part_by_part(server):
     async def test(store):
         content = Counting(LARGE)
         await store.put("c/a", content)
-        assert [count for _, count in content.reads] == [s3.PART_BYTES, s3.PART_BYTES, len(LARGE) - 2 * s3.PART_BYTES]
+        assert [count for _, count in content.reads] == [PART_BYTES, PART_BYTES, len(LARGE) - 2 * PART_BYTES]
         assert server.objects["c/a"][0] == LARGE
         assert server.uploads == {}
 
