@@ -193,7 +193,7 @@ AREAS = (
         modules=tuple(f"{BROKER}/server/remote_reading/{name}.py" for name in ("offsets", "reads", "values")),
         tests=tests_in(
             "tests/moldau_broker/server/remote_reading",
-            *("remote_offsets", "remote_reads", "remote_share_groups"),
+            *("remote_offsets", "remote_reads", "remote_search", "remote_share_groups"),
         ),
     ),
     Area(

@@ -47,29 +47,31 @@ def search(
         CorruptRecordError: a batch is damaged.
         LogError: CORRUPT_MESSAGE, the local log is too damaged to find the batch.
     """
-    log = partition.log
     while True:
-        local_start = log.local_log_start_offset
-        found = yield from _search(partition, timestamp_ms)
-        log = partition.log  # a move between directories replaces it
-        if log.local_log_start_offset <= local_start:
-            return found
-        if timestamp_ms != MAX_TIMESTAMP and found is not None and found.offset < log.local_log_start_offset:
+        local_start = partition.log.local_log_start_offset
+        found, is_final = yield from _search(partition, timestamp_ms)
+        # A move between directories may have replaced the log.
+        if is_final or partition.log.local_log_start_offset <= local_start:
             return found
 
 
 def _search(
     partition: Partition, timestamp_ms: int
-) -> Generator[Step | RemoteQuestion, TimestampOffset | None, TimestampOffset | None]:
-    """Searches remote segments, then the local log; for the largest timestamp both."""
+) -> Generator[Step | RemoteQuestion, TimestampOffset | None, tuple[TimestampOffset | None, bool]]:
+    """Searches remote segments, then the local log; for the largest timestamp both.
+
+    Returns also whether the record stays the answer if segments leave the disk: all records before it are remote, too.
+    """
     if not has_remote_records(partition.log):
-        return (yield from partition.search_timestamp(timestamp_ms))
+        return (yield from partition.search_timestamp(timestamp_ms)), False
     if timestamp_ms != MAX_TIMESTAMP:
         found = yield RemoteQuestion(partition, timestamp_ms)
-        return (yield from partition.search_timestamp(timestamp_ms)) if found is None else found
+        if found is not None:
+            return found, True
+        return (yield from partition.search_timestamp(timestamp_ms)), False
     local = yield from partition.search_timestamp(timestamp_ms)
     found = yield RemoteQuestion(partition, timestamp_ms, -1 if local is None else local.timestamp_ms)
-    return local if found is None else found
+    return local if found is None else found, False
 
 
 async def answer(reader: RemoteReader, question: RemoteQuestion) -> TimestampOffset | None:

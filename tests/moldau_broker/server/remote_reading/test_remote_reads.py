@@ -1,10 +1,13 @@
 """Goal: fetches share reads of remote records, in bounded numbers and bytes, and lose no result before they ask again.
 
-Method: the table of reads alone, in virtual time, over a reader whose reads end when the test says so.
+Method: the table of reads alone, in virtual time, over a reader whose reads end when the test says so. Random requests
+are compared with a model.
 """
 
 from __future__ import annotations
 
+import random
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +27,13 @@ from moldau_broker.server.remote_reading.reads import (
     RemoteRead,
     RemoteReads,
 )
-from moldau_broker.server.remote_reading.values import RemoteRange, RemoteRecords, RemoteStorageError, first_batches
+from moldau_broker.server.remote_reading.values import (
+    RemoteRange,
+    RemoteRecords,
+    RemoteSegmentMissingError,
+    RemoteStorageError,
+    first_batches,
+)
 from support.cluster.broker_cluster import batch
 
 if TYPE_CHECKING:
@@ -184,17 +193,18 @@ def test_a_read_with_a_limit_above_all_bounds_runs_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "code"),
+    ("error_of", "code"),
     [
-        (RemoteStorageError("away"), ErrorCode.KAFKA_STORAGE_ERROR),
-        (OffsetOutOfRangeError(1, 2, 3), ErrorCode.OFFSET_OUT_OF_RANGE),
+        (lambda: RemoteStorageError("away"), ErrorCode.KAFKA_STORAGE_ERROR),
+        (lambda: RemoteSegmentMissingError("gone"), ErrorCode.KAFKA_STORAGE_ERROR),
+        (lambda: OffsetOutOfRangeError(1, 2, 3), ErrorCode.OFFSET_OUT_OF_RANGE),
     ],
 )
-def test_an_error_is_an_outcome_for_one_answer(error: Exception, code: ErrorCode) -> None:
+def test_an_error_is_an_outcome_for_one_answer(error_of: Callable[[], Exception], code: ErrorCode) -> None:
     async def test(reads: RemoteReads, reader: Reader) -> None:
         partition = partition_of()
         read = asked(reads, partition, wanted(1))
-        await reader.end(1, error)
+        await reader.end(1, error_of())
         assert (asked(reads, partition, wanted(1)), read.error, read.records) == (read, code, None)
         reads.release([read])
         assert asked(reads, partition, wanted(1)).error is None
@@ -269,7 +279,10 @@ def test_the_configured_rate_refuses_reads_and_lets_them_again() -> None:
         await trio.sleep(0.2)
         asked(reads, partition, wanted(1))
         assert reads.statistics().refused == 2
+        await reader.end(1, RemoteRecords(b"x" * 300, ()))
         rates.append(1e9)
+        assert reads.ask(partition, wanted(2)) is None
+        await trio.sleep(0.001)
         asked(reads, partition, wanted(2))
 
     rates = [100.0]
@@ -289,3 +302,111 @@ def test_a_place_asked_for_again_later_holds_its_bytes_once() -> None:
         assert len(reader.asked) == 3
 
     run(test)
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A read as the model knows it."""
+
+    offset: int
+    size: int
+    until_ms: float = float("inf")
+    has_ended: bool = False
+
+
+class ReadsModel:
+    """The rules of the table over a list: the first read that has ended is the first to make room."""
+
+    def __init__(self, reads_max: int, bytes_max: int) -> None:
+        self.reads_max, self.bytes_max = reads_max, bytes_max
+        self.held: list[Held] = []
+        self.begun = self.failed = self.refused = self.bytes_read = 0
+
+    @property
+    def in_progress(self) -> int:
+        return sum(not each.has_ended for each in self.held)
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(each.size for each in self.held)
+
+    def ask(self, offset: int, size: int, now_ms: float) -> Held | None:
+        for each in self.held:
+            if each.offset == offset and each.until_ms > now_ms:
+                return each
+        self.held = [each for each in self.held if each.until_ms > now_ms]
+        has_room = self.in_progress < self.reads_max
+        while has_room and self.held_bytes + size > self.bytes_max:
+            ended = [each for each in self.held if each.has_ended]
+            if not ended:
+                has_room = not self.in_progress
+                break
+            self.held.remove(ended[0])
+        if not has_room:
+            self.refused += 1
+            return None
+        self.begun += 1
+        self.held.append(Held(offset, size))
+        return self.held[-1]
+
+    def end(self, read: Held, size: int | None, now_ms: float) -> None:
+        self.failed += size is None
+        self.bytes_read += size or 0
+        read.size, read.until_ms, read.has_ended = size or 0, now_ms + KEPT_MS, True
+        self.held.remove(read)
+        self.held.append(read)
+
+    def release(self, read: Held, now_ms: float) -> None:
+        if read not in self.held or not read.has_ended:
+            return
+        self.held.remove(read)
+        if read.size:
+            read.until_ms = min(read.until_ms, now_ms + SHARED_MS)
+            self.held.insert(0, read)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_requests_get_what_a_model_gives(seed: int) -> None:
+    draw = random.Random(seed)
+    now = SimpleNamespace(ms=0.0)
+
+    async def main() -> None:
+        reader, model = Reader(), ReadsModel(3, 1000)
+        clock: Any = SimpleNamespace(monotonic_ms=lambda: now.ms)
+        reads = RemoteReads(clock, reader, max_wait_ms=lambda: 500.0, reads_max=3, held_bytes_max=1000)
+        partition = partition_of()
+        pairs: list[tuple[RemoteRead, Held]] = []
+        async with trio.open_nursery() as nursery:
+            await nursery.start(reads.run)
+            for _ in range(500):
+                step = draw.choice(["ask"] * 4 + ["end"] * 3 + ["release"] * 2 + ["time"])
+                open_pairs = [pair for pair in pairs if not pair[1].has_ended]
+                if step == "ask":
+                    offset, size = draw.randrange(6), draw.choice([100, 400, 600, 1000, 1100])
+                    found, expected = reads.ask(partition, wanted(offset, size)), model.ask(offset, size, now.ms)
+                    known = [each for read, each in pairs if read is found]
+                    assert (found is None) == (expected is None)
+                    assert not known or known == [expected]
+                    if found is not None and expected is not None and not known:
+                        assert expected not in [each for _, each in pairs]
+                        pairs.append((found, expected))
+                elif step == "end" and open_pairs:
+                    _, ended = draw.choice(open_pairs)
+                    count = draw.choice([None, 0, 100, 400, 600])
+                    error = RemoteStorageError("away")
+                    await reader.end(ended.offset, error if count is None else RemoteRecords(b"r" * count, ()))
+                    model.end(ended, count, now.ms)
+                elif step == "release" and pairs:
+                    released = draw.choice(pairs[-5:])
+                    reads.release([released[0]])
+                    model.release(released[1], now.ms)
+                elif step == "time":
+                    now.ms += draw.choice([SHARED_MS / 2, SHARED_MS, KEPT_MS / 2, KEPT_MS])
+                counts = (model.begun, model.failed, model.refused, model.bytes_read)
+                assert reads.statistics() == (*counts, model.in_progress, model.held_bytes)
+                traffic = partition.traffic
+                counted = (traffic.remote_fetch_requests, traffic.remote_fetch_errors, traffic.remote_fetch_bytes)
+                assert counted == (model.begun, model.failed, model.bytes_read)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
