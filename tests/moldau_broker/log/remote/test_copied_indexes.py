@@ -30,12 +30,12 @@ COUNT = 7
 TIMES = (10, 30, 20, 30, 40, 5, 5)
 
 
-def closed(machine: VirtualMachine, times: Sequence[int] = TIMES) -> PartitionLog:
+def closed(machine: VirtualMachine, times: Sequence[int] = TIMES, *, zero_ms: int = START_MS) -> PartitionLog:
     """Returns a log with one closed segment: a batch of one record, always of the same size, for each time."""
-    log = create(open_tiered(machine, segment_bytes=100_000))
+    log = create(open_tiered(machine, segment_bytes=100_000, message_timestamp_before_max_ms=1 << 60))
     log.begin_leader_epoch(LeaderEpoch(1))
     for time in times:
-        batch = make_batch([(START_MS + time, b"k", b"v" * 50)])
+        batch = make_batch([(zero_ms + time, b"k", b"v" * 50)])
         log.append_as_leader(memoryview(batch), leader_epoch=LeaderEpoch(1), now_ms=START_MS)
     log.update_high_watermark(log.log_end_offset)
     log.flush()
@@ -56,12 +56,12 @@ def parts_of(log: PartitionLog, index_interval_bytes: int) -> SegmentParts:
         segment.release()
 
 
-def index_path(suffix: str) -> str:
-    return f"/d1/{A}/{segment_file(0, suffix)}"
+def index_path(suffix: str, base: int = 0) -> str:
+    return f"/d1/{A}/{segment_file(base, suffix)}"
 
 
-def write_index(machine: VirtualMachine, suffix: str, data: bytes) -> None:
-    file = machine.disk.open(index_path(suffix), OpenMode.WRITE)
+def write_index(machine: VirtualMachine, suffix: str, data: bytes, base: int = 0) -> None:
+    file = machine.disk.open(index_path(suffix, base), OpenMode.WRITE)
     file.truncate(0)
     file.append([data])
     file.close()
@@ -163,3 +163,34 @@ def test_a_segment_of_one_batch_has_a_time_alone() -> None:
         machine.disk.remove(index_path(suffix))
     parts = parts_of(log, 0)
     assert (offsets_of(parts), times_of(parts)) == ([], [(9, 0)])
+
+
+@pytest.mark.parametrize(("times", "entries"), [((-1, -1), []), ((-1, 0), [(0, 1)]), ((0, 0), [(0, 0)])])
+def test_the_first_time_that_has_an_entry_is_zero(times: tuple[int, ...], entries: Entries) -> None:
+    """Records without a time have -1."""
+    machine = VirtualMachine(1)
+    log = closed(machine, times, zero_ms=0)
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        machine.disk.remove(index_path(suffix))
+    assert list(TimeIndex.LAYOUT.iter_unpack(parts_of(log, 0).time_index)) == entries
+    (segment,) = log.closed_segments(0)
+    assert segment.max_timestamp_ms == times[-1]
+
+
+@pytest.mark.parametrize(("behind_end", "is_sound"), [(0, True), (1, False)])
+def test_a_time_index_ends_in_its_own_segment(behind_end: int, is_sound: bool) -> None:
+    """Its offsets are relative to the base offset, which is not that of the log here."""
+    machine = VirtualMachine(1)
+    log = closed(machine)
+    base = log.log_end_offset
+    for time in TIMES:
+        batch = make_batch([(START_MS + time, b"k", b"v" * 50)])
+        log.append_as_leader(memoryview(batch), leader_epoch=LeaderEpoch(1), now_ms=START_MS)
+    log.update_high_watermark(log.log_end_offset)
+    log.flush()
+    log.storage.roll(log.log_end_offset, START_MS)
+    entries = [(START_MS + 7, COUNT - 1 + behind_end)]
+    write_index(machine, TIME_INDEX_SUFFIX, b"".join(TimeIndex.LAYOUT.pack(*entry) for entry in entries), base)
+    log.storage.config = replace(log.config, index_interval_bytes=10**6)
+    parts = log.closed_segments(base)[0].parts()
+    assert (list(TimeIndex.LAYOUT.iter_unpack(parts.time_index)) == entries) is is_sound

@@ -27,6 +27,11 @@ def test_the_content_holds_the_epochs_below_the_local_start() -> None:
     assert decode_local_start("x", CONTENT) == start == (10, 50, tuple(EPOCHS[:2]))
 
 
+@pytest.mark.parametrize(("offset", "count"), [(0, 0), (1, 1), (30, 1), (31, 2), (90, 2), (91, 3)])
+def test_an_epoch_that_begins_at_the_local_start_is_not_past(offset: int, count: int) -> None:
+    assert local_start(0, offset, EPOCHS).leader_epochs == tuple(EPOCHS[:count])
+
+
 @given(st.lists(st.integers(0, 2**62), min_size=2, max_size=2).map(sorted), st.integers(0, 3))
 def test_round_trips(offsets: list[int], count: int) -> None:
     start = local_start(*offsets, EPOCHS[:count])
@@ -34,6 +39,8 @@ def test_round_trips(offsets: list[int], count: int) -> None:
 
 
 def test_each_flipped_bit_and_each_cut_is_refused() -> None:
+    with pytest.raises(CorruptLogFileError):
+        decode_local_start("x", b"00000000\n")  # the checksum of nothing
     for position in range(len(CONTENT)):
         changed = bytearray(CONTENT)
         changed[position] ^= 1
@@ -60,9 +67,50 @@ def test_a_damaged_file_can_be_written_and_removed() -> None:
     assert (damaged.is_damaged, damaged.content) == (True, None)
     damaged.write(local_start(20, 60, EPOCHS))
     assert (damaged.is_damaged, damaged.offset) == (False, 60)
+    again = LocalStartFile(machine.disk, "/d1")
+    again.load()
+    assert (again.is_damaged, again.content) == (False, damaged.content)
     damaged.remove()
     assert (damaged.content, damaged.offset) == (None, 0)
     assert not machine.disk.exists(damaged.path)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_both_changes_outlive_a_power_loss(seed: int) -> None:
+    machine = VirtualMachine(seed)
+    machine.disk.make_directories("/d1")
+    machine.disk.sync_directory("/")
+    file = LocalStartFile(machine.disk, "/d1")
+    file.write(local_start(10, 50, EPOCHS))
+    machine.boot(power_lost=True)
+    file = LocalStartFile(machine.disk, "/d1")
+    file.load()
+    assert file.content == local_start(10, 50, EPOCHS)
+    file.remove()
+    machine.boot(power_lost=True)
+    assert not machine.disk.exists(file.path)
+
+
+@pytest.mark.parametrize(
+    ("found", "later"),
+    [
+        ([(1, 0), (4, 30), (7, 90)], [(7, 90)]),
+        ([(4, 50), (7, 90)], [(7, 90)]),  # the first batch on this disk is of an epoch that began before it
+        ([(4, 60), (5, 60)], [(5, 60)]),
+        ([(3, 50), (5, 50)], [(5, 50)]),
+        ([(5, 49), (6, 50)], [(6, 50)]),
+        ([], []),
+    ],
+)
+def test_the_epochs_of_the_file_come_before_later_ones(
+    found: list[tuple[int, int]], later: list[tuple[int, int]]
+) -> None:
+    file = LocalStartFile(VirtualMachine(1).disk, "/d1")
+    entries = [EpochEntry(leader_epoch=epoch, start_offset=offset) for epoch, offset in found]
+    assert file.with_past(entries) == entries
+    file.content = local_start(10, 50, EPOCHS)
+    expected = [EpochEntry(leader_epoch=epoch, start_offset=offset) for epoch, offset in later]
+    assert file.with_past(entries) == [*EPOCHS[:2], *expected]
 
 
 def test_the_dump_shows_it() -> None:

@@ -16,6 +16,7 @@ from support.log.lab import A
 from support.log.model import VirtualMachine
 from support.log.tiered import filled, open_tiered
 
+EPOCH_AT = 12
 PATH = f"/d1/{A}/{segment_file(0, LOG_SUFFIX)}"
 
 
@@ -42,10 +43,41 @@ def test_each_damaged_byte_is_found_in_its_batch(monkeypatch: pytest.MonkeyPatch
     assert (steps, check.next_offset) == (len(batches) - 1, found.end_offset)
 
 
-def test_a_truncation_during_the_check_is_no_damage() -> None:
+@pytest.mark.parametrize("missing", [1, 5])
+def test_a_truncation_during_the_check_is_no_damage(missing: int) -> None:
     log = filled(open_tiered(VirtualMachine(1)))
     found = log.closed_segments(0)[0]
     check = SegmentCheck(found)
-    found.content.file.truncate(found.size_bytes - 5)
+    found.content.file.truncate(found.size_bytes - missing)
     with pytest.raises(OSError, match="truncated"):
         check.step(found)
+
+
+@pytest.mark.parametrize(("step_batches", "spare"), [(1, 0), (2, 0), (2, 1), (3, 0)])
+def test_each_step_ends_at_the_batch_that_fills_it(
+    step_batches: int, spare: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = filled(open_tiered(VirtualMachine(1)))
+    found = log.closed_segments(0)[0]
+    batches = list(scan_headers(found.content.file, 0, found.size_bytes))
+    size = batches[0][1].size_bytes
+    assert {header.size_bytes for _, header in batches} == {size}
+    monkeypatch.setattr(segment_check, "STEP_BYTES", step_batches * size - spare)
+    check = SegmentCheck(found)
+    ends = []
+    while not check.is_complete:
+        check.step(found)
+        ends.append(check.position)
+    full = range(step_batches * size, found.size_bytes, step_batches * size)
+    assert ends == [*full, found.size_bytes]
+
+
+def test_batches_without_an_epoch_may_come_first() -> None:
+    """They are older than leader epochs; the checksum of a batch does not cover its epoch."""
+    machine = VirtualMachine(1)
+    found = filled(open_tiered(machine)).closed_segments(0)[0]
+    for bit in range(31):
+        machine.virtual_disk.flip_bit(PATH, EPOCH_AT + 3 - (bit + 1) // 8, (bit + 1) % 8)  # 1 becomes -1
+    check = SegmentCheck(found)
+    check.step(found)
+    assert check.is_complete

@@ -134,8 +134,29 @@ def test_a_segment_stays_readable_until_it_is_released() -> None:
             machine.disk.remove(f"{DIRECTORY}/{name}")
     assert first.content.read(0, first.size_bytes) == content
     assert first.content.read(first.size_bytes - 3, 100) == content[-3:]
+    for behind in (0, 1, 100):
+        assert first.content.read(first.size_bytes + behind, 1) == b""
+    held = first.content
+    assert first.content is held
+    first.release()
+    assert first.content is not held, "it opens its file at the next use"
     first.release()
     second.release()
+
+
+def test_a_segment_has_the_epochs_that_begin_in_it_or_before() -> None:
+    log = filled(open_tiered(VirtualMachine(1)))
+    log.begin_leader_epoch(LeaderEpoch(9))
+    log.storage.roll(log.log_end_offset, START_MS)
+    base = log.log_end_offset
+    append(log, 1)
+    log.flush()
+    log.storage.roll(log.log_end_offset, START_MS)
+    before, within = log.closed_segments(0)[-2:]
+    assert (before.end_offset, within.base_offset) == (base, base)
+    epochs = [decode_epochs("", each.parts().leader_epochs) for each in (before, within)]
+    assert [[entry.leader_epoch for entry in entries] for entries in epochs] == [[1, 4, 5], [1, 4, 5, 9]]
+    assert (before.last_epoch, within.last_epoch) == (5, 9)
 
 
 def test_a_segment_that_is_truncated_meanwhile_is_an_error() -> None:
