@@ -175,7 +175,7 @@ AREAS = (
         modules=(f"{BROKER}/remote_log/core",),
         tests=tests_in(
             "tests/moldau_broker/remote_log/core",  # without the histories of two leaders, which take a minute
-            *("auxiliary", "chunk_cache", "names", "plans", "plan_rules", "reading", "remote_log"),
+            *("auxiliary", "chunk_cache", "names", "plans", "plan_rules", "reading", "remote_log", "short_segments"),
         ),
     ),
     Area(

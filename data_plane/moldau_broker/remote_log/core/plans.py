@@ -75,7 +75,7 @@ def to_copy(remote: RemoteLog, closed: Sequence[ClosedRange], log_start_offset: 
     return [
         index
         for index, (base_offset, last_offset) in enumerate(closed)
-        if last_offset >= log_start_offset and not remote.covers(max(base_offset, log_start_offset), last_offset + 1)
+        if not remote.covers(max(base_offset, log_start_offset), last_offset + 1)
     ]
 
 
@@ -114,7 +114,7 @@ def lacks_all(remote: RemoteLog, *, log_start_offset: int, local_log_start_offse
     right store would lack these records when it comes back.
     """
     missing = [(log_start_offset, local_log_start_offset)]
-    return log_start_offset < local_log_start_offset and remote.holes(*missing[0]) == missing
+    return remote.holes(*missing[0]) == missing
 
 
 def start_behind_deleted(remote: RemoteLog, leader_epoch: int, *, log_start_offset: int) -> int:
@@ -163,7 +163,7 @@ def start_by_retention(
         surplus -= size
         if expired or (by_bytes and surplus >= 0) or segment.end_offset <= start:
             start = max(start, segment.end_offset)
-        elif segment.max_timestamp_ms >= 0 or retention.retention_ms < 0:
+        elif segment.max_timestamp_ms >= 0:
             break
     return start
 

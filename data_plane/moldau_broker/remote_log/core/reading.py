@@ -104,14 +104,15 @@ def search_timestamp(
 ) -> Reader[TimestampOffset | None]:
     """Finds the first record at or after an offset and a time (0 or later, milliseconds); None if there is none.
 
-    ``segments`` are in order. The caller searches the local log from their end on if the answer is None.
+    ``segments`` are as ``RemoteLog.segments_from`` the offset. The caller searches the local log from their end on if
+    the answer is None.
 
     Raises:
         CorruptRecordError: The batch is damaged.
         CorruptRemoteSegmentError: A segment is too damaged to find the batch.
     """
     for segment in segments:
-        if segment.max_timestamp_ms < timestamp_ms or segment.end_offset <= start_offset:
+        if segment.max_timestamp_ms < timestamp_ms:
             continue
         parts = answered_parts((yield ReadParts(segment)))
         start_offset = max(start_offset, segment.base_offset)
@@ -127,7 +128,7 @@ def aborted_transactions(
 ) -> Reader[AbortedSearch]:
     """Returns the aborted transactions that a ``read_committed`` consumer needs for a read that ended at an offset.
 
-    ``segments`` are in order, from the one that holds ``fetch_offset`` on, without holes.
+    ``segments`` are as ``RemoteLog.segments_from`` the fetch offset, without holes.
 
     Raises:
         CorruptRemoteSegmentError: An index of aborted transactions is damaged.
@@ -135,10 +136,10 @@ def aborted_transactions(
     found: list[AbortedEntry] = []
     markers_from, complete = fetch_offset, False
     for segment in segments:
-        if segment.has_aborted and segment.end_offset > markers_from:
+        if segment.has_aborted:
             parts = answered_parts((yield ReadParts(segment)))
             complete = select_aborted(_aborted_entries(segment, parts), markers_from, end_offset, found)
-        markers_from = max(markers_from, segment.end_offset)
+        markers_from = segment.end_offset
         if complete:
             break
     transactions = [
@@ -196,7 +197,6 @@ class _Bytes:
         fits = (
             plausible(header)
             and position + header.size_bytes <= segment.size_bytes
-            and segment.base_offset <= header.base_offset
             and header.last_offset <= segment.last_offset
         )
         return header if fits else None
@@ -207,7 +207,7 @@ class _Bytes:
         Ends before a batch that reaches to the bound, that the window does not hold whole, or that is damaged.
         """
         end = min(position + max_bytes, self._start + len(self._data))
-        at, offset = position, -1
+        at, offset = position, 0
         while at + BATCH_HEADER_BYTES <= end:
             header = self._fitting(at)
             if (
@@ -277,7 +277,6 @@ def _locate(bytes_: _Bytes, parts: SegmentParts, offset: int) -> Reader[_Place |
 def _search_segment(
     bytes_: _Bytes, parts: SegmentParts, timestamp_ms: int, start_offset: int, config: LogConfig
 ) -> Reader[TimestampOffset | None]:
-    segment = bytes_.segment
     place = yield from _first_candidate(bytes_, parts, timestamp_ms, start_offset)
     while place is not None:
         position, header = place
@@ -287,8 +286,6 @@ def _search_segment(
             found = yield from find_in_batch(header, data, timestamp_ms, start_offset, config)
             if found is not None:
                 return found
-        if header.next_offset > segment.last_offset:
-            return None
         place = yield from bytes_.walk(position + header.size_bytes, header.next_offset)
     return None
 

@@ -160,7 +160,7 @@ class RemoteLog:
         The bytes of an overlap are not known, so its share of the segment's offsets is taken.
         """
         sizes: list[int] = []
-        end = -1
+        end = 0
         for segment in self._segments:
             offsets = segment.end_offset - segment.base_offset
             sizes.append(segment.size_bytes * min(offsets, segment.end_offset - end) // offsets)

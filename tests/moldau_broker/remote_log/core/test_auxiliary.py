@@ -32,8 +32,10 @@ def test_every_changed_byte_is_noticed() -> None:
 def test_every_cut_is_noticed() -> None:
     data = encode_auxiliary(PARTS)
     for size in range(len(data)):
-        with pytest.raises(CorruptRemoteSegmentError):
-            decode_auxiliary(data[:size])
+        reason = "fewer than the 52 bytes of a header" if size < HEADER_BYTES else "is cut"
+        for decode in (decode_auxiliary, decode_for_reading):
+            with pytest.raises(CorruptRemoteSegmentError, match=f"byte {size}: .*{reason}"):
+                decode(data[:size])
     with pytest.raises(CorruptRemoteSegmentError, match="1 bytes follow the last part"):
         decode_auxiliary(data + b"x")
 
@@ -49,6 +51,14 @@ def test_only_indexes_may_be_damaged_for_a_reader(field: str) -> None:
     else:
         with pytest.raises(CorruptRemoteSegmentError, match=f"{field} does not have its checksum"):
             decode_for_reading(data)
+
+
+def test_another_number_of_parts_is_refused() -> None:
+    data = bytearray(encode_auxiliary(PARTS))
+    data[7] += 1
+    data[48:52] = crc32c(data[:48]).to_bytes(4, "big")
+    with pytest.raises(CorruptRemoteSegmentError, match="the header does not have its checksum"):
+        decode_auxiliary(data)
 
 
 def test_another_version_or_object_is_named() -> None:

@@ -76,6 +76,8 @@ def test_a_leader_lists_once_and_after_the_delay() -> None:
     assert must_list(None, 0, DELAY_MS)
     assert not must_list(0, 999, DELAY_MS)
     assert must_list(0, 1000, DELAY_MS)
+    assert not must_list(5000, 5999, DELAY_MS)
+    assert must_list(5000, 6000, DELAY_MS)
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,13 @@ import pytest
 
 from moldau.records import BATCH_HEADER_BYTES, iterate_batches
 from moldau.values import LeaderEpoch
+from moldau_broker.log.files.transaction_index import decode_entries
 from moldau_broker.log.partition import lookups
 from moldau_broker.remote_log.core.errors import CorruptRemoteSegmentError
 from moldau_broker.remote_log.core.names import Listing
 from moldau_broker.remote_log.core.reading import aborted_transactions, read, search_timestamp
 from moldau_broker.remote_log.core.remote_log import RemoteLog
+from moldau_broker.remote_log.core.requests import ReadParts
 from support.log.model import START_MS, make_batch
 from support.remote_log.segments import Machine, Store, Writer, replicate
 
@@ -100,7 +102,16 @@ def test_every_read_has_the_aborted_transactions() -> None:
             pairs = [(item.producer_id, item.first_offset) for item in search.transactions]
             if not search.is_complete:
                 incomplete += 1
+                assert search.markers_to == tiered.end
                 pairs += aborted_of(log, search.markers_to, found.end_offset)
+            looked_at = [each for each in remote.segments_from(offset) if each.end_offset <= search.markers_to]
+            assert [each.segment for each in tiered.store.asked] == [each for each in looked_at if each.has_aborted]
+            entries = [
+                entry
+                for each in looked_at[:-1]
+                for entry in decode_entries("", tiered.store.parts[each.segment_id].transaction_index, each.base_offset)
+            ]
+            assert all(entry.last_stable_offset < found.end_offset for entry in entries), "one was the last"
             assert pairs == aborted_of(log, offset, found.end_offset)
             local = log.read(offset, max_bytes=600, upper_bound_offset=log.last_stable_offset, min_one_batch=True)
             assert pairs == [
@@ -152,8 +163,12 @@ def test_every_time_gives_the_record_of_the_log(seed: int) -> None:
         for time in [each + delta for each in times for delta in (-1, 0, 1)]:
             time = max(0, time)
             local = log.offset_for_timestamp(time)
-            found = tiered.store.run(search_timestamp(remote.segments_from(start), time, start, log.config))
+            segments = remote.segments_from(start)
+            found = tiered.store.run(search_timestamp(segments, time, start, log.config))
             assert found == (local if local is not None and local.offset < tiered.end else None)
+            asked = [each.segment for each in tiered.store.asked if isinstance(each, ReadParts)]
+            before = [each for each in segments if found is None or each.base_offset <= found.offset]
+            assert asked == [each for each in before if each.max_timestamp_ms >= time]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -214,6 +229,16 @@ def test_a_read_asks_for_little_more_than_it_returns() -> None:
     assert tiered.store.bytes_asked < 60_000
 
 
+def test_a_read_without_an_index_asks_for_each_byte_once() -> None:
+    tiered = large(batches=200)
+    (segment,) = tiered.segments
+    tiered.store.parts[segment.segment_id] = tiered.store.parts[segment.segment_id]._replace(offset_index=b"")
+    assert tiered.read(segment, 0, 2000, tiered.end).data
+    assert len(tiered.store.asked) == 1, "the window holds the batches"
+    assert tiered.read(segment, tiered.end - 1, 2000, tiered.end).data
+    assert tiered.store.bytes_asked < 1.1 * segment.size_bytes
+
+
 def test_one_damaged_entry_does_not_cost_a_walk_from_the_start() -> None:
     tiered = large()
     (segment,) = tiered.segments
@@ -243,6 +268,8 @@ def test_records_missing_at_the_end_lead_to_the_next_segment() -> None:
     (segment,) = tiered.segments
     longer = segment._replace(last_offset=20)
     assert tiered.read(longer, 9, 1000, 30) == (b"", 21, False)
+    assert tiered.read(longer, 9, 1000, 9) == (b"", 9, False)
+    assert tiered.store.asked == [], "nothing lies below the bound"
     assert tiered.store.run(search_timestamp([longer], START_MS, 9, tiered.log.config)) is None
 
 

@@ -103,6 +103,18 @@ def test_proofs_are_known_once_and_in_order_until_they_go() -> None:
     assert remote.deleted_end == 20
 
 
+@pytest.mark.parametrize(
+    ("proof", "deleted_end"),
+    [((20, 1), 20), ((20, 3), 0), ((21, 3), 21), ((21, 1), 0), ((19, 1), 19), ((9, 1), 0)],
+)
+def test_a_proof_is_of_the_log_if_its_last_record_is(proof: tuple[int, int], deleted_end: int) -> None:
+    """The log has epoch 1 from offset 10 on, and epoch 3 from 20 on."""
+    remote = RemoteLog(
+        Listing([], [], [DeletionProof(*proof)]), lambda offset: -1 if offset < 10 else 1 if offset < 20 else 3, 0
+    )
+    assert remote.deleted_end == deleted_end
+
+
 RANGES = [(base, end) for base in range(4) for end in range(base + 1, 5)]
 
 
@@ -130,8 +142,11 @@ def check_set(segments: list[RemoteSegment]) -> None:
         while end in offsets:
             end += 1
         assert remote.copied_end(offset) == end
-        holes = {at for start, stop in remote.holes(offset, 6) for at in range(start, stop)}
-        assert holes == set(range(offset, 6)) - offsets
+        for stop in range(7):
+            missing = [at for at in range(offset, stop) if at not in offsets]
+            starts = [at for at in missing if at - 1 not in missing]
+            ends = [at + 1 for at in missing if at + 1 not in missing]
+            assert remote.holes(offset, stop) == list(zip(starts, ends, strict=True))
     left = known(*remote.segments)
     assert left.copied_end(0) == remote.copied_end(0)
     assert not left.contained

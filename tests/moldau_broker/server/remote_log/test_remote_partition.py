@@ -110,6 +110,7 @@ def test_a_truncation_ends_the_knowledge() -> None:
     assert remote.listed_ms == 1.0
     remote.partition.log.storage.segments.generation += 1
     assert (remote.log, remote.listed_ms) == (None, None)
+    remote.removed(StoredObject(f"c/t/0/{NEW.name}{AUXILIARY}", 9, 0))
     remote.copied(NEW)
     remote.deleted(OLD)
     list_now(remote, OLD, NEW)
@@ -148,6 +149,9 @@ def test_counts_of_a_partition() -> None:
     remote.delete_lag = Lag.of([inner])
     expected = RemoteStatistics(2, 150, 1, 50, segments=3, size_bytes=200, damaged=0)
     assert remote.statistics() == expected
+    remote.damaged_offset = 25
+    assert remote.statistics() == expected._replace(damaged=1)
+    remote.damaged_offset = None
     log.local_log_start_offset = 21
     assert remote.statistics() == expected._replace(damaged=1)
     assert expected.plus(expected) == RemoteStatistics(4, 300, 2, 100, 6, 400, 0)
