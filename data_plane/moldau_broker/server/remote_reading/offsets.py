@@ -58,9 +58,10 @@ def search(
 def _search(
     partition: Partition, timestamp_ms: int
 ) -> Generator[Step | RemoteQuestion, TimestampOffset | None, tuple[TimestampOffset | None, bool]]:
-    """Searches remote segments, then the local log; for the largest timestamp both.
+    """Searches remote segments, then the local log; for the largest timestamp first the local log, then the others.
 
-    Returns also whether the record stays the answer if segments leave the disk: all records before it are remote, too.
+    Returns also whether segments that have left the disk meanwhile change nothing: the last search was in the store,
+    which had all of them.
     """
     if not has_remote_records(partition.log):
         return (yield from partition.search_timestamp(timestamp_ms)), False
@@ -71,7 +72,7 @@ def _search(
         return (yield from partition.search_timestamp(timestamp_ms)), False
     local = yield from partition.search_timestamp(timestamp_ms)
     found = yield RemoteQuestion(partition, timestamp_ms, -1 if local is None else local.timestamp_ms)
-    return local if found is None else found, False
+    return local if found is None else found, True
 
 
 async def answer(reader: RemoteReader, question: RemoteQuestion) -> TimestampOffset | None:
