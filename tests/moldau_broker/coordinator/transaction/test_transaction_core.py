@@ -394,6 +394,18 @@ def test_a_retry_of_a_replaced_id_cannot_end_later_work() -> None:
     assert old.end(commit=True) is ErrorCode.NONE
 
 
+def test_an_abort_of_nothing_uses_a_new_id_too() -> None:
+    """With an epoch per transaction, a late copy of the old request must not get the epoch that the abort has given."""
+    driver = TransactionDriver()
+    old = exhausted(driver, bumps=True)
+    retry = init_request(producer_id=old.producer_id, epoch=old.epoch)
+    answer = driver.ask(retry, 4)
+    assert isinstance(answer, InitProducerIdResponse)
+    old.producer_id, old.epoch = answer.producer_id, answer.producer_epoch
+    assert old.end(commit=False) is ErrorCode.NONE
+    assert code_of(driver.ask(retry, 4)) is ErrorCode.PRODUCER_FENCED
+
+
 def test_a_producer_of_an_expired_id_gets_a_new_one() -> None:
     """It says who it was, as after any error that it can recover from (KIP-360)."""
     driver = TransactionDriver()
