@@ -136,6 +136,20 @@ def test_a_member_with_a_former_snapshot_gets_the_present_one():
     assert [(each.index, each.piece) for each in pieces] == [(6, 0)]
 
 
+def test_an_acceptance_beside_a_snapshot_commits():
+    """The member may hold what was sent before the snapshot, and no other voter may be left to show a majority."""
+    core = leader()
+    core.propose(b"y")
+    assert [len(each.entries) for each in sent_to(core, 3)] == [2]
+    receive(core, 2, AppendResponse(epoch=4, accepted=True, match_index=6))
+    sent_to(core, 3)
+    core.snapshot_taken(SnapshotPoint(index=6, epoch=4, configuration=VOTERS), 6)
+    core.tick(core.now_ms + TIMING.heartbeat_interval_ms)
+    assert any(isinstance(each, SnapshotRequest) for each in sent_to(core, 3))
+    receive(core, 3, AppendResponse(epoch=4, accepted=True, match_index=7), core.now_ms)
+    assert core.commit_index == 7
+
+
 def test_a_hand_over_is_asked_for_again_with_each_heartbeat():
     """The request may be lost, and the leader takes no proposals meanwhile."""
     core = leader()

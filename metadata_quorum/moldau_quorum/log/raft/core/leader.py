@@ -235,16 +235,14 @@ class LeaderRole:
         match_index = response.match_index
         assert match_index <= core.log.last_index, "no member agrees with what does not exist"
         if progress.snapshot is not None:
-            progress.match = max(progress.match, match_index)
-            if match_index >= core.log.base_index:
-                progress.become_replicate()
-            elif match_index >= progress.snapshot.index:
-                assert core.snapshot is not None, "what was cut off is in a snapshot"
-                progress.become_snapshot(core.snapshot)  # the log went on meanwhile, and was cut
-                self._flush_wanted = True
+            if match_index < core.log.base_index:
+                progress.match = max(progress.match, match_index)
+                if match_index >= progress.snapshot.index:
+                    assert core.snapshot is not None, "what was cut off is in a snapshot"
+                    progress.become_snapshot(core.snapshot)  # the log went on meanwhile, and was cut
+                    self._flush_wanted = True
                 return
-            else:
-                return
+            progress.become_replicate()
         if progress.accepted(match_index):
             self.advance_commit()
         progress.compare_with_leader(core.log.last_index, core.now_ms)
