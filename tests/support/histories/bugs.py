@@ -108,7 +108,7 @@ BUGS: tuple[PlantedBug, ...] = (
         quorum_bugs.early_answer_counts_all,
         quorum_bugs.votes_of_the_last_election,
     ),
-    *_quorum(quorum.contested_quorum, quorum_bugs.truncated_write_counts),
+    *_quorum(quorum.contested_quorum, quorum_bugs.heartbeat_counts_all, quorum_bugs.truncated_write_counts),
     *_quorum(quorum.slow_quorum, quorum_bugs.sync_covers_what_is_not_written),
     *_transactions(
         transactions.Transactions,

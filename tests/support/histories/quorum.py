@@ -161,6 +161,7 @@ class Quorum:
                 if peer != node:
                     found.append(("replicate", node, peer))
                     found.append(("write_only", node, peer))
+                    found.append(("beat", node, peer))
                     if not self.held:
                         found.append(("hold", node, peer))
         if self.held:
@@ -205,6 +206,16 @@ class Quorum:
         for message in sorted(requests, key=lambda each: not each.entries):
             self._receive(peer, node, message)
         for to, answer in self.nodes[peer].take(syncs=False):
+            if to == node:
+                self._receive(node, peer, answer)
+        self.nodes[node].take(syncs=True)
+
+    def beat(self, node: int, peer: int) -> None:
+        """A heartbeat of a leader arrives and is answered; the entries that were sent with it are lost."""
+        for _, recipient, message in self._heartbeat(node):
+            if recipient == peer and isinstance(message, AppendRequest) and not message.entries:
+                self._receive(peer, node, message)
+        for to, answer in self.nodes[peer].take(syncs=True):
             if to == node:
                 self._receive(node, peer, answer)
         self.nodes[node].take(syncs=True)

@@ -59,6 +59,18 @@ def early_answer_counts_all() -> list[Patch]:
     return [(RaftCore, "_acceptance", acceptance)]
 
 
+def heartbeat_counts_all() -> list[Patch]:
+    """A heartbeat is answered with all that is durable, also entries that the leader has not compared."""
+    original = RaftCore._acceptance
+
+    def acceptance(self: RaftCore, request: AppendRequest | SnapshotRequest, match_index: int) -> AppendResponse:
+        if isinstance(request, AppendRequest) and not request.entries:
+            match_index = self.durable_index
+        return original(self, request, match_index)
+
+    return [(RaftCore, "_acceptance", acceptance)]
+
+
 def votes_of_the_last_election() -> list[Patch]:
     """Votes of an earlier election count in the next one."""
     original = RaftCore._campaign
