@@ -98,6 +98,21 @@ def test_an_abandoned_cleaning_leaves_the_log_dirty() -> None:
     assert b"gone" not in lab.values()
 
 
+@pytest.mark.parametrize("kept", proof_beyond(1, [3, 500]))
+def test_the_lowest_of_several_cuts_counts(kept: int) -> None:
+    """A log whose leaders change often is cut again before it is cleaned."""
+    lab = cleaned()
+    cut(lab)
+    start = lab.log.log_end_offset
+    fill_past_the_old_end(lab)
+    lab.log.truncate_to(start + kept)  # behind the value and its tombstone
+    for number in range(600):
+        lab.put(b"newer%d" % number, b"v")
+    lab.fill()
+    clean_twice(lab)
+    assert b"gone" not in lab.values()
+
+
 def test_the_checkpoint_is_lowered_before_a_cut_log_grows() -> None:
     lab = cleaned()
     cut(lab)
