@@ -25,7 +25,7 @@ from moldau.protocol.messages.txn_offset_commit import (
 from moldau_broker.coordinator.group.consumer.core.heartbeat import check_epoch
 from moldau_broker.coordinator.group.consumer.core.state import ConsumerGroup, ConsumerMember, MemberState
 from moldau_broker.coordinator.group.core.config import GroupConfig
-from support.coordinator.consumer_world import GROUP, SESSION_MS, ConsumerClient, group_of
+from support.coordinator.consumer_world import GROUP, SESSION_MS, ConsumerClient, check_group, group_of
 from support.coordinator.group_world import Consumer, CoreDriver, code_of, commit_request, join_request, leave_request
 from support.coordinator.migration_world import COOPERATIVE, EAGER, ClassicClient, subscription_bytes
 
@@ -72,6 +72,25 @@ def test_leaving_again_does_not_keep_a_static_member() -> None:
     driver.pass_time(step_ms)
     other.beat()
     assert set(group_of(driver).members) == {"b"}
+
+
+def test_a_static_member_that_goes_has_released_what_it_had_to() -> None:
+    """It reads nothing while it is away, so the others need not wait for it with partitions of theirs."""
+    driver = world()
+    a, b = ConsumerClient(driver, "a", instance="i"), ConsumerClient(driver, "b")
+    rest(driver, [a])
+    b.beat()
+    a.send()
+    assert a.take() is ErrorCode.NONE
+    assert len(a.given) < len(a.reading), "it is to release some"
+    assert a.leave(-2) is ErrorCode.NONE
+    check_group(group_of(driver))
+    b.beat()
+    assert len(b.numbers) == 3
+    again = ConsumerClient(driver, "a2", instance="i")
+    again.beat()
+    assert sorted(again.numbers + b.numbers) == [0, 1, 2, 3, 4, 5]
+    check_group(group_of(driver))
 
 
 @pytest.mark.parametrize(

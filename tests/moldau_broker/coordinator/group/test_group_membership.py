@@ -530,6 +530,44 @@ def test_absent_static_members_stay_until_their_session_ends() -> None:
     assert group.generation == 2
 
 
+@pytest.mark.parametrize("absent", [0, 1])
+def test_a_member_that_has_joined_leads_the_generation(absent: int) -> None:
+    """A static member that is away stays a member, and cannot assign: the others would wait for its session's end."""
+    driver = CoreDriver()
+    consumers = stable_group(driver, 2, static=True)
+    away, present = consumers[absent], consumers[1 - absent]
+    group = driver.core.membership.groups["g"]
+    group.members[away.member_id].session_timeout_ms = 300_000
+    away.heartbeat()
+    group.members[away.member_id].rebalance_timeout_ms = 5_000
+    present.join(rebalance_ms=5_000, metadata=b"changed")
+    driver.pass_time(5_000)
+    answer = present.joined()
+    assert answer is not None
+    assert (answer.generation_id, answer.leader) == (2, present.member_id)
+    assert len(present.members) == 2
+    present.sync({present.member_id: b"1", away.member_id: b"2"})
+    assert present.synced() is not None
+    assert state_of(driver) is GroupState.STABLE
+
+
+def test_no_generation_begins_without_a_member_that_joined() -> None:
+    """All are static and away: the coordinator waits for one of them, or for the ends of their sessions."""
+    driver = CoreDriver()
+    first, second = stable_group(driver, 2, static=True)
+    group = driver.core.membership.groups["g"]
+    for member in group.members.values():
+        member.session_timeout_ms, member.rebalance_timeout_ms = 300_000, 5_000
+    first.heartbeat()
+    driver.ask(leave_request((second.member_id, second.instance)), 5)
+    driver.pass_time(60_000)
+    assert (group.generation, group.state) == (1, GroupState.PREPARING_REBALANCE)
+    first.join(rebalance_ms=5_000)
+    answer = first.joined()
+    assert answer is not None
+    assert (answer.generation_id, answer.leader) == (2, first.member_id)
+
+
 def test_static_members_whose_record_is_not_written_try_again() -> None:
     driver = CoreDriver()
     stable_group(driver, 1, static=True)
