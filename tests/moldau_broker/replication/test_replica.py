@@ -5,6 +5,7 @@ Method: short stories with stated effects, and every role crossed with every eve
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -461,6 +462,39 @@ def test_a_follower_that_restarts_its_log() -> None:
     subject.apply(state(), 10, 0)
     subject.restarted(40)
     assert (subject.log_end_offset, subject.high_watermark) == (40, 40)
+
+
+FOLLOWED: tuple[tuple[str, int], ...] = (
+    ("grows", 3),
+    ("truncated", 2),
+    ("restarted", 1),
+    ("restarted", 6),
+    ("leader_high_watermark", 4),
+)
+"""Changes of the log of a follower, with the number of records or the offset."""
+
+
+def test_a_follower_knows_nothing_committed_that_it_lacks() -> None:
+    """Its high watermark ends with its log, also if that was longer before.
+
+    As the next leader it would acknowledge records at once that no other replica has.
+    """
+    for events in itertools.product(FOLLOWED, repeat=4):
+        subject = replica(2, end=5, high_watermark=5)
+        subject.apply(state(), 5, 0)
+        for name, number in events:
+            if name == "grows":
+                subject.log_end_moved(subject.log_end_offset + number, 0, ALIVE)
+            elif name == "truncated":
+                subject.truncated(min(number, subject.log_end_offset))
+            else:
+                getattr(subject, name)(number)
+            assert subject.settled_end_offset <= subject.log_end_offset, events
+            assert subject.high_watermark <= subject.log_end_offset, events
+        end = subject.log_end_offset
+        subject.apply(state(leader=2, leader_epoch=2, partition_epoch=2), end, 0)
+        subject.log_end_moved(end + 1, 0, ALIVE)
+        assert subject.acknowledgement(2, end + 1) is None, events
 
 
 # --- every role, every event ---------------------------------------------------------------------------------------
