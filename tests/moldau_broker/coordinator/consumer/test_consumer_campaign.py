@@ -17,7 +17,6 @@ from support.proof import proof_beyond
 SEEDS = range(24)
 PLANTED_SEEDS_MAX = 60
 FIRST_SEEDS = {
-    "fenced_member_is_accepted": 38,
     "session_is_not_renewed": 18,
     "early_report_counts_as_release": 13,
     "failed_write_stays_in_memory": 3,
@@ -124,5 +123,7 @@ def test_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> 
         try:
             run_campaign(seed)
         except (AssertionError, KeyError):
+            monkeypatch.undo()
+            run_campaign(seed)  # which holds without the bug
             return
     pytest.fail(f"{plant.__name__} is not found in {PLANTED_SEEDS_MAX} seeds from {first} on")

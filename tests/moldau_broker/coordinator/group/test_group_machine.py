@@ -1,9 +1,9 @@
 """Goal: under any order of requests, time, commits and failovers the rules of a group hold.
 
 Method: a Hypothesis state machine drives several consumers against the core. It commits, delays or refuses writes, and
-replaces the core. Checked after every step: a partition has one owner per generation; generations never decrease and
-have one assignment each; acknowledged offsets are never lost; each request is answered at most once, and in the end
-exactly once.
+replaces the core. Checked after every step: a partition has one owner per generation; generations never decrease, have
+one assignment each, and a leader that has joined; acknowledged offsets are never lost; each request is answered at most
+once, and in the end exactly once.
 """
 
 from hypothesis import settings
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.join_group import JoinGroupResponse
 from moldau.protocol.messages.offset_commit import OffsetCommitResponse
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequestGroup
 from moldau.protocol.messages.sync_group import SyncGroupResponse
@@ -37,14 +38,15 @@ class GroupMachine(RuleBasedStateMachine):
         self.acknowledged = -1
         self.next_offset = 0
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(rebalance_ms=st.sampled_from([60_000, 2_000]))
+    def begin(self, rebalance_ms: int) -> None:
+        self.rebalance_ms = rebalance_ms  # with the shorter one, members that are away outlive join phases
         for consumer in self.consumers[:2]:
-            consumer.join()
+            consumer.join(rebalance_ms=rebalance_ms)
 
     @rule(who=WHO, version=st.sampled_from([3, 5, 9]))
     def join(self, who: int, version: int) -> None:
-        self.consumers[who].join(version)
+        self.consumers[who].join(version, rebalance_ms=self.rebalance_ms)
         self.take_in()
 
     @rule(who=WHO)
@@ -154,6 +156,18 @@ class GroupMachine(RuleBasedStateMachine):
             waits = member.join_request is not None and not member.is_new
             deadline = self.driver.core.rebalancer.deadlines.get(("member", "g", member.member_id))
             assert waits or deadline is not None, "a member without a deadline would never expire"
+
+    @invariant()
+    def a_member_that_has_joined_leads(self) -> None:
+        group = self.driver.core.membership.groups.get("g")
+        if group is None or group.state is not GroupState.COMPLETING_REBALANCE:
+            return
+        joined = {
+            (answer.generation_id, answer.member_id)
+            for answer in self.driver.answers.values()
+            if isinstance(answer, JoinGroupResponse) and answer.error_code == ErrorCode.NONE
+        }
+        assert (group.generation, group.leader_id) in joined, "no member that has joined leads the generation"
 
     @invariant()
     def acknowledged_offsets_are_kept(self) -> None:
