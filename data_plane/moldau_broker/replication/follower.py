@@ -11,8 +11,8 @@ FETCHING   part of the next request, from the local log end offset
 DELAYED    left out until its back-off is over (the leader is not ready, a read failed, throttled)
 RESETTING  the leader does not have the offset; the shell asks for its earliest and latest offset, then calls
            ``truncated``, ``delay`` or ``request_failed``
-RESTORING  the leader has the offset only in remote storage; the shell restores epochs and producers from there, then
-           calls ``truncated`` or ``delay`` (KIP-405)
+RESTORING  the leader has the offset only in remote storage, or the local log lacks the producers of its remote
+           records; the shell restores epochs and producers from there, then calls ``truncated`` or ``delay`` (KIP-405)
 FENCED     the follower's leader epoch is out of date; newer metadata will replace the partition
 =========  ===============================================================================================
 
@@ -321,6 +321,10 @@ class FollowerFetcher:
         followed.last_fetched_epoch = last_epoch
         followed.log_start_offset = log_start_offset
         self._set_state(followed, FollowState.FETCHING)
+
+    def restoring(self, followed: Followed) -> None:
+        """Records that the log must be restored from remote storage before it is fetched."""
+        self._set_state(followed, FollowState.RESTORING)
 
     def delay(self, followed: Followed, now_ms: float, delay_ms: float | None = None) -> None:
         """Leaves the partition out for ``delay_ms``, or for a back-off that grows with its failures."""

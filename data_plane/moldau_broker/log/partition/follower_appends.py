@@ -164,7 +164,8 @@ class FollowerAppends:
     def truncate_to(self, offset: int) -> bool:
         """Removes all batches at or above ``offset``, see ``PartitionLog.truncate_to``.
 
-        A log that has only remote records below ``offset`` starts over there, without its producers.
+        A log that has only remote records below ``offset`` starts over there, without its producers. They are restored
+        from the object store before the log grows (``server.replicas.remote_start``).
 
         Raises:
             OffsetOutOfRangeError: The offset is below the log start offset.

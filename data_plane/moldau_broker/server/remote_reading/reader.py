@@ -146,7 +146,18 @@ class RemoteReader:
             RemoteStorageError: the store did not answer.
         """
         known = self._logs.remote_log(partition)
-        return known if known is not None else await self._listed(partition)
+        return known if known is not None else await self.listed(partition)
+
+    async def listed(self, partition: Partition) -> RemoteLog:
+        """Lists the remote segments of a partition.
+
+        Raises:
+            RemoteStorageError: the store did not answer.
+        """
+        try:
+            return await self._logs.refresh(partition)
+        except ObjectStoreError as error:
+            raise RemoteStorageError(str(error)) from error
 
     async def segments_holding(self, partition: Partition, offset: int) -> list[RemoteSegment]:
         """Lists the segments that hold an offset, the one that reaches furthest first, also those of other lineages.
@@ -154,7 +165,7 @@ class RemoteReader:
         Raises:
             RemoteStorageError: the store did not answer.
         """
-        remote = await self._listed(partition)
+        remote = await self.listed(partition)
         found = [
             segment
             for segments in (remote.segments, remote.contained, remote.foreign)
@@ -232,12 +243,6 @@ class RemoteReader:
         since_ms = self._clock.monotonic_ms() - RELIST_MS
         self._missed = {each: missed_ms for each, missed_ms in self._missed.items() if missed_ms > since_ms}
         return partition in self._missed
-
-    async def _listed(self, partition: Partition) -> RemoteLog:
-        try:
-            return await self._logs.refresh(partition)
-        except ObjectStoreError as error:
-            raise RemoteStorageError(str(error)) from error
 
     async def _read(self, partition: Partition, wanted: RemoteRange, remote: RemoteLog) -> RemoteRecords:
         log, offset = partition.log, wanted.offset

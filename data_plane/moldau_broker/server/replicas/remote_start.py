@@ -4,6 +4,10 @@ The leader answered OFFSET_MOVED_TO_TIERED_STORAGE. The follower asks it where i
 segment that holds the offset before, restores the leader epochs and the producers from the segment's ``.aux``, and
 starts its log at the segment's end. It copies no records that are remote already, unless the leader has them too.
 
+A log that an unclean election cut below its records on this disk has lost its producers with them. It starts over at
+the end of the last of its own remote segments, from which it takes them. Otherwise it would accept a batch for a second
+time when it leads, and would not know the transactions that are open. The rest is fetched again.
+
 The segment must hold the leader's records. It does if the leader epoch of the leader's log at the segment's last offset
 is the segment's (Raft's log matching). The follower's own epochs do not show that, so it asks the leader.
 """
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
     from moldau.runtime.net.rpc import RpcConnection
     from moldau.runtime.ports.environment import Clock
     from moldau.values import BrokerId
+    from moldau_broker.log.values import SegmentParts
     from moldau_broker.remote_log.core.names import RemoteSegment
     from moldau_broker.replication.follower import Followed, Step
     from moldau_broker.server.remote_reading.reader import RemoteReader
@@ -52,6 +57,22 @@ _EPOCHS_VERSION: Final = 4
 class _EpochEnd(NamedTuple):
     epoch: int
     end_offset: int
+
+
+def lacks_producers(partition: Partition) -> bool:
+    """Returns whether a log has only remote records, and does not know their producers.
+
+    So it is after a truncation below its local log start offset, also after a restart. A snapshot that cannot be read
+    counts as lost: a disk that fails fails when the log starts over.
+    """
+    storage = partition.log.storage
+    first = storage.segments.first_base_offset
+    if not storage.log_start_offset < first == storage.log_end_offset:
+        return False
+    try:
+        return storage.snapshots.read(first) is None
+    except OSError:
+        return True
 
 
 class RemoteStarts:
@@ -98,19 +119,52 @@ class RemoteStarts:
             parts = await self._reader.parts(partition, segment)
             if not is_wanted() or partition.error is not ErrorCode.NONE:
                 return False
-            partition.log.restart_behind(
-                segment.end_offset,
-                log_start_offset=log_start,
-                leader_epochs=parts.leader_epochs,
-                producer_snapshot=parts.producer_snapshot,
-                now_ms=self._clock.wall_ms(),
-            )
-            partition.replica.restarted(Offset(segment.end_offset))
-            partition.log.update_high_watermark(partition.replica.high_watermark)
+            self._restart_behind(partition, segment, parts, log_start)
             self._logger.info(
                 "restored-behind", partition=partition.key, segment=segment.name, log_start=log_start, leader_end=end
             )
             return True
+
+    async def restore_producers(self, partition: Partition, is_wanted: Callable[[], bool]) -> None:
+        """Starts the log over, at most at its present end, where its producers are known; durable on return.
+
+        Without a segment that ends in the log it starts over, empty, at its log start offset, as a new replica does.
+
+        Raises:
+            KafkaError: the store or this disk refused; ``LogError`` if the segment is gone or damaged.
+        """
+        async with self._limit:
+            if not is_wanted() or not lacks_producers(partition):
+                return
+            log = partition.log
+            remote = await self._reader.listed(partition)
+            start, end = log.log_start_offset, log.log_end_offset
+            segment = max(
+                (each for each in remote.segments if start < each.end_offset <= end),
+                key=lambda each: each.end_offset,
+                default=None,
+            )
+            parts = None if segment is None else await self._reader.parts(partition, segment)
+            if not is_wanted() or partition.error is not ErrorCode.NONE or partition.log is not log:
+                return
+            if segment is None or parts is None:
+                self._replicas.follower_restarted(partition, Offset(start))
+            else:
+                self._restart_behind(partition, segment, parts, log.log_start_offset)
+            self._logger.info("restored-producers", partition=partition.key, log_end=log.log_end_offset, was=end)
+
+    def _restart_behind(
+        self, partition: Partition, segment: RemoteSegment, parts: SegmentParts, log_start_offset: int
+    ) -> None:
+        partition.log.restart_behind(
+            segment.end_offset,
+            log_start_offset=log_start_offset,
+            leader_epochs=parts.leader_epochs,
+            producer_snapshot=parts.producer_snapshot,
+            now_ms=self._clock.wall_ms(),
+        )
+        partition.replica.restarted(Offset(segment.end_offset))
+        partition.log.update_high_watermark(partition.replica.high_watermark)
 
     async def _segment(
         self, connection: RpcConnection, partition: Partition, followed: Followed, offset: int

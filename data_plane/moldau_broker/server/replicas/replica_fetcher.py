@@ -26,12 +26,6 @@ import trio
 from moldau.protocol.codec import DecodeError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.hot import FetchPartitionView, FetchRequestView, read_fetch_answer, write_follower_fetch
-from moldau.protocol.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
 from moldau.runtime.net.peer_refusals import PeerRefusals
 from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.tasks.sync import Signal
@@ -47,6 +41,8 @@ from moldau_broker.replication.follower import (
     StepKind,
 )
 from moldau_broker.replication.follower_progress import UNKNOWN_OFFSET
+from moldau_broker.server.replicas.leader_offsets import leader_offsets
+from moldau_broker.server.replicas.remote_start import lacks_producers
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -61,7 +57,6 @@ if TYPE_CHECKING:
     from moldau_broker.server.replicas.replica_manager import ReplicaManager
 
 FETCH_VERSION = 17
-LIST_OFFSETS_VERSION = 8
 CONNECT_TIMEOUT_MS = 5_000.0
 SUSPICION_MS = 2_000.0
 """How long a broker that dropped our connection is suspected; by then the controller has decided."""
@@ -139,17 +134,16 @@ class ReplicaFetchers:
         source_key = SourceKey(state.leader, log.config.bounds_unsynced)
         source = self._source(source_key)
         self._source_of[partition.key] = source_key
-        source.claims(partition)
-        source.core.add(
-            Followed(
-                partition.key,
-                partition.topic_id,
-                leader_epoch=state.leader_epoch,
-                fetch_offset=log.log_end_offset,
-                last_fetched_epoch=log.latest_epoch,
-                log_start_offset=log.log_start_offset,
-            )
+        followed = Followed(
+            partition.key,
+            partition.topic_id,
+            leader_epoch=state.leader_epoch,
+            fetch_offset=log.log_end_offset,
+            last_fetched_epoch=log.latest_epoch,
+            log_start_offset=log.log_start_offset,
         )
+        source.core.add(followed)
+        source.go_on(partition, followed)
         source.work.notify()
 
     def unfollow(self, key: TopicPartition) -> None:
@@ -206,6 +200,19 @@ class ReplicaFetchers:
         assert self._nursery is not None, "fetchers are not running"
         self._nursery.start_soon(source.restore, starts, partition, step)
 
+    def _begin_rebuild(self, source: _Source, partition: Partition, followed: Followed) -> bool:
+        """Begins to restore the producers of a log that lacks them; returns whether it must not be fetched before.
+
+        A member of the ISR keeps its log as it is: the log may not become shorter.
+        """
+        starts = self.remote_starts
+        if starts is None or self._settings.broker_id in partition.replica.state.isr or not lacks_producers(partition):
+            return False
+        assert self._nursery is not None, "fetchers are not running"
+        source.core.restoring(followed)
+        self._nursery.start_soon(source.rebuild, starts, partition, followed)
+        return True
+
     def _source(self, key: SourceKey) -> _Source:
         source = self._sources.get(key)
         if source is None:
@@ -246,6 +253,13 @@ class _Source:
         """Delays the next request, which acknowledges the whole log of ``partition``, until that is settled."""
         if not partition.log.is_settled:
             self.unsettled[partition.key] = partition
+
+    def go_on(self, partition: Partition, followed: Followed) -> None:
+        """Fetches from the log's end, as soon as the producers of the records below are known."""
+        self.claims(partition)
+        if not self._fetchers._begin_rebuild(self, partition, followed):
+            log = partition.log
+            self.core.truncated(followed, log.log_end_offset, log.latest_epoch, log.log_start_offset)
 
     def _all_settled(self) -> bool:
         for key in [key for key, partition in self.unsettled.items() if partition.log.is_settled]:
@@ -466,15 +480,20 @@ class _Source:
             "truncate", partition=partition.key, log_end=log.log_end_offset, to=target, epoch=answer.diverging_epoch
         )
         self._replicas.follower_truncated(partition, Offset(target))
-        self.claims(partition)
-        self.core.truncated(step.followed, log.log_end_offset, log.latest_epoch, log.log_start_offset)
+        self.go_on(partition, step.followed)
 
     # --- resets ----------------------------------------------------------------------------------------------------
 
     async def _reset(self, connection: RpcConnection, steps: list[Step]) -> None:
         """Restarts logs at the leader's log start, or truncates them to its end: the leader lacks their offsets."""
-        earliest = await self._list_offsets(connection, steps, EARLIEST_TIMESTAMP)
-        latest = await self._list_offsets(connection, steps, LATEST_TIMESTAMP)
+        asked = partial(
+            leader_offsets,
+            connection,
+            self._settings.broker_id,
+            [step.followed for step in steps],
+            timeout_ms=self._settings.socket_timeout_ms,
+        )
+        earliest, latest = await asked(timestamp=EARLIEST_TIMESTAMP), await asked(timestamp=LATEST_TIMESTAMP)
         now_ms = self._environment.clock.monotonic_ms()
         for step in steps:
             followed = step.followed
@@ -503,9 +522,8 @@ class _Source:
                 if isinstance(error, DescriptorsShortError):
                     self.core.delay(followed, now_ms)
                 continue
-            self.claims(partition)
-            self.core.truncated(followed, log.log_end_offset, log.latest_epoch, log.log_start_offset)
-            if before == (log.log_start_offset, log.log_end_offset):
+            self.go_on(partition, followed)
+            if before == (log.log_start_offset, log.log_end_offset) and followed.state is FollowState.FETCHING:
                 self.core.delay(followed, now_ms)  # an immediate retry would find the same offsets
 
     async def restore(self, starts: RemoteStarts, partition: Partition, step: Step) -> None:
@@ -530,40 +548,31 @@ class _Source:
         if not is_wanted():
             return
         if has_moved:
-            log = partition.log
-            self.claims(partition)
-            self.core.truncated(followed, log.log_end_offset, log.latest_epoch, log.log_start_offset)
+            self.go_on(partition, followed)
         else:
             self.core.delay(followed, self._environment.clock.monotonic_ms())
         self.work.notify()
 
-    async def _list_offsets(
-        self, connection: RpcConnection, steps: list[Step], timestamp: int
-    ) -> dict[TopicPartition, Offset]:
-        topics: dict[str, list[ListOffsetsPartition]] = {}
-        for step in steps:
-            followed = step.followed
-            topics.setdefault(followed.key.topic, []).append(
-                ListOffsetsPartition(
-                    partition_index=followed.key.partition,
-                    current_leader_epoch=followed.leader_epoch,
-                    timestamp=timestamp,
-                )
-            )
-        request = ListOffsetsRequest(
-            replica_id=self._settings.broker_id,
-            topics=[ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in topics.items()],
-        )
-        response = await connection.request_as(
-            ListOffsetsResponse, request, LIST_OFFSETS_VERSION, timeout_ms=self._settings.socket_timeout_ms
-        )
-        by_key = {(step.followed.key.topic, step.followed.key.partition): step.followed.key for step in steps}
-        return {
-            by_key[topic.name, partition.partition_index]: Offset(partition.offset)
-            for topic in response.topics
-            for partition in topic.partitions
-            if partition.error_code == ErrorCode.NONE and (topic.name, partition.partition_index) in by_key
-        }
+    async def rebuild(self, starts: RemoteStarts, partition: Partition, followed: Followed) -> None:
+        """Restores the producers of a log that was cut below its records on this disk; tries until it succeeds."""
+
+        def is_wanted() -> bool:
+            return self.core.is_current(followed) and not partition.replica.is_leader
+
+        while is_wanted():
+            partition.traffic.remote_start_requests += 1
+            try:
+                await starts.restore_producers(partition, is_wanted)
+                break
+            except LogStorageError as error:
+                self._replicas.directory_failed(error)
+            except (OSError, KafkaError) as error:
+                partition.traffic.remote_start_errors += 1
+                self._logger.warning("restore-failed", partition=followed.key, error=error)
+            await trio.sleep(self._settings.fetch_backoff_ms / 1000)
+        if is_wanted():
+            self.go_on(partition, followed)
+            self.work.notify()
 
 
 def _decode(frame: memoryview) -> FetchAnswerView:

@@ -14,7 +14,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from moldau_broker.log.values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from moldau_broker.replication.follower import FollowerFetcher
-from moldau_broker.server.replicas.replica_fetcher import _Source
+from moldau_broker.server.replicas import replica_fetcher
 from support.cluster.broker_cluster import batch, run_cluster
 
 
@@ -25,15 +25,15 @@ def test_a_follower_is_reset_though_the_connection_breaks(question: int, monkeyp
     It was left out of all fetches until the next leader epoch, though the leader could be reached again.
     """
     asked: Counter[int] = Counter()
-    original = _Source._list_offsets
+    original = replica_fetcher.leader_offsets
 
-    async def cut(self, connection, steps, timestamp):
+    async def cut(connection, broker_id, wanted, *, timestamp, timeout_ms):
         asked[timestamp] += 1
         if timestamp == question and asked[timestamp] <= 2:
             connection.close()
-        return await original(self, connection, steps, timestamp)
+        return await original(connection, broker_id, wanted, timestamp=timestamp, timeout_ms=timeout_ms)
 
-    monkeypatch.setattr(_Source, "_list_offsets", cut)
+    monkeypatch.setattr(replica_fetcher, "leader_offsets", cut)
 
     async def scenario(cluster) -> None:
         client = cluster.client(1)
@@ -64,19 +64,19 @@ def test_a_follower_is_reset_though_the_connection_breaks(question: int, monkeyp
 def test_a_partition_without_offsets_holds_up_no_reset(monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader's answer lacks the offset of the first partition once. The second one is reset all the same."""
     asked: list[int] = []
-    list_offsets, next_request = _Source._list_offsets, FollowerFetcher.next_request
+    leader_offsets, next_request = replica_fetcher.leader_offsets, FollowerFetcher.next_request
 
-    async def first_is_missing(self, connection, steps, timestamp):
-        offsets = await list_offsets(self, connection, steps, timestamp)
+    async def first_is_missing(connection, broker_id, wanted, **settings):
+        offsets = await leader_offsets(connection, broker_id, wanted, **settings)
         if not asked:
-            del offsets[steps[0].followed.key]
-        asked.append(len(steps))
+            del offsets[wanted[0].key]
+        asked.append(len(wanted))
         return offsets
 
     def of_both(self, now_ms):
         return next_request(self, now_ms) if len(self) == 2 else None
 
-    monkeypatch.setattr(_Source, "_list_offsets", first_is_missing)
+    monkeypatch.setattr(replica_fetcher, "leader_offsets", first_is_missing)
 
     async def scenario(cluster) -> None:
         client = cluster.client(1)
