@@ -24,7 +24,9 @@ VOTER_LAG_MAX: Final = 1_000
 """Records of the metadata log that a voter may lack; one more snapshot or restart explains fewer."""
 VOTER_SILENCE_MS_MAX: Final = 3_000
 """A voter that did not answer the leader for so long is down; heartbeats are many times as frequent."""
-REPORTED: Final = ("remote-records-missing", "object-store-fails")
+STORE_FAILS: Final = "object-store-fails"
+COPIES_BEHIND: Final = "remote-copies-behind"
+REPORTED: Final = ("remote-records-missing", STORE_FAILS)
 """Problems of tiered storage that brokers report themselves."""
 KINDS: Final = (
     *FAILING,
@@ -36,6 +38,7 @@ KINDS: Final = (
     "log-dir-nearly-full",
     "under-replicated",
     *REPORTED,
+    COPIES_BEHIND,
 )
 _NONE: Final[Mapping[int, Sequence[LogDirDescription]]] = MappingProxyType({})
 _ALL_ANSWER: Final[Mapping[int, str]] = MappingProxyType({})
@@ -70,7 +73,7 @@ def judge(
         fenced: Brokers that are registered and not in service, as far as the cluster names them.
         log_dirs: The log directories of the brokers that describe them.
         silent: Brokers in service that did not answer, with the reason.
-        reported: The problems that brokers report, of the kinds ``REPORTED``.
+        reported: The problems of tiered storage, of the kinds ``REPORTED`` and ``COPIES_BEHIND``.
     """
     problems = [*reported, *_of_quorum(quorum), *_of_silent(topics, silent)]
     missing: dict[int, int] = dict.fromkeys(fenced, 0)

@@ -11,6 +11,7 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli.health import judge, verdict
 from moldau_cli.operations.partial import describe_present, results_of
 from moldau_cli.operations.refused_logins import ask_brokers
+from moldau_cli.operations.remote_copies import ask_for_copies
 from moldau_cli.operations.reported_problems import ask_for_problems
 
 if TYPE_CHECKING:
@@ -63,11 +64,14 @@ class Inspection:
         return sum(len(topic.partitions) for topic in self.topics.values())
 
 
-async def inspect_cluster(admin: Admin, quorum_admin: Admin | None = None) -> Inspection:
+async def inspect_cluster(
+    admin: Admin, quorum_admin: Admin | None = None, *, copies_at_ms: int | None = None
+) -> Inspection:
     """Describes cluster, quorum and all topics, and judges them.
 
     ``quorum_admin`` asks for the quorum, if ``admin`` has other users: a broker that waits for a controller answers
-    nothing else on the same connection.
+    nothing else on the same connection. ``copies_at_ms`` is the wall-clock time, if leaders of tiered topics are to be
+    asked for their copies; that costs the configurations of all topics.
 
     Raises:
         KafkaError: a request was refused, or no broker answered in time.
@@ -88,7 +92,11 @@ async def inspect_cluster(admin: Admin, quorum_admin: Admin | None = None) -> In
     log_dirs, silent = await _log_dirs(admin, cluster.brokers)
     answering = [broker for broker in cluster.brokers if broker.node_id not in silent]
     refusals, reported = await ask_brokers(admin, answering), await ask_for_problems(admin, answering)
-    quorum = await ask_quorum(quorum_admin or admin)  # last, because it may hold up the connection
+    quorum = await ask_quorum(quorum_admin or admin)  # late, because it may hold up the connection
+    if copies_at_ms is not None:
+        known = {(each.kind, each.subject) for each in reported}
+        copies = await ask_for_copies(admin, topics, [broker.node_id for broker in answering], copies_at_ms)
+        reported += [each for each in copies if (each.kind, each.subject) not in known]
     problems = judge(topics, min_isr, quorum, brokers, cluster.fenced, log_dirs, silent, reported)
     return Inspection(problems=problems, cluster=cluster, quorum=quorum, topics=topics, refusals=refusals)
 

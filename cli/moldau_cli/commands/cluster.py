@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -215,7 +216,8 @@ def _report_health(bootstrap_server: str | None) -> None:
     from moldau_cli.client import with_admin
     from moldau_cli.inspection import inspect_cluster
 
-    seen = with_admin(bootstrap_server, inspect_cluster)
+    now_ms = time.time_ns() // 1_000_000
+    seen = with_admin(bootstrap_server, partial(inspect_cluster, copies_at_ms=now_ms))
     problems, found = seen.problems, seen.verdict
     brokers, topics, partitions = len(seen.cluster.brokers), len(seen.topics), seen.partitions
     rows: list[dict[str, output.Json]] = [
