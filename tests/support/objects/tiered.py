@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from moldau_broker.remote_log.core.names import Listing
-    from moldau_jepsen.world.objects import SimulatedStore
+    from moldau_jepsen.world.objects import ObjectLife, SimulatedStore
     from support.cluster.broker_cluster import Client, Cluster
 
 DELAY_MS = 20_000
@@ -90,6 +90,11 @@ def listing(cluster: Cluster, topic: str, partition: int = 0) -> Listing:
     topic_id = cluster.image().topics_by_name[topic].topic_id
     prefix = partition_folder(cluster.image().cluster_id, topic_id, partition)
     return segments_of(objects(cluster).list("test", prefix, ""))
+
+
+def lives(cluster: Cluster) -> list[ObjectLife]:
+    """Returns all objects that were ever written, without those by which brokers try the store."""
+    return [life for life in objects(cluster).lives if "/probe/" not in life.name]
 
 
 def copied(cluster: Cluster, topic: str, partition: int = 0) -> list[int]:

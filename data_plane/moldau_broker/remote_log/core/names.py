@@ -3,6 +3,7 @@
     <cluster id>/<topic id>/<partition>/<segment>.aux    indexes, producer snapshot and leader epochs
     <cluster id>/<topic id>/<partition>/<segment>.log    the bytes of the segment's file
     <cluster id>/<topic id>/<partition>/<end offset>_<leader epoch>.deleted    empty, see ``DeletionProof``
+    <cluster id>/probe/<broker id>                       for a moment, when a broker starts
 
 with ``<segment>`` =
 
@@ -93,6 +94,14 @@ class DeletionProof(NamedTuple):
 def cluster_folder(cluster_id: str) -> str:
     """Returns the prefix of all objects of a cluster."""
     return f"{cluster_id}/"
+
+
+def probe_name(cluster_id: str, broker_id: int) -> str:
+    """Returns the name of the object by which a broker tries the store.
+
+    No listing of a partition meets it, and no sweep, because ``probe`` is no topic id.
+    """
+    return f"{cluster_folder(cluster_id)}probe/{broker_id}"
 
 
 def topic_folder(cluster_id: str, topic_id: uuid.UUID) -> str:

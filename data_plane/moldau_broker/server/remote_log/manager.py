@@ -17,7 +17,7 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.ports.objects import ObjectStoreError
 from moldau.runtime.tasks.supervision import TaskHost
 from moldau.runtime.telemetry.log import EventLogger
-from moldau_broker.remote_log.core.names import partition_folder
+from moldau_broker.remote_log.core.names import partition_folder, probe_name
 from moldau_broker.server.remote_log.copier import Copier
 from moldau_broker.server.remote_log.deletion import delete_folder
 from moldau_broker.server.remote_log.follower import FollowerTasks, OnlookerTasks, PurgeTasks
@@ -102,7 +102,8 @@ class RemoteLogManager:
         )
         self._sweep = Sweep(store, view, settings.unfinished_delete_delay_ms, self._logger)
         url = config().get_str_or_none("remote.log.storage.url") or ""
-        self._probe = StoreProbe(environment, store, view.cluster_id, url, settings.backoff, self._logger)
+        probed = probe_name(view.cluster_id, view.broker_id)
+        self._probe = StoreProbe(environment, store, probed, url, settings.backoff, self._logger)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Holds the tasks until cancelled."""

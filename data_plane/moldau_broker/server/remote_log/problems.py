@@ -23,7 +23,7 @@ class StoreProblem(NamedTuple):
 def problems_of(partitions: Iterable[RemotePartition], probe_failure: str) -> list[StoreProblem]:
     """Returns what is wrong with the store and the records in it, as the last rounds of all tasks have met it.
 
-    ``probe_failure`` says why the store has not answered since the start of the broker; empty if it has.
+    ``probe_failure`` says why the probe has not succeeded since the start of the broker; empty if it has.
     """
     causes: dict[str, int] = {}
     damaged = 0
@@ -36,7 +36,7 @@ def problems_of(partitions: Iterable[RemotePartition], probe_failure: str) -> li
         for cause, count in sorted(causes.items(), key=lambda item: -item[1])[:1]
     ]
     if probe_failure and not problems:
-        problems.append(StoreProblem(STORE_FAILS, f"the object store does not answer: {probe_failure}"))
+        problems.append(StoreProblem(STORE_FAILS, f"the object store fails: {probe_failure}"))
     if damaged:
         detail = f"{_partitions(damaged)} that it leads: records are lost or damaged"
         problems.append(StoreProblem(RECORDS_MISSING, detail))

@@ -1,29 +1,33 @@
-"""Asks the object store once at the start of a broker whether it answers, and says so in the log.
+"""Tries the object store when a broker starts, and says in the log whether it does what the broker needs.
 
-A broker starts without its store, and a quiet one may not use it for hours. So a wrong address, key or mount point
-would be found only when the first segment is closed. The probe is one list request, of a prefix that no object has. If
-it fails, it is repeated with the back-off of the tasks until the store answers for the first time.
+A broker starts without its store, and a quiet one may not use it for hours. So a wrong address, key or mount point, or
+a right that is missing, would be found only when the first segment is closed. The probe lists, and it puts, reads and
+deletes an object of the broker's own, with the same few bytes each time. One that a broker leaves behind when it ends
+disturbs nothing, and its next start deletes it. If the probe fails, it is repeated with the back-off of the tasks until
+it succeeds for the first time.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from moldau.runtime.ports.objects import ObjectStoreError
-from moldau_broker.remote_log.core.names import cluster_folder
+from moldau_broker.server.remote_log.copier import BytesContent
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from moldau.runtime.ports.environment import Environment
     from moldau.runtime.ports.objects import ObjectStore
     from moldau.runtime.tasks.supervision import BackoffPolicy
     from moldau.runtime.telemetry.log import EventLogger
 
 PROBE_MS: Final = 60_000.0
-"""Bound of one attempt; the stores have shorter bounds of their own."""
-PROBED: Final = "probe/"
-"""Part of a name that no object of a broker has: their folders are ids of topics."""
+"""Bound of each request of an attempt; the stores have shorter bounds of their own."""
+CONTENT: Final = b"A broker tries the object store when it starts. This object may be deleted.\n"
 _ADVICE: Final = (
     ("is it mounted", "mount the directory, or make it"),
     ("No space left", "give the store room"),
@@ -51,23 +55,23 @@ class StoreProbe:
         self,
         environment: Environment,
         store: ObjectStore,
-        cluster_id: str,
+        name: str,
         url: str,
         backoff: BackoffPolicy,
         logger: EventLogger,
     ) -> None:
-        """``url`` is ``remote.log.storage.url``, which holds no secret."""
+        """``name`` is that of the broker's object. ``url`` is ``remote.log.storage.url``, which holds no secret."""
         self._environment = environment
         self._store = store
-        self._prefix = cluster_folder(cluster_id) + PROBED
+        self._name = name
         self._url = url
         self._backoff = backoff
         self._logger = logger
         self.failure = ""
-        """Why the last attempt failed; empty before the first has ended, and when the store has answered."""
+        """Why the last attempt failed; empty before the first has ended, and when one has succeeded."""
 
     async def run(self) -> None:
-        """Returns when the store has answered; logs the first failure, another cause, and the answer."""
+        """Returns when the store does what it must; logs the first failure, another cause, and the success."""
         failures, logged = 0, ""
         while (cause := await self._attempt()) is not None:
             failures += 1
@@ -80,12 +84,30 @@ class StoreProbe:
         self._logger.info("object-store-answers", url=self._url, failures=failures)
 
     async def _attempt(self) -> str | None:
-        """Returns why the store did not answer, None if it did."""
-        try:
-            with trio.fail_after(PROBE_MS / 1000):
-                await self._store.list(self._prefix)
-        except ObjectStoreError as error:
-            return str(error)
-        except trio.TooSlowError:
-            return f"no answer within {PROBE_MS / 1000:g} s"
+        """Returns why the store did not do what a broker needs, None if it did."""
+        name = self._name
+        steps: tuple[tuple[str, Callable[[], Awaitable[object]]], ...] = (
+            ("", partial(self._store.list, name.rpartition("/")[0] + "/")),
+            ("an object cannot be written: ", partial(self._store.put, name, BytesContent(CONTENT))),
+            ("an object cannot be read: ", self._read),
+            ("an object cannot be deleted: ", partial(self._store.delete, [name])),
+        )
+        for failure, step in steps:
+            try:
+                with trio.fail_after(PROBE_MS / 1000):
+                    await step()
+            except ObjectStoreError as error:
+                return f"{failure}{error}"
+            except trio.TooSlowError:
+                return f"{failure}no answer within {PROBE_MS / 1000:g} s"
         return None
+
+    async def _read(self) -> None:
+        """Reads the object that was put.
+
+        Raises:
+            ObjectStoreError: the store did not answer, refused, or has other bytes.
+        """
+        found = await self._store.read(self._name, 0, len(CONTENT) + 1)
+        if found != CONTENT:
+            raise ObjectStoreError(f"{self._name} has {len(found)} bytes that are not the {len(CONTENT)} written")

@@ -21,6 +21,7 @@ from support.objects.tiered import (
     delete_records,
     fill,
     listing,
+    lives,
     log_of,
     objects,
     patiently,
@@ -43,7 +44,7 @@ def test_closed_segments_are_copied_in_order() -> None:
         for segment, local in zip(found.segments, log_of(cluster, 1, "t").segments, strict=False):
             (name,) = [name for name in objects(cluster).names() if name.endswith(f"{segment.name}.log")]
             assert objects(cluster).content(name) == local.file.read(0, local.size)
-        puts = [life.name.rpartition("_")[2] for life in objects(cluster).lives]
+        puts = [life.name.rpartition("_")[2] for life in lives(cluster)]
         assert [name[-4:] for name in puts] == [".aux", ".log"] * 4
         await cluster.until(lambda: log_of(cluster, 1, "t").copied_end_offset == 4)  # the answer comes after the effect
 
@@ -86,10 +87,10 @@ def test_the_configured_rate_holds_back_the_next_copy() -> None:
         await trio.sleep(5)
         early = len(copied(cluster, "t"))
         await patiently(cluster, lambda: len(copied(cluster, "t")) == 6, timeout_ms=120_000)
-        lives = [life for life in objects(cluster).lives if life.name.endswith(".log")]
-        seconds = lives[-1].put_seconds - lives[0].put_seconds
+        logs = [life for life in lives(cluster) if life.name.endswith(".log")]
+        seconds = logs[-1].put_seconds - logs[0].put_seconds
         assert early < 4
-        assert sum(life.size_bytes for life in lives[1:-1]) / seconds < 110
+        assert sum(life.size_bytes for life in logs[1:-1]) / seconds < 110
 
     run_cluster(scenario, remote_log_manager_copy_max_bytes_per_second="100", **TIERED)
 

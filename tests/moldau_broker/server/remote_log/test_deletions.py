@@ -30,6 +30,7 @@ from support.objects.tiered import (
     delete_records,
     fill,
     listing,
+    lives,
     log_of,
     objects,
     patiently,
@@ -172,8 +173,8 @@ def test_a_broker_with_old_metadata_sweeps_nothing() -> None:
         await trio.sleep(3 * DELAY_MS / 1000)
         assert 1 in cluster.running
         assert "t" not in cluster.running[1].metadata.image.topics_by_name
-        assert len(objects(cluster).lives) == 6
-        assert all(life.deleted_seconds is None for life in objects(cluster).lives)
+        assert len(lives(cluster)) == 6
+        assert all(life.deleted_seconds is None for life in lives(cluster))
 
     run_cluster(scenario, brokers=2, **TIERED)
 
@@ -220,7 +221,7 @@ def test_a_former_leader_deletes_nothing_of_its_successor() -> None:
         assert former.is_leader
         assert not former.log.is_remote
         assert copied(cluster, "t")[-1:] == [5]
-        deleted_by = [life.deleted_by for life in objects(cluster).lives if life.put_by == f"b{other}"]
+        deleted_by = [life.deleted_by for life in lives(cluster) if life.put_by == f"b{other}"]
         assert len(deleted_by) >= 2
         assert f"b{leader}" not in deleted_by
 

@@ -50,7 +50,7 @@ def test_a_store_that_never_answered_is_a_problem() -> None:
             await patiently(cluster, lambda: 1 in cluster.running and problems(cluster), timeout_ms=60_000)
             (problem,) = problems(cluster)
             assert problem.kind == STORE_FAILS
-            assert problem.detail.startswith("the object store does not answer: ")
+            assert problem.detail.startswith("the object store fails: ")
         await patiently(cluster, lambda: not problems(cluster), timeout_ms=60_000)
 
     run_cluster(scenario, **TIERED)
