@@ -28,24 +28,42 @@ if TYPE_CHECKING:
 PROBE_MS: Final = 60_000.0
 """Bound of each request of an attempt; the stores have shorter bounds of their own."""
 CONTENT: Final = b"A broker tries the object store when it starts. This object may be deleted.\n"
-_ADVICE: Final = (
-    ("is it mounted", "mount the directory, or make it"),
-    ("No space left", "give the store room"),
-    ("InvalidAccessKeyId", "correct the access key, then restart the brokers one by one"),
-    ("SignatureDoesNotMatch", "correct the secret of the access key, then restart the brokers one by one"),
-    ("AccessDenied", "give the access key the rights of the guide to tiered storage"),
-    ("NoSuchBucket", "make the bucket, or correct remote.log.storage.url"),
-    ("Connection refused", "correct remote.log.storage.s3.endpoint.url, or start the service"),
-    ("failed to lookup", "correct remote.log.storage.s3.endpoint.url"),
-    ("certificate", "name the authority in remote.log.storage.s3.truststore.location"),
-    ("no credentials", "set an access key, AWS's variables, or a role"),
+_ENDPOINT: Final = "correct remote.log.storage.s3.endpoint.url, or start the service"
+ADVICE: Final = (
+    (("the directory of the object store is missing: is it mounted?",), "mount it, or make it"),
+    (("No space left on device",), "give the store room. Copies go on by themselves; what has not fitted is removed"),
+    (("InvalidAccessKeyId", "SignatureDoesNotMatch"), "correct the key, then restart the brokers one by one"),
+    (("AccessDenied", "AllAccessDisabled"), "give the key the rights of the guide to tiered storage"),
+    (("Read-only file system", "Permission denied"), "let the brokers' user write to the directory"),
+    (("NoSuchBucket",), "make the bucket, or correct remote.log.storage.url"),
+    (
+        ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"),
+        "correct remote.log.storage.s3.region",
+    ),
+    (("RequestTimeTooSkewed",), "set the clock of the broker's machine"),
+    (("ExpiredToken", "InvalidToken"), "renew the session token, then restart the brokers one by one"),
+    (("SlowDown",), "let the service take more requests, or make segment.bytes larger, so that fewer are needed"),
+    (("Connection refused", "no answer in time", "failed to lookup address"), _ENDPOINT),
+    (
+        ("the answer is not TLS",),
+        "begin remote.log.storage.s3.endpoint.url with http://, or give the address of a port with TLS",
+    ),
+    (
+        ("Connection reset by peer",),
+        "begin remote.log.storage.s3.endpoint.url with https://, if the port has TLS",
+    ),
+    (("its certificate is not trusted",), "name the authority in remote.log.storage.s3.truststore.location"),
+    (("no credentials were found",), "set the key, AWS's variables, or a role"),
+    (("did not answer within", "no answer within"), "look at the service or file server, and at the network to it"),
 )
-_OTHER: Final = "look at the store; the broker goes on, and copies when the store answers"
+"""Signs in causes, and what an operator can do: the table of the guide to tiered storage. The first row counts."""
+OTHER: Final = "look at the store; the broker goes on, and copies when the store answers"
 
 
 def advice_for(cause: str) -> str:
     """Returns what an operator can do about an error of a store."""
-    return next((advice for sign, advice in _ADVICE if sign.casefold() in cause.casefold()), _OTHER)
+    text = cause.casefold()
+    return next((advice for signs, advice in ADVICE if any(sign.casefold() in text for sign in signs)), OTHER)
 
 
 class StoreProbe:

@@ -6,6 +6,7 @@ Method: whole brokers in virtual time, whose store is away at first; the probe a
 from __future__ import annotations
 
 import random
+import re
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,13 @@ from moldau.runtime.ports.objects import ObjectStoreError, StoredObject
 from moldau.runtime.tasks.supervision import BackoffPolicy
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.remote_log.core.names import is_written_by_brokers, probe_name, segments_of, topic_of
-from moldau_broker.server.remote_log.store_probe import CONTENT, PROBE_MS, StoreProbe, advice_for
+from moldau_broker.remote_log.storage import s3_failures
+from moldau_broker.server.remote_log.store_probe import ADVICE, CONTENT, OTHER, PROBE_MS, StoreProbe, advice_for
 from support.cluster.broker_cluster import run_cluster
 from support.cluster.tiering import MemoryStore
 from support.objects.stores import STORES, runner
 from support.objects.tiered import DELAY_MS, TIERED, copied, created, fill, objects, store_away
+from support.pages import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -188,16 +191,30 @@ def test_an_object_that_was_left_behind_disturbs_nothing() -> None:
     run_cluster(scenario, **TIERED)
 
 
-@pytest.mark.parametrize(
-    ("cause", "part"),
-    [
-        ("the directory of the object store is missing: is it mounted?", "mount"),
-        ("403 Forbidden, AccessDenied", "rights"),
-        ("404 Not Found, NoSuchBucket", "bucket"),
-        ("its certificate is not trusted", "truststore"),
-        ("no credentials were found", "key"),
-        ("something else", "look at the store"),
-    ],
-)
-def test_each_cause_has_its_advice(cause: str, part: str) -> None:
-    assert part in advice_for(cause)
+# --- advice ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_guide_and_the_log_give_the_same_advice() -> None:
+    guide = (ROOT / "docs" / "guides" / "tiered-storage.md").read_text(encoding="utf-8")
+    table = guide.partition("| a part of the cause in the log | what to do |\n|---|---|\n")[2].partition("\n\n")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()]
+    shown = [(tuple(re.findall(r"`([^`]+)`", signs)), _plain(advice)) for signs, advice in rows]
+    assert shown == list(ADVICE)
+
+
+def _plain(text: str) -> str:
+    """Returns a text without the marks of code and links."""
+    return re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", text).replace("`", "")
+
+
+@pytest.mark.parametrize(("signs", "advice"), ADVICE)
+def test_no_sign_hides_another(signs: tuple[str, ...], advice: str) -> None:
+    assert {advice_for(f"s3://b/p: 4xx, {sign.upper()} (GET https://x)") for sign in signs} == {advice}
+
+
+def test_each_code_of_a_service_that_is_explained_has_advice() -> None:
+    """The explanation of the store itself is a part of the cause, and must not lead to the advice of another one."""
+    for code, known in s3_failures._ADVICE.items():
+        (advice,) = (advice for signs, advice in ADVICE if code in signs)
+        assert advice_for(f"s3://b/p: 403 Forbidden, {code}: text (GET https://x); {known}") == advice
+    assert advice_for("something else") == OTHER
