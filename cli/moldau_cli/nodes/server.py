@@ -419,12 +419,11 @@ class _Node:
     async def _run_roles(self, log: EventLogger, watchers: trio.Nursery) -> None:
         import trio
 
-        from moldau.runtime.config import unserved_keys
+        from moldau.runtime.config import unserved_keys, unserved_texts
         from moldau_cli.nodes.watchdog import SystemdNotifier, supervise
 
-        unserved = unserved_keys(self._config)
-        if unserved:
-            log.warning("keys-not-served", keys=",".join(unserved), why="these keys of Kafka have no effect in Moldau")
+        for keys, reason in unserved_texts(unserved_keys(self._config)):
+            log.warning("keys-not-served", keys=keys, why=reason)
         roles = self._config.get_list("process.roles")
         broker_ended = trio.Event()
         async with trio.open_nursery() as nursery:

@@ -75,6 +75,7 @@ if TYPE_CHECKING:
         topic_config,
         topic_defaults,
         unserved_keys,
+        unserved_texts,
     )
     from moldau.runtime.config.share_schema import SHARE_CONSUMER_CONFIG
     from moldau.runtime.config.text import (
@@ -148,6 +149,7 @@ __all__ = [
     "topic_config",
     "topic_defaults",
     "unserved_keys",
+    "unserved_texts",
     "usable_topic_config",
     "with_dynamic",
 ]
@@ -180,6 +182,7 @@ _HOMES = {
     "topic_config": "schemas",
     "topic_defaults": "schemas",
     "unserved_keys": "schemas",
+    "unserved_texts": "schemas",
     "usable_topic_config": "dynamic",
     "with_dynamic": "dynamic",
 }

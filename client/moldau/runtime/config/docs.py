@@ -13,6 +13,7 @@ from moldau.runtime.config.client_schemas import (
     SERIALIZER_CONFIG,
 )
 from moldau.runtime.config.declaration import REQUIRED, ConfigKey, ConfigType, DynamicScope
+from moldau.runtime.config.keys.kafka_names import UNSERVED_REASONS
 from moldau.runtime.config.schemas import (
     BROKER_CONFIG,
     CLIENT_METRICS_CONFIG,
@@ -82,12 +83,19 @@ def _section(title: str, keys: Iterable[ConfigKey], *, is_broker: bool = False) 
 
 def _unserved_section() -> list[str]:
     names = ", ".join(f"`{name}`" for name in sorted(BROKER_CONFIG.unserved))
+    reasons = [f"| `{name}` | {reason} |" for name, reason in sorted(UNSERVED_REASONS.items())]
     prefixes = ", ".join(f"`{prefix}`" for prefix in BROKER_CONFIG.unserved_prefixes)
     return [
         "## Keys of Kafka without effect",
         "",
         "A node accepts these keys of Kafka 4, keeps their values as text, and warns that they have no effect: "
         f"{names}, and all keys that begin with {prefixes}.",
+        "",
+        "The reasons for keys of tiered storage:",
+        "",
+        "| key, or begin of keys | reason |",
+        "|---|---|",
+        *reasons,
         "",
     ]
 

@@ -19,7 +19,7 @@ from moldau.runtime.config.keys.groups.group import (
 )
 from moldau.runtime.config.keys.groups.share import SHARE_KEYS
 from moldau.runtime.config.keys.groups.streams import STREAMS_KEYS
-from moldau.runtime.config.keys.kafka_names import KAFKA_KEYS, KAFKA_PREFIXES
+from moldau.runtime.config.keys.kafka_names import KAFKA_KEYS, KAFKA_PREFIXES, unserved_reason
 from moldau.runtime.config.keys.log import LOG_KEYS
 from moldau.runtime.config.keys.mirror import MIRROR_KEYS, SOURCE_KEYS
 from moldau.runtime.config.keys.node import NETWORK_KEYS, NODE_KEYS, QUORUM_KEYS
@@ -57,7 +57,7 @@ from moldau.runtime.config.text import environment_overrides, parse_config_text,
 from moldau.runtime.config.tls import tls_problems, tls_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 def _check_connections(config: Config) -> list[str]:
@@ -252,6 +252,14 @@ MIRROR_CONFIG = ConfigSchema.of("mirror", (*MIRROR_KEYS, *SOURCE_KEYS), (_check_
 def unserved_keys(config: Config) -> tuple[str, ...]:
     """Returns the keys of Kafka that a node's configuration sets and that have no effect here; worth a warning."""
     return tuple(sorted(name for name in config.explicit() if config.schema.is_unserved(name)))
+
+
+def unserved_texts(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Returns the warnings about keys without effect: keys, joined by commas, and why; one for each reason."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(unserved_reason(name) or "these keys of Kafka have no effect in Moldau", []).append(name)
+    return [(",".join(keys), reason) for reason, keys in found.items()]
 
 
 def parse_server_config(text: str, file_name: str, environ: Mapping[str, str]) -> Config:

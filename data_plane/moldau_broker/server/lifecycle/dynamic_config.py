@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from moldau.runtime.config import topic_defaults, unserved_keys, usable_topic_config, with_dynamic
+from moldau.runtime.config import topic_defaults, unserved_keys, unserved_texts, usable_topic_config, with_dynamic
 from moldau_broker.log.config import LogConfig
 from moldau_broker.server.replicas.collaborators import TopicSettings
 from moldau_quorum.controller.context import MIN_INSYNC_REPLICAS, min_insync_command
@@ -69,9 +69,8 @@ class DynamicConfig:
         """Warns of Kafka's keys in the metadata that have no effect here; the node warns of those in its file."""
         unserved = tuple(key for key in unserved_keys(self.config) if not self._static.is_set(key))
         if unserved and unserved != self._warned_unserved:
-            self._logger.warning(
-                "keys-not-served", keys=",".join(unserved), why="keys of Kafka that have no effect here"
-            )
+            for keys, reason in unserved_texts(unserved):
+                self._logger.warning("keys-not-served", keys=keys, why=reason)
         self._warned_unserved = unserved
 
     def _warn_of_other_minimum(self) -> None:

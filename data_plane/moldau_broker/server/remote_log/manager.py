@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from moldau_broker.server.remote_log.settings import RemoteLogSettings
     from moldau_broker.server.replicas.partition import Partition
 
-REQUESTS_MAX: Final = 10
+REQUESTS_KEY: Final = "remote.log.manager.expiration.thread.pool.size"
 """Partitions whose folders are listed, or whose segments are deleted, at the same time."""
 PURGE_SETTLE_MS: Final = 120_000.0
 """Pause of a partition that is tiered again after its folder was deleted, on all brokers. A deletion that got no answer
@@ -83,7 +83,8 @@ class RemoteLogManager:
         self.store = store
         self._logger = EventLogger("moldau.broker.remote-log", node=view.broker_id)
         self._tasks = TaskHost()
-        self._requests = trio.CapacityLimiter(REQUESTS_MAX)
+        self._requests = trio.CapacityLimiter(config().get_int(REQUESTS_KEY))
+        self._config = config
         self._remote: dict[Partition, RemotePartition] = {}
         """The replicas that have a role. Invariant: none of their scopes is cancelled."""
         self.listings = self.listing_errors = 0
@@ -195,12 +196,17 @@ class RemoteLogManager:
             remote.settles_at_ms = before.settles_at_ms
         self._tasks.start(_TASKS[role](self._tools, remote).run)
 
+    def _slot(self) -> trio.CapacityLimiter:
+        """Returns the limiter of listings and deletions, with the present configuration."""
+        self._requests.total_tokens = self._config().get_int(REQUESTS_KEY)
+        return self._requests
+
     async def _delete_folder(self, remote: RemotePartition) -> None:
         """Deletes the folder of a partition whose topic is deleted, as far as the store lets it."""
         self._view.before_deletions()
         for attempt in range(1, FOLDER_ATTEMPTS_MAX + 1):
             try:
-                async with self._requests:
+                async with self._slot():
                     count = await delete_folder(self.store, remote.folder)
             except ObjectStoreError as error:
                 self._logger.warning("folder-not-deleted", partition=remote.partition.key, attempt=attempt, error=error)
@@ -260,7 +266,7 @@ class RemoteLogManager:
         """Lists a folder for all who wait; the end of one of them does not end it."""
         self.listings += 1
         try:
-            async with self._requests:
+            async with self._slot():
                 found: Listing | ObjectStoreError = await list_partition(self.store, remote.folder)
         except ObjectStoreError as error:
             self.listing_errors += 1

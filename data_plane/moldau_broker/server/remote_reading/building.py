@@ -32,6 +32,7 @@ def connect_reads(context: BrokerContext, fetchers: ReplicaFetchers) -> None:
     reads = RemoteReads(
         environment.clock,
         reader,
+        reads_max=lambda: context.config.get_int("remote.log.reader.threads"),
         max_wait_ms=lambda: float(context.config.get_int("remote.fetch.max.wait.ms")),
         rate=lambda: float(context.config.get_int("remote.log.manager.fetch.max.bytes.per.second")),
     )

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 READ_BYTES_MAX: Final = 4 << 20
 """Limit of one read, even if the client asks for more; a batch that is larger is read whole."""
-READS_MAX: Final = 64
-"""Reads in progress."""
 HELD_BYTES_MAX: Final = 64 << 20
 """Bytes of results and of reads in progress."""
 KEPT_MS: Final = 10_000.0
@@ -129,12 +127,14 @@ class RemoteReads:
         clock: Clock,
         reader: RecordsReader,
         *,
-        reads_max: int = READS_MAX,
+        reads_max: Callable[[], int],
         held_bytes_max: int = HELD_BYTES_MAX,
         max_wait_ms: Callable[[], float],
         rate: Callable[[], float] = lambda: UNLIMITED,
     ) -> None:
-        """``max_wait_ms`` returns how long a fetch waits for its reads at most (``remote.fetch.max.wait.ms``).
+        """``reads_max`` returns how many reads may be in progress (``remote.log.reader.threads``).
+
+        ``max_wait_ms`` returns how long a fetch waits for its reads at most (``remote.fetch.max.wait.ms``).
 
         ``rate`` returns ``remote.log.manager.fetch.max.bytes.per.second`` (KIP-956).
         """
@@ -204,7 +204,7 @@ class RemoteReads:
         )
 
     def _make_room(self, size: int) -> bool:
-        if self._in_progress >= self._reads_max:
+        if self._in_progress >= self._reads_max():
             return False
         if self._held_bytes + size > self._held_bytes_max:
             for read in [read for read in self._reads.values() if read.has_ended]:

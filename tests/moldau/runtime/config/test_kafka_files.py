@@ -6,9 +6,19 @@ a node's file.
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from moldau.runtime.config import BROKER_CONFIG, ConfigError, environment_name, parse_server_config, unserved_keys
+from moldau.runtime.config import (
+    BROKER_CONFIG,
+    ConfigError,
+    environment_name,
+    parse_server_config,
+    unserved_keys,
+    unserved_texts,
+)
+from moldau.runtime.config.keys.kafka_names import UNSERVED_REASONS
 from moldau.runtime.config.nearest import NAME_LENGTH_MAX
 
 COMMON = """
@@ -78,6 +88,25 @@ def test_every_key_of_kafka_is_kept_as_text() -> None:
     config = parse_server_config(text, "kafka.properties", {})
     assert set(unserved_keys(config)) == set(names)
     assert config.text("remote.log.storage.manager.class.name") == "some value"
+
+
+def test_each_key_of_tiered_storage_without_effect_has_a_reason() -> None:
+    """The reason names only keys that have an effect."""
+    tiered = [name for name in BROKER_CONFIG.unserved if name.startswith("remote.") or "tiered" in name]
+    assert len(tiered) > 10
+    assert sorted(UNSERVED_REASONS) == sorted([*tiered, *BROKER_CONFIG.unserved_prefixes])
+    for reason in UNSERVED_REASONS.values():
+        for name in re.findall(r"remote\.log[\w.*]*[\w*]", reason):
+            assert any(key == name or (name.endswith("*") and key.startswith(name[:-1])) for key in BROKER_CONFIG.keys)
+    assert "no topic holds that" in BROKER_CONFIG.key("remote.log.metadata.manager.class.name").doc
+
+
+def test_warnings_give_the_reason_once() -> None:
+    names = ["metric.reporters", "rsm.config.bucket", "remote.log.storage.manager.class.name", "security.providers"]
+    plain, plugins = unserved_texts(names)
+    assert plain == ("metric.reporters,security.providers", "these keys of Kafka have no effect in Moldau")
+    assert plugins[0] == "rsm.config.bucket,remote.log.storage.manager.class.name"
+    assert "remote.log.storage.url" in plugins[1]
 
 
 @pytest.mark.parametrize(

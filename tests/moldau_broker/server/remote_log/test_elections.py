@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from support.cluster.broker_cluster import run_cluster
-from support.objects.tiered import DELAY_MS, TIERED, copied, created, fill, listing, objects, patiently
+from support.objects.tiered import DELAY_MS, TIERED, TOPIC, copied, created, fill, listing, objects, patiently
 
 if TYPE_CHECKING:
     from support.cluster.broker_cluster import Cluster
@@ -62,6 +62,24 @@ def test_a_broker_killed_during_a_copy_copies_again() -> None:
         assert found.unfinished == []
 
     run_cluster(scenario, **TIERED)
+
+
+@pytest.mark.parametrize(("size", "lists"), [("1", 2), ("10", 6)])
+def test_the_configuration_bounds_listings_at_the_same_time(size: str, lists: int) -> None:
+    """Each listing takes a second. A leader of six partitions has listed them after six seconds, or after one."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await trio.sleep(5)  # the probe of the start is over
+        slow(cluster)
+        objects(cluster).profile.delay_jitter = 0.0
+        before = objects(cluster).counts["list"]
+        await cluster.client(1).create_topic("t", partitions=6, **TOPIC)
+        await cluster.until(lambda: objects(cluster).counts["list"] > before)
+        await trio.sleep(1.5)
+        found = objects(cluster).counts["list"] - before
+        assert found <= lists if size == "1" else found >= lists
+
+    run_cluster(scenario, remote_log_manager_expiration_thread_pool_size=size, **TIERED)
 
 
 def test_a_slow_copy_counts_only_if_the_store_shows_it() -> None:

@@ -6,6 +6,7 @@ the test says so. Requests go to single brokers, so that a test sees each answer
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -482,6 +483,23 @@ def test_reads_are_counted_under_names_of_kafka() -> None:
     on_brokers(scenario)
 
 
+def test_the_configuration_bounds_the_reads_in_progress() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        leader, values = await tiered(cluster)
+        reads = cluster.running[leader].context.remote_reading.reads
+        objects(cluster).profile.delay_min = 2.0
+        async with trio.open_nursery() as nursery:
+            for offset in range(3):
+                nursery.start_soon(partial(cluster.client(leader).fetch, "t", offset, max_wait_ms=400))
+            await trio.sleep(0.3)
+            assert reads.statistics().in_progress == 2
+            assert reads.statistics().refused > 0
+        objects(cluster).profile.delay_min = 0.0
+        assert await read_all(cluster.client(leader), "t") == values
+
+    on_brokers(scenario, remote_log_reader_threads="2")
+
+
 def test_the_wait_for_a_full_table_of_reads_is_bounded() -> None:
     """A request that finds no room for its read is answered without records after its wait, and asks again."""
 
@@ -489,13 +507,13 @@ def test_the_wait_for_a_full_table_of_reads_is_bounded() -> None:
         leader, values = await tiered(cluster)
         client = cluster.client(leader)
         reads = cluster.running[leader].context.remote_reading.reads
-        reads._reads_max = 0
+        reads._reads_max = lambda: 0
         begin = trio.current_time()
         part = await client.fetch("t", 0, max_wait_ms=300)
         assert (part.error_code, values_of(part.records)) == (ErrorCode.NONE, [])
         assert 0.3 <= trio.current_time() - begin < 0.4
         assert reads.statistics().refused > 0
-        reads._reads_max = 1
+        reads._reads_max = lambda: 1
         assert await read_all(client, "t") == values
 
     on_brokers(scenario)

@@ -90,11 +90,11 @@ def wanted(offset: int, max_bytes: int = 1000, *, reads_committed: bool = False)
     return RemoteRange(offset, max_bytes, 1 << 40, reads_committed)
 
 
-def run(test: Callable[[RemoteReads, Reader], Awaitable[None]], **bounds: Any) -> None:
+def run(test: Callable[[RemoteReads, Reader], Awaitable[None]], reads_max: int = 64, **bounds: Any) -> None:
     async def main() -> None:
         reader = Reader()
         clock: Any = SimpleNamespace(monotonic_ms=lambda: trio.current_time() * 1000)
-        reads = RemoteReads(clock, reader, max_wait_ms=lambda: 500.0, **bounds)
+        reads = RemoteReads(clock, reader, reads_max=lambda: reads_max, max_wait_ms=lambda: 500.0, **bounds)
         async with trio.open_nursery() as nursery:
             await nursery.start(reads.run)
             await test(reads, reader)
@@ -243,7 +243,7 @@ def test_a_broker_that_stops_begins_no_read() -> None:
 
     async def main() -> None:
         clock: Any = SimpleNamespace(monotonic_ms=lambda: 0.0)
-        reads = RemoteReads(clock, Reader(), max_wait_ms=lambda: 500.0)
+        reads = RemoteReads(clock, Reader(), reads_max=lambda: 64, max_wait_ms=lambda: 500.0)
         assert reads.ask(partition_of(), wanted(1)) is None, "it has not begun"
         async with trio.open_nursery() as nursery:
             await nursery.start(reads.run)

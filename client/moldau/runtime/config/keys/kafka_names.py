@@ -132,9 +132,7 @@ group.share.assignor.offload.enable
 group.streams.assignor.offload.enable
 metric.reporters
 num.replica.fetchers
-remote.log.manager.expiration.thread.pool.size
 remote.log.manager.follower.thread.pool.size
-remote.log.reader.threads
 share.coordinator.cached.buffer.max.bytes
 ssl.allow.dn.changes
 ssl.allow.san.changes
@@ -147,13 +145,52 @@ KAFKA_PREFIXES: Final = ("rsm.config.", "rlmm.config.")
 """Prefixes of keys for the plugins of Kafka's tiered storage."""
 
 
+_OF_METADATA: Final = "the object store itself says which remote segments exist; no topic holds that"
+_OF_PLUGINS: Final = (
+    "remote.log.storage.url and remote.log.storage.s3.* choose the object store, and no class is loaded"
+)
+_OF_WINDOWS: Final = "the rate is not counted in windows: the next {} waits until the average is within the rate"
+UNSERVED_REASONS: Final = {
+    "follower.fetch.last.tiered.offset.enable": "a new replica starts behind the remote segment that its leader's "
+    "local log follows",
+    "remote.log.manager.copy.quota.window.num": _OF_WINDOWS.format("copy"),
+    "remote.log.manager.copy.quota.window.size.seconds": _OF_WINDOWS.format("copy"),
+    "remote.log.manager.fetch.quota.window.num": _OF_WINDOWS.format("read"),
+    "remote.log.manager.fetch.quota.window.size.seconds": _OF_WINDOWS.format("read"),
+    "remote.log.manager.follower.thread.pool.size": "followers have no threads; their listings count in "
+    "remote.log.manager.expiration.thread.pool.size",
+    "remote.log.manager.thread.pool.size": "set remote.log.manager.copier.thread.pool.size and "
+    "remote.log.manager.expiration.thread.pool.size instead",
+    "remote.log.metadata.custom.metadata.max.bytes": _OF_METADATA,
+    "remote.log.metadata.manager.class.name": _OF_METADATA,
+    "remote.log.metadata.manager.class.path": _OF_METADATA,
+    "remote.log.metadata.manager.impl.prefix": _OF_METADATA,
+    "remote.log.metadata.manager.listener.name": _OF_METADATA,
+    "remote.log.reader.max.pending.tasks": "no read waits: beyond remote.log.reader.threads a consumer gets an empty "
+    "answer and asks again",
+    "remote.log.storage.manager.class.name": _OF_PLUGINS,
+    "remote.log.storage.manager.class.path": _OF_PLUGINS,
+    "remote.log.storage.manager.impl.prefix": _OF_PLUGINS,
+    "rlmm.config.": _OF_METADATA,
+    "rsm.config.": _OF_PLUGINS,
+}
+"""Why keys of tiered storage have no effect, and which keys have; by name, or by prefix with a dot at its end."""
+
+
+def unserved_reason(name: str) -> str | None:
+    """Returns why a key of Kafka has no effect here; None if nothing more is to be said."""
+    prefix = next((prefix for prefix in KAFKA_PREFIXES if name.startswith(prefix)), name)
+    return UNSERVED_REASONS.get(prefix)
+
+
 def unserved_key(name: str, dynamic: DynamicScope = DynamicScope.READ_ONLY) -> ConfigKey:
     """Declares a key whose value is kept as it is given."""
+    reason = unserved_reason(name)
     return ConfigKey(
         name=name,
         type=ConfigType.PASSWORD if name.endswith(_SECRETS) else ConfigType.STRING,
         default=None,
-        doc="A key of Kafka that this version does not serve.",
+        doc=f"A key of Kafka that this version does not serve{'' if reason is None else f': {reason}'}.",
         group="Not served",
         dynamic=dynamic,
         has_effect=False,

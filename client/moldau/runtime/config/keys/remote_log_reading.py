@@ -15,6 +15,16 @@ REMOTE_READING_KEYS = (
         doc="How long a fetch waits for records from the object store, in milliseconds, if its own maximum is not "
         "shorter. It is then answered without them; the read goes on, and the next fetch finds what it has read.",
     ),
+    integer(
+        name="remote.log.reader.threads",
+        default=64,
+        group="Tiered storage",
+        dynamic=CLUSTER_WIDE,
+        is_own=True,
+        minimum=1,
+        doc="Reads of remote records that a broker has in progress for fetches; Kafka's default is 10. Further fetches "
+        "get no remote records, and consumers ask again. The reads have 64 MiB of memory together, however many.",
+    ),
     long(
         name="remote.log.manager.fetch.max.bytes.per.second",
         default=LONG_MAX,

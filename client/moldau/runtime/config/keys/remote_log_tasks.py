@@ -22,6 +22,14 @@ REMOTE_TASK_KEYS = (
         minimum=1,
         doc="Segments that a broker copies to the object store at the same time.",
     ),
+    integer(
+        name="remote.log.manager.expiration.thread.pool.size",
+        default=10,
+        group="Tiered storage",
+        dynamic=CLUSTER_WIDE,
+        minimum=1,
+        doc="Partitions whose folders a broker lists, or whose segments it deletes, at the same time.",
+    ),
     long(
         name="remote.log.manager.copy.max.bytes.per.second",
         default=LONG_MAX,
