@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import socket
 from contextlib import contextmanager
@@ -350,8 +351,8 @@ def run(
             if first.code is ErrorCode.SASL_AUTHENTICATION_FAILED:
                 reported = type(reported)(f"{reported}; {_login_tried(settings, bootstrap)}")
             raise reported from error
-        if isinstance(first, OSError):
-            raise CommandError(str(first)) from error
+        if isinstance(first, OSError | trio.TooSlowError):
+            raise CommandError(str(first) or "no answer in time") from error
         raise
 
 
@@ -484,25 +485,37 @@ def deleting(names: Sequence[str]) -> AbstractContextManager[None]:
 
 
 async def _check_reachable(bootstrap: str, node: str) -> None:
-    """Fails within seconds, instead of after a client's long retries, if no broker, or other node, listens."""
+    """Fails within seconds, instead of after a client's long retries, if no broker, or other node, listens.
+
+    An address that is silent for a moment holds up none of the others, and all together have ``PROBE_TIMEOUT_S``.
+    """
     import trio
 
-    reasons = []
-    for address in list_elements(bootstrap):
-        host, port = address_of(address, f"{_address_source}: ")
-        try:
-            with trio.fail_after(PROBE_TIMEOUT_S):
-                stream = await trio.open_tcp_stream(host, port)
-            await stream.aclose()
-        except trio.TooSlowError:
-            reasons.append(f"{address} is silent")
-        except OSError as error:
-            reasons.append(f"{address}: {_plain(error)}")
-        else:
-            return
-    if not reasons:
+    parsed = {address: address_of(address, f"{_address_source}: ") for address in list_elements(bootstrap)}
+    if not parsed:
         raise UsageError(f"{_address_source}: no address given")
-    silent = f"no {node} answers ({'; '.join(reasons)})"
+    reasons = {address: f"{address} is silent" for address in parsed}
+
+    async def probe(address: str, ended: trio.Event) -> None:
+        try:
+            stream = await trio.open_tcp_stream(*parsed[address])
+        except OSError as error:
+            reasons[address] = f"{address}: {_plain(error)}"
+        else:
+            await stream.aclose()
+            del reasons[address]
+            attempts.cancel_scope.cancel()
+        ended.set()
+
+    with trio.move_on_after(PROBE_TIMEOUT_S):
+        async with trio.open_nursery() as attempts:
+            for address in parsed:
+                attempts.start_soon(probe, address, ended := trio.Event())
+                with trio.move_on_after(min(1.0, PROBE_TIMEOUT_S / 2 / len(parsed))):
+                    await ended.wait()
+    if len(reasons) < len(parsed):
+        return
+    silent = f"no {node} answers ({'; '.join(reasons.values())})"
     if _address_source == DEFAULT_SOURCE:
         raise CommandError(
             f"{silent}, the default address; name another with --bootstrap-server, or run moldau cluster start"
@@ -547,18 +560,22 @@ def run_admin(
 
     async def main() -> R:
         from moldau import Admin
-        from moldau_cli.quorum_watch import explaining_waits
+        from moldau_cli.quorum_watch import ANSWER_S, explaining_waits
 
-        settings = {
-            "default.api.timeout.ms": str(API_TIMEOUT_MS),
-            "request.timeout.ms": str(API_TIMEOUT_MS),
-            **command_config("admin"),
-            **place,
-        }
+        given = command_config("admin")
+        limits = {"default.api.timeout.ms": str(API_TIMEOUT_MS), "request.timeout.ms": str(API_TIMEOUT_MS)}
+        settings = {**limits, **given, **place}
         async with Admin(settings) as admin:
             if note is None:
                 return await work(admin)
-            return await explaining_waits(lambda: work(admin), lambda: Admin(settings), note)
+            return await explaining_waits(
+                lambda: work(admin),
+                lambda: Admin(settings),
+                note,
+                answer_s=math.inf if "default.api.timeout.ms" in given else ANSWER_S,
+                unanswered=f"no {node} of {address} answers within {ANSWER_S:g} s: it hangs or is down, or another "
+                "program has its port",
+            )
 
     (address,) = place.values()
     return run(main, address, node=node)

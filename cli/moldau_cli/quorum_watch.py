@@ -13,6 +13,7 @@ import trio
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli import output
+from moldau_cli.errors import CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -24,8 +25,13 @@ R = TypeVar("R")
 
 FIRST_LOOK_S: Final = 1.0
 """Commands that are done by then cost the cluster no look."""
-SILENCE_S: Final = 1.0
-"""How long the brokers may take to describe the cluster at a look, until a note says that none answers."""
+SILENCE_S: Final = 2.5
+"""How long the brokers may take to describe the cluster at a look, until a note says that none answers.
+
+A client asks another server after a second, so two of them may hang while the others answer.
+"""
+ANSWER_S: Final = 15.0
+"""How long a command waits for the first answer of any broker, as long as lists wait for a silent one."""
 LOOK_S: Final = 3.0
 """How long a look may take; brokers answer a healthy cluster's in milliseconds."""
 NEXT_LOOK_S: Final = 10.0
@@ -38,14 +44,20 @@ SILENT: Final = (
 )
 
 
-async def noting_a_wait(work: Callable[[], Awaitable[R]], text: str, note: Callable[[str], None] = output.note) -> R:
-    """Runs ``work`` and returns its result; if it takes long, writes ``text``, which says what it waits for.
+async def noting_a_wait(
+    work: Callable[[], Awaitable[R]],
+    text: str,
+    note: Callable[[str], None] = output.note,
+    *,
+    after_s: float = FIRST_LOOK_S,
+) -> R:
+    """Runs ``work`` and returns its result; if it takes ``after_s``, writes ``text``, which says what it waits for.
 
     An exception of ``work`` comes as it is, in no group.
     """
 
     async def later() -> None:
-        await trio.sleep(FIRST_LOOK_S)
+        await trio.sleep(after_s)
         note(text)
 
     try:
@@ -66,6 +78,9 @@ async def explaining_waits(
     work: Callable[[], Awaitable[R]],
     open_admin: Callable[[], AbstractAsyncContextManager[Admin]],
     note: Callable[[str], None] = output.note,
+    *,
+    answer_s: float = ANSWER_S,
+    unanswered: str = "no broker answers",
 ) -> R:
     """Runs ``work`` and returns its result; if it takes long, writes why it may wait.
 
@@ -76,28 +91,43 @@ async def explaining_waits(
         open_admin: Opens an admin client with connections of its own, because a broker that waits for a controller
             answers nothing else on the same connection.
         note: Writes the note.
+        answer_s: How long ``work`` may take if no broker answers from its start.
+        unanswered: The text of the error then.
+
+    Raises:
+        CommandError: no broker has answered for ``answer_s`` since the start. A broker that hangs later is waited for.
     """
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_look_until_noted, open_admin, note)
+        nursery.start_soon(_look_until_noted, open_admin, note, answer_s, unanswered)
         result = await work()
         nursery.cancel_scope.cancel()
     return result
 
 
 async def _look_until_noted(
-    open_admin: Callable[[], AbstractAsyncContextManager[Admin]], note: Callable[[str], None]
+    open_admin: Callable[[], AbstractAsyncContextManager[Admin]],
+    note: Callable[[str], None],
+    answer_s: float,
+    unanswered: str,
 ) -> None:
+    began_s = trio.current_time()
     await trio.sleep(FIRST_LOOK_S)
-    noted = None
+    is_first, noted = True, None
     while noted != NO_LEADER:
         try:
             async with open_admin() as admin:
                 found = await reason_to_wait(admin)
+                if is_first and found == SILENT:
+                    note(noted := SILENT)
+                    with trio.move_on_at(began_s + answer_s) as patience:
+                        await admin.describe_cluster()
+                    if patience.cancelled_caught:
+                        raise CommandError(unanswered)
         except (KafkaError, OSError):
             return  # the command itself meets the same, and reports it
         if found not in (None, noted):
-            note(found)
-            noted = found
+            note(noted := found)
+        is_first = False
         await trio.sleep(NEXT_LOOK_S)
 
 

@@ -100,14 +100,14 @@ async def matching_topics(bootstrap_settings: Mapping[str, str], pattern: str) -
         UsageError: the expression is wrong, or no topic matches.
     """
     from moldau import Admin
-    from moldau_cli.quorum_watch import SILENT, noting_a_wait
+    from moldau_cli.records.topic_checks import first_answer
 
     try:
         expression = re.compile(pattern)
     except re.error as error:
         raise UsageError(f"--include: {pattern!r} is no regular expression: {error}") from error
     async with Admin(bootstrap_settings) as admin:
-        names = [topic.name for topic in await noting_a_wait(admin.list_topics, SILENT)]
+        names = [topic.name for topic in await first_answer(admin, lambda asked: asked.list_topics())]
     found = tuple(name for name in names if expression.fullmatch(name))
     if not found:
         raise UsageError(f"--include: no topic matches {pattern!r}")

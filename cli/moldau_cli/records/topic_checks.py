@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from moldau_cli.client import PROBE_TIMEOUT_S, command_config
 from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from moldau import Admin
+
+R = TypeVar("R")
 
 
 async def check_topic(topic: str, settings: Mapping[str, str], partition: int | None = None) -> None:
@@ -25,11 +27,10 @@ async def check_topic(topic: str, settings: Mapping[str, str], partition: int | 
     import trio
 
     from moldau import Admin
-    from moldau_cli.quorum_watch import SILENT, noting_a_wait
 
     async with Admin(admin_settings(settings)) as admin:
         wanted = 1 if partition is None else partition + 1
-        if (count := await noting_a_wait(lambda: _partition_count(admin, topic, None), SILENT)) >= wanted:
+        if (count := await first_answer(admin, lambda asked: _partition_count(asked, topic, None))) >= wanted:
             return
         for broker in (await admin.describe_cluster()).brokers:
             with trio.move_on_after(PROBE_TIMEOUT_S):
@@ -58,6 +59,18 @@ async def check_offset(topic: str, partition: int, offset: int, settings: Mappin
             f"--offset {offset} is out of range: {topic}-{partition} {held}, and its next offset is {end}; "
             "-X auto.offset.reset=earliest or latest starts there instead"
         )
+
+
+async def first_answer(admin: Admin, ask: Callable[[Admin], Awaitable[R]]) -> R:
+    """Returns the answer to the first question of a command; a note says that no broker answers while that is so.
+
+    Raises:
+        KafkaError: REQUEST_TIMED_OUT if no broker has answered after ``ANSWER_S``.
+    """
+    from moldau_cli.quorum_watch import ANSWER_S, FIRST_LOOK_S, SILENCE_S, SILENT, noting_a_wait
+
+    bounded = admin.within(round(ANSWER_S * 1000))
+    return await noting_a_wait(lambda: ask(bounded), SILENT, after_s=FIRST_LOOK_S + SILENCE_S)
 
 
 def admin_settings(settings: Mapping[str, str]) -> dict[str, str]:

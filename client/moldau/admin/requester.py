@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import trio
 
 from moldau.admin.failures import error_of, raise_failures, reason_of
+from moldau.cluster.bootstrap import bootstrap_key
 from moldau.cluster.client import GROUP_COORDINATOR, TRANSACTION_COORDINATOR, TRANSPORT_ERRORS, ClusterClient
 from moldau.cluster.connections.endpoints import QUESTION, metadata_of
 from moldau.cluster.metadata import TopicPartition
@@ -133,8 +133,8 @@ class Requester:
         return max(1, self.broker_timeout_ms)
 
     def limit_s(self) -> float:
-        """Returns how long a request may last, in seconds; without a limit of the call, the connection ends it."""
-        return math.inf if self._deadline_ms is None else self.timeout_ms / 1000
+        """Returns how long a request of the call may last, in seconds."""
+        return self.timeout_ms / 1000
 
     @property
     def client(self) -> ClusterClient:
@@ -182,7 +182,7 @@ class Requester:
             try:
                 if at is not None:
                     node_id = await at.find(deadline_ms)
-                with trio.fail_after(self.limit_s()):
+                with trio.fail_after(_left_s(client, deadline_ms)):
                     if node_id is not None:
                         response = await client.request(
                             node_id,
@@ -199,7 +199,8 @@ class Requester:
             except SaslAuthenticationError:
                 raise
             except TRANSPORT_ERRORS as error:
-                problem = str(error) or problem or "no answer in time"  # an attempt that is cut short says nothing
+                # An attempt that is cut short says nothing.
+                problem = str(error) or problem or _silence(client, node_id, is_named=at is None)
             except KafkaError as error:
                 if at is None or not failures or not error.retriable:
                     raise
@@ -218,7 +219,7 @@ class Requester:
                 name = type(request).__name__.removesuffix("Request")
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{name}: {problem}")
             client.request_update()
-            await client.backoff(failures)
+            await _backoff(client, failures, deadline_ms)
 
     async def ensure_broker_known(self, node_id: int) -> None:
         """Fetches the cluster metadata unless it holds the broker's address.
@@ -406,20 +407,22 @@ class Requester:
         async def find(deadline_ms: float) -> int:
             client = self.client
             failures = 0
+            problem = ""
             while True:
                 try:
-                    with trio.fail_after(self.limit_s()):
+                    with trio.fail_after(_left_s(client, deadline_ms)):
                         return await client.find_coordinator(key, key_type)
                 except TRANSPORT_ERRORS as error:
                     last: Exception = error
+                    problem = str(error) or problem or _silence(client)
                 except KafkaError as error:
                     if not error.retriable:
                         raise
-                    last = error
+                    last, problem = error, str(error)
                 failures += 1
                 if client.now_ms >= deadline_ms:
-                    raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{description}: {last}") from last
-                await client.backoff(failures)
+                    raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{description}: {problem}") from last
+                await _backoff(client, failures, deadline_ms)
 
         return Located(find)
 
@@ -429,6 +432,29 @@ def _not_controller(response: Response) -> ErrorCode | None:
     from moldau.protocol.refusals import has_code  # not loaded by clients of brokers
 
     return ErrorCode.NOT_CONTROLLER if has_code(response, ErrorCode.NOT_CONTROLLER) else None
+
+
+def _left_s(client: ClusterClient, deadline_ms: float) -> float:
+    return max(deadline_ms - client.now_ms, 0) / 1000
+
+
+async def _backoff(client: ClusterClient, failures: int, deadline_ms: float) -> None:
+    """Waits before the next attempt, and not beyond the end of the call."""
+    with trio.move_on_after(_left_s(client, deadline_ms)):
+        await client.backoff(failures)
+
+
+def _silence(client: ClusterClient, node_id: int | None = None, *, is_named: bool = False) -> str:
+    """Returns which server has not answered, for an attempt that the end of its call has cut short.
+
+    If the caller has named the broker, ``is_named``, its errors already say which one it is.
+    """
+    if node_id is None:
+        kind = "controller" if client.asks_controllers else "broker"
+        return f"no {kind} of {', '.join(client.config.get_list(bootstrap_key(client.config)))} answers in time"
+    if is_named:
+        return "no answer in time"
+    return f"broker {client.cluster_metadata.brokers.get(node_id, node_id)} does not answer in time"
 
 
 def _not_available(client: ClusterClient, node_id: int) -> KafkaError:

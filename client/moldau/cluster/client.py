@@ -266,7 +266,7 @@ class ClusterClient:
     ) -> R:
         """Sends a request to one broker after the other until one answers; raises the last error if none does."""
         errors: list[Exception] = []
-        for node_id in self._links.candidates():
+        for node_id in await self._links.open_first(PATIENCE_MS):
             try:
                 return await self.request(node_id, response_class, message, timeout_ms=timeout_ms, needed=needed)
             except (*TRANSPORT_ERRORS, UnsupportedApiError) as error:

@@ -97,7 +97,7 @@ class _Search:
                 client.add_topic(topic)
         self._reasons: dict[TopicPartition, str] = {}
         """Why the last request for a partition gave no outcome; leaders are not known for the others."""
-        self._unanswered: dict[TopicPartition, None] = {}
+        self._unanswered: dict[TopicPartition, int] = {}
 
     def cause(self, missing: TopicPartition) -> str:
         """Returns why the partition has no outcome, as far as it is known."""
@@ -108,7 +108,11 @@ class _Search:
 
     def timed_out(self) -> None:
         """Takes note that the requests of ``ask_leaders`` were given up."""
-        self._reasons.update(dict.fromkeys(self._unanswered, ErrorCode.REQUEST_TIMED_OUT.name))
+        for partition, node_id in self._unanswered.items():
+            self._reasons[partition] = self._silent(node_id)
+
+    def _silent(self, node_id: int) -> str:
+        return f"broker {self._client.cluster_metadata.brokers.get(node_id, node_id)} does not answer"
 
     def missing(self) -> list[TopicPartition]:
         """Returns the partitions without an outcome."""
@@ -123,7 +127,7 @@ class _Search:
             leader = metadata.leader(partition)
             if leader is not None:
                 by_node.setdefault(leader[0], []).append(partition)
-                self._unanswered[partition] = None
+                self._unanswered[partition] = leader[0]
                 continue
             self._reasons.pop(partition, None)
             try:
@@ -140,7 +144,7 @@ class _Search:
         except TRANSPORT_ERRORS as error:
             self._client.logger.info("list-offsets-unanswered", node=node_id, error=error)
             late = isinstance(error, trio.TooSlowError)
-            self._unfinished(partitions, (ErrorCode.REQUEST_TIMED_OUT if late else ErrorCode.NETWORK_EXCEPTION).name)
+            self._unfinished(partitions, self._silent(node_id) if late else ErrorCode.NETWORK_EXCEPTION.name)
             return
         except KafkaError as error:  # the leader serves no version that the request needs
             self.failures.update(dict.fromkeys(partitions, error))

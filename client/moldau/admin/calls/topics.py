@@ -262,11 +262,12 @@ class Topics:
         found: dict[TopicPartition, int] = {}
         failures: dict[TopicPartition, KafkaError] = {}
         client, deadline_ms = self._requester.client, self._requester.client.now_ms + self._requester.timeout_ms
+        bounded = Topics(self._requester.within(self._requester.timeout_ms))
         left, rounds = list(wanted), 0
         passing: dict[TopicPartition, KafkaError] = {}  # another leader may delete these records
         while left:
             try:
-                outcomes = await self._delete_once({one: wanted[one] for one in left})
+                outcomes = await bounded._delete_once({one: wanted[one] for one in left})
             except KafkaError:  # the leaders cannot be looked up
                 if not rounds:
                     raise
@@ -301,7 +302,8 @@ class Topics:
                 with trio.fail_after(self._requester.limit_s()):
                     response = await self._requester.client.request(leader, DeleteRecordsResponse, request)
             except TRANSPORT_ERRORS as fault:
-                error = KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(fault) or "no answer in time")
+                text = str(fault) or f"{self._requester.broker_name(leader)} does not answer in time"
+                error = KafkaError(ErrorCode.REQUEST_TIMED_OUT, text)
                 outcomes.update(dict.fromkeys(partitions, error))
                 return
             answers = by_partition((topic.name, topic.partitions) for topic in response.topics)

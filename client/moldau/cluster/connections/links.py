@@ -8,6 +8,7 @@ host name is resolved whenever a connection is opened.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -20,6 +21,8 @@ from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.tasks.supervision import BackoffPolicy
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from moldau.cluster.connections.recovery import Recovery
     from moldau.cluster.metadata import ClusterMetadata
     from moldau.runtime.config import Config
@@ -235,6 +238,25 @@ class Links:
                 raise ConnectionAbortedError(STARTS_AGAIN)  # the id may be that of another cluster's broker now
             return await self._open(node_id, link)
 
+    async def open_first(self, patience_ms: float) -> list[int]:
+        """Returns the ``candidates``, and before all others the one whose connection is open, or opens first.
+
+        If a connection does not open for ``patience_ms`` (the host hangs, or no way leads there), one to the next node
+        is tried too. So a request that only one node may get does not wait for a silent one.
+        """
+        nodes = self.candidates()
+        tried: list[tuple[int, Link]] = []
+        for node_id in nodes if len(nodes) > 1 else ():
+            link = self.link(node_id)
+            self.connection_nowait(node_id, "")
+            tried.append((node_id, link))
+            with trio.move_on_after(patience_ms / 1000):
+                await self._client.changed.wait_until(partial(_is_decided, link, tried))
+            for opened, each in tried:
+                if each.is_open:
+                    return [opened, *(other for other in nodes if other != opened)]
+        return nodes
+
     def connection_nowait(self, node_id: int, purpose: str) -> RpcConnection | None:
         """See ``ClusterClient.connection_nowait``."""
         client, link = self._client, self.link(node_id, purpose)
@@ -345,6 +367,11 @@ class Links:
             if link.connection is not None:
                 link.connection.close(keeps_sent=True)
         self._links.clear()
+
+
+def _is_decided(last: Link, tried: Sequence[tuple[int, Link]]) -> bool:
+    """Returns whether a connection is open, or the attempt to open the last one has ended."""
+    return not last.opening or any(link.is_open for _, link in tried)
 
 
 def _shared_failure(link: Link) -> Exception:
