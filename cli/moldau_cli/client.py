@@ -49,12 +49,13 @@ ClientSettings = Annotated[
 
 CLUSTER_FILE = Path("moldau-cluster/cluster.json")
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+CONTROLLERS_SOURCE = "bootstrap.controllers of --command-config"
 DEFAULT_SOURCE = "the default address"
 PROBE_TIMEOUT_S = 10.0
 API_TIMEOUT_MS = 60_000
 
-
 _command_config: dict[str, str] = {}
+_configured_controllers: str | None = None
 _command_config_file = ""
 _key_origins: dict[str, str] = {}
 _named_profile: str | None = None
@@ -68,13 +69,15 @@ def use_command_config(path: str | None) -> None:
     Raises:
         UsageError: the file cannot be read, or no client knows a key.
     """
-    global _command_config_file, _named_profile, _address_source
+    global _command_config_file, _named_profile, _address_source, _configured_controllers
     _command_config.clear()
     _key_origins.clear()
     _command_config_file = path or ""
     _named_profile, _address_source = None, "--bootstrap-server"
     if path is not None:
         _add_config_file(path, "--command-config")
+    # Only clients that ask controllers may have it, and options override it.
+    _configured_controllers = _command_config.pop("bootstrap.controllers", None)
 
 
 def use_profile(name: str | None) -> None:
@@ -145,7 +148,7 @@ def _apply(profile: Profile) -> None:
         _add_config_file(profile.command_config, origin_of(profile))
     if profile.settings:
         add_client_keys(profile.settings, origin_of(profile))
-    _command_config.pop("bootstrap.servers", None)  # the profile has an address of its own
+    _drop_addresses()  # the profile has an address of its own
 
 
 def command_config(kind: str) -> dict[str, str]:
@@ -205,11 +208,13 @@ def bootstrap_of(given: str | None) -> str:
     names another.
 
     Raises:
-        UsageError: the profile, or the file of the cluster in ./moldau-cluster, cannot be used.
+        UsageError: a profile or ./moldau-cluster cannot be used, or ``--command-config`` names controllers.
     """
     from moldau_cli.profiles.selection import choose
 
     global _address_source
+    if not given and configured_controllers() is not None:
+        raise UsageError(f"this command asks brokers, not those of {CONTROLLERS_SOURCE}: give --bootstrap-server")
     configured = _command_config.get("bootstrap.servers")
     choice = choose(given, config_address=configured, named=_named_profile, environ=os.environ)
     if choice.profile is not None:
@@ -230,7 +235,7 @@ def named_address(given: str | None = None) -> str | None:
     """
     from moldau_cli.profiles.selection import choose
 
-    configured = _command_config.get("bootstrap.servers")
+    configured = configured_controllers() or _command_config.get("bootstrap.servers")
     return choose(given, config_address=configured, named=_named_profile, environ=os.environ).address
 
 
@@ -262,15 +267,28 @@ def _cluster_nearby() -> Mapping[str, object]:
     return document if isinstance(document, dict) else {}
 
 
-def use_controllers(address: str) -> None:
-    """Makes the commands of this process ask controllers at ``address``.
+def configured_controllers() -> str | None:
+    """Returns ``bootstrap.controllers`` of ``--command-config``; None if it has none.
 
-    They use the login of the cluster in ./moldau-cluster if they are its own.
+    Raises:
+        UsageError: it has ``bootstrap.servers`` too.
     """
+    if _configured_controllers and "bootstrap.servers" in _command_config:
+        raise UsageError(f"{CONTROLLERS_SOURCE}: cannot be combined with bootstrap.servers; give one of them")
+    return _configured_controllers or None
+
+
+def use_controllers(address: str, source: str = "--bootstrap-controller") -> None:
+    """Makes commands ask controllers at ``address``, which ``source`` names, with the login of a cluster nearby."""
     global _address_source
-    _address_source = "--bootstrap-controller"
+    _address_source = source
     _use_login_nearby(address, "controllers")
-    _command_config.pop("bootstrap.servers", None)
+    _drop_addresses()
+
+
+def _drop_addresses() -> None:
+    for key in ("bootstrap.servers", "bootstrap.controllers"):
+        _command_config.pop(key, None)
 
 
 def _use_login_nearby(address: str, kind: str = "bootstrap") -> None:
@@ -287,7 +305,7 @@ def _use_login_nearby(address: str, kind: str = "bootstrap") -> None:
     wanted = set(list_elements(address))
     if isinstance(bootstrap, str) and wanted <= set(bootstrap.split(",")):
         _use_login_of(document)
-        _command_config.pop("bootstrap.servers", None)  # the user has named some of these addresses
+        _drop_addresses()  # the user has named some of these addresses
 
 
 def _use_login_of(document: Mapping[str, object]) -> None:
@@ -563,7 +581,7 @@ def run_admin(
         from moldau_cli.quorum_watch import ANSWER_S, explaining_waits
 
         given = command_config("admin")
-        limits = {"default.api.timeout.ms": str(API_TIMEOUT_MS), "request.timeout.ms": str(API_TIMEOUT_MS)}
+        limits = dict.fromkeys(("default.api.timeout.ms", "request.timeout.ms"), str(API_TIMEOUT_MS))
         settings = {**limits, **given, **place}
         async with Admin(settings) as admin:
             if note is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import run_admin, use_controllers, with_admin
+from moldau_cli.client import CONTROLLERS_SOURCE, configured_controllers, run_admin, use_controllers, with_admin
 from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,14 +35,19 @@ _SILENT: Final = "no controller answers: they hang, or no way leads to them; the
 def with_admin_of(bootstrap: str | None, controllers: str | None, work: Callable[[Admin], Awaitable[R]]) -> R:
     """Runs ``work`` with an open admin client of the brokers, or of ``controllers`` if they are given.
 
+    Without either option, ``bootstrap.controllers`` of ``--command-config`` is asked, if it is there.
+
     Raises:
         UsageError: both are given.
     """
-    if controllers is None:
-        return with_admin(bootstrap, work)
-    if bootstrap is not None:
+    if bootstrap is not None and controllers is not None:
         raise UsageError("give --bootstrap-server or --bootstrap-controller, not both")
-    use_controllers(controllers)
+    if controllers is not None:
+        use_controllers(controllers)
+    elif bootstrap is None and (controllers := configured_controllers()) is not None:
+        use_controllers(controllers, CONTROLLERS_SOURCE)
+    else:
+        return with_admin(bootstrap, work)
 
     def note(reason: str) -> None:
         from moldau_cli.quorum_watch import NO_LEADER, SILENT
