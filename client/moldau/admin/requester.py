@@ -167,6 +167,9 @@ class Requester:
         """Returns the first response without a retriable error, from any broker, from ``node_id``, or the one ``at``.
 
         A client of controllers (KIP-919) asks the active one, and looks for it again where NOT_CONTROLLER is answered.
+        Until it has found the controllers it sends them no other request, so brokers, and controllers that do not let
+        it describe them, refuse each call alike.
+
         A request to a certain broker has no later version than ``version_max``.
 
         Raises:
@@ -178,6 +181,8 @@ class Requester:
         named_in = client.clusters_left if at is None else None
         failures = 0
         problem = ""
+        if client.asks_controllers and not (client.cluster_metadata.brokers or isinstance(request, type(QUESTION))):
+            await self.within(self.timeout_ms).fetch_brokers()
         while True:
             try:
                 if at is not None:

@@ -15,6 +15,7 @@ from moldau import Admin
 from moldau.admin import AdminError, ConfigAlteration, ConfigOperation, ConfigResource, ResourceType
 from moldau.admin.calls.acls import Acl, AclFilter
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.describe_cluster import DescribeClusterRequest
 from support.cluster.broker_cluster import run_cluster
 
 if TYPE_CHECKING:
@@ -125,10 +126,34 @@ def test_calls_that_brokers_answer_name_the_remedy() -> None:
     run_cluster(scenario)
 
 
-def test_a_broker_among_bootstrap_controllers_is_no_controller() -> None:
+CALLS = {
+    "cluster": lambda admin: admin.describe_cluster(),
+    "features": lambda admin: admin.describe_features(),
+    "ACLs": lambda admin: admin.describe_acls(AclFilter()),
+    "groups": lambda admin: admin.describe_groups(["g"]),
+    "change": lambda admin: admin.alter_configs({BROKERS: [ConfigAlteration(name="log.retention.ms", value="9")]}),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_broker_among_bootstrap_controllers_is_no_controller(call: str) -> None:
+    """A broker served features, ACLs, groups and changes; Kafka's client refuses each call (KIP-919)."""
+
     async def scenario(cluster: Cluster) -> None:
         async with admin_of(cluster, "b1:9092") as admin:
             with trio.fail_after(5), pytest.raises(KafkaError, match="b1:9092 is no controller"):
-                await admin.describe_cluster()
+                await CALLS[call](admin)
+
+    run_cluster(scenario)
+
+
+@pytest.mark.parametrize(("endpoints", "code"), [(2, "MISMATCHED"), (3, "UNSUPPORTED"), (0, "UNSUPPORTED")])
+def test_a_broker_describes_no_other_endpoints(endpoints: int, code: str) -> None:
+    """A type that Kafka does not know got the error of one that belongs to controllers."""
+
+    async def scenario(cluster: Cluster) -> None:
+        response = await cluster.client(1).request(DescribeClusterRequest(endpoint_type=endpoints))
+        assert ErrorCode(response.error_code).name == f"{code}_ENDPOINT_TYPE"
+        assert response.endpoint_type == 1
 
     run_cluster(scenario)

@@ -27,7 +27,8 @@ def metadata_of(response: Response, peer: str) -> MetadataResponse:
 
     Raises:
         UnsupportedApiError: the peer is a broker, or a controller before Kafka 3.7.
-        KafkaError: the peer refused the request.
+        KafkaError: the peer refused the request; also if the client may do nothing but describe the cluster, because
+            controllers demand more for it than brokers.
     """
     assert isinstance(response, DescribeClusterResponse), "the request decides it"
     code = ErrorCode.of(response.error_code)
@@ -35,6 +36,8 @@ def metadata_of(response: Response, peer: str) -> MetadataResponse:
         code is ErrorCode.NONE and response.endpoint_type != CONTROLLERS
     ):
         raise UnsupportedApiError(DescribeClusterRequest.__api_key__, f"{peer} is no controller that describes others")
+    if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        raise KafkaError(code, "clients of controllers need the operation ALTER on the cluster (KIP-919)")
     if code is not ErrorCode.NONE:
         raise KafkaError(code, response.error_message)
     return MetadataResponse(

@@ -50,6 +50,7 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 TOPIC_OPERATIONS = operations_mask(*AUTHORIZED_OPERATIONS[AclResource.TOPIC])
 CLUSTER_OPERATIONS = operations_mask(*AUTHORIZED_OPERATIONS[AclResource.CLUSTER])
 _BROKER_ENDPOINTS = 1
+_CONTROLLER_ENDPOINTS = 2
 DESCRIBED_PER_TURN = 2_000
 """Topics and partitions that Metadata describes between two checkpoints: about 20 ms of work."""
 ELECTION_WAIT_MS = 300.0
@@ -350,11 +351,11 @@ def handle_describe_cluster(
 ) -> DescribeClusterResponse:
     """Describes the brokers; controllers describe themselves on their own listeners."""
     if request.endpoint_type != _BROKER_ENDPOINTS:
-        return DescribeClusterResponse(
-            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-            error_message="this is a broker: ask a controller for the controllers",
-            endpoint_type=request.endpoint_type,
-        )
+        if request.endpoint_type == _CONTROLLER_ENDPOINTS:
+            code, reason = ErrorCode.MISMATCHED_ENDPOINT_TYPE, "this is a broker: ask a controller for the controllers"
+        else:
+            code, reason = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"there is no endpoint type {request.endpoint_type}"
+        return DescribeClusterResponse(error_code=code, error_message=reason)
     image: MetadataImage = context.metadata.image
     return DescribeClusterResponse(
         cluster_id=image.cluster_id,

@@ -140,7 +140,6 @@ class QuorumAdmin:
                 if request.endpoint_type == BROKERS
                 else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
                 error_message="a controller listener describes controllers: endpoint type 2",
-                endpoint_type=request.endpoint_type,
             )
         return DescribeClusterResponse(
             endpoint_type=CONTROLLERS,
