@@ -9,8 +9,9 @@ import trio
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli.health import judge, verdict
+from moldau_cli.operations.node_pages import known_addresses
 from moldau_cli.operations.partial import describe_present, results_of
-from moldau_cli.operations.refused_logins import ask_brokers
+from moldau_cli.operations.refused_logins import Refusals, ask
 from moldau_cli.operations.remote_copies import ask_for_copies
 from moldau_cli.operations.reported_problems import ask_for_problems
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     )
     from moldau.cluster.metadata import BrokerNode
     from moldau_cli.health import Problem
-    from moldau_cli.operations.refused_logins import Refusals
 
 LOG_DIRS_S: Final = 3.0
 """How long a broker may take to describe its log directories, in seconds; a later one does not answer its clients."""
@@ -91,7 +91,7 @@ async def inspect_cluster(
     brokers = [broker.node_id for broker in cluster.brokers]
     log_dirs, silent = await _log_dirs(admin, cluster.brokers)
     answering = [broker for broker in cluster.brokers if broker.node_id not in silent]
-    refusals, reported = await ask_brokers(admin, answering), await ask_for_problems(admin, answering)
+    refusals, reported = await ask_pages(admin, answering)
     quorum = await ask_quorum(quorum_admin or admin)  # late, because it may hold up the connection
     if copies_at_ms is not None:
         known = {(each.kind, each.subject) for each in reported}
@@ -99,6 +99,24 @@ async def inspect_cluster(
         reported += [each for each in copies if (each.kind, each.subject) not in known]
     problems = judge(topics, min_isr, quorum, brokers, cluster.fenced, log_dirs, silent, reported)
     return Inspection(problems=problems, cluster=cluster, quorum=quorum, topics=topics, refusals=refusals)
+
+
+async def ask_pages(admin: Admin, brokers: Sequence[BrokerNode]) -> tuple[Refusals, list[Problem]]:
+    """Returns the refused logins and the problems that brokers tell at their own addresses, both asked for at once."""
+    addresses = await known_addresses(admin, brokers)
+    refusals, problems = Refusals(by_node={}), list["Problem"]()
+
+    async def logins() -> None:
+        nonlocal refusals
+        refusals = await ask(addresses)
+
+    async def reported() -> None:
+        problems.extend(await ask_for_problems(addresses))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(logins)
+        nursery.start_soon(reported)
+    return refusals, problems
 
 
 async def _min_isr(admin: Admin, short: Sequence[ConfigResource]) -> dict[str, int]:

@@ -9,18 +9,18 @@ import json
 from typing import TYPE_CHECKING
 
 from moldau_cli.health import REPORTED, Problem
-from moldau_cli.operations.refused_logins import known_addresses, read_pages
+from moldau_cli.operations.node_pages import read_pages
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from moldau import Admin
-    from moldau.cluster.metadata import BrokerNode
+    from collections.abc import Mapping
 
 
-async def ask_for_problems(admin: Admin, brokers: Sequence[BrokerNode]) -> list[Problem]:
-    """Returns the problems that brokers report, by their ids; brokers that do not answer report none."""
-    found = await read_pages(await known_addresses(admin, brokers), "/problems", parsed)
+async def ask_for_problems(addresses: Mapping[int, str]) -> list[Problem]:
+    """Returns the problems that brokers report, by their ids; brokers that do not answer report none.
+
+    ``addresses`` are those of their ``metrics.listener``.
+    """
+    found = await read_pages(addresses, "/problems", parsed)
     return [
         Problem(kind=kind, subject=f"broker {node_id}", detail=detail)
         for node_id, problems in sorted(found.items())

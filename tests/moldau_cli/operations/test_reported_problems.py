@@ -1,12 +1,10 @@
 """Goal: problems that only brokers know reach the verdict on a cluster. Method: a real page, and pages made by hand."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 import trio
 
-from moldau.admin import ConfigResource, ResourceType
 from moldau.runtime.ports.real import real_environment
 from moldau.runtime.telemetry.endpoint import Page, serve_pages
 from moldau_cli.operations.reported_problems import ask_for_problems, parsed
@@ -38,18 +36,9 @@ def test_brokers_that_answer_report_their_problems():
                 for pages in ({"/problems": lambda: Page(200, json.dumps(ROWS) + "\n")}, {})
             ]
 
-            async def describe_configs(resources):
-                await trio.lowlevel.checkpoint()
-                return {
-                    ConfigResource(type=ResourceType.BROKER, name=str(each)): {
-                        "metrics.listener": SimpleNamespace(value=f"127.0.0.1:{port}")
-                    }
-                    for each, port in zip((1, 2), ports, strict=True)
-                }
-
-            brokers = [SimpleNamespace(node_id=each, host="127.0.0.1") for each in (1, 2)]
-            client = type("Client", (), {"describe_configs": staticmethod(describe_configs)})()
-            found = await ask_for_problems(client, brokers)
+            found = await ask_for_problems(
+                {each: f"127.0.0.1:{port}" for each, port in zip((1, 2), ports, strict=True)}
+            )
             nursery.cancel_scope.cancel()
         return found
 
