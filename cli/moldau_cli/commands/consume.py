@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from moldau.records import Record
     from moldau_cli.records.core.values import Row
-    from moldau_cli.records.reading import Request
+    from moldau_cli.records.reading import OnError, Request
 
 SETTINGS = {"request.timeout.ms": "15000", "default.api.timeout.ms": "15000"}
 
@@ -106,7 +106,11 @@ def consume(
     delimiter: Annotated[str, typer.Option("--delimiter", "-D", help="Write this after each record.")] = r"\n",
     null: Annotated[str, typer.Option("--null", "-Z", help="Text for null keys and values.")] = "",
     skip_errors: Annotated[
-        bool, typer.Option("--skip-errors", help="Leave out records that cannot be deserialized.")
+        bool, typer.Option("--skip-errors", help="Succeed although records cannot be deserialized.")
+    ] = False,
+    end_at_error: Annotated[
+        bool,
+        typer.Option("--end-at-error", help="End at a record that cannot be deserialized. Default with --group."),
     ] = False,
     key_format: options.KeyFormat = DataFormat.BYTES,
     value_format: options.ValueFormat = DataFormat.BYTES,
@@ -145,7 +149,7 @@ def consume(
         group=group,
         count=count,
         idle_ms=timeout_ms,
-        skips_errors=skip_errors,
+        errors=_on_error(skips=skip_errors, ends=end_at_error, in_group=group is not None),
     )
     write = _writer(shape, format_text, delimiter, key_delimiter, null, show_key=show_key)
     address = bootstrap_of(bootstrap_server)
@@ -170,6 +174,17 @@ def consume(
     work = partial(_read, request, config, deserializers, write, values, checks_offset=not resets)
     if not run(work, address, settings=config):
         raise KeyboardInterrupt
+
+
+def _on_error(*, skips: bool, ends: bool, in_group: bool) -> OnError:
+    """A group would commit the offset of a record that was left out, so its members end at it unless asked not to."""
+    from moldau_cli.records.reading import OnError
+
+    if skips and ends:
+        raise UsageError("--skip-errors excludes --end-at-error")
+    if skips:
+        return OnError.SKIP
+    return OnError.END if ends or in_group else OnError.REPORT
 
 
 def _span(words: list[str], end: str | None, now_ms: int, *, from_beginning: bool, exit_at_end: bool) -> Span:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import io
-import json
 from typing import Final
 
 import trio
 
 from moldau_cli.errors import UsageError
+from moldau_cli.records.core.marks import marked
+from moldau_cli.records.core.values import json_text
 
 VIEW_CHARS_MAX: Final = 256 * 1024
 _NEEDED = ("fastavro", "pyarrow")
@@ -38,7 +39,10 @@ class AvroViews:
         self._turn = trio.CapacityLimiter(1)
 
     async def view(self, value: bytes) -> str | None:
-        """Returns the value as indented JSON, or why it cannot be decoded; None if it has no schema id in front."""
+        """Returns the value as indented JSON with the marks of ``moldau consume``, or why it cannot be decoded.
+
+        A value without a schema id in front gives None.
+        """
         if len(value) < 5 or value[0] != 0:
             return None
         return await trio.to_thread.run_sync(self._decoded, value, limiter=self._turn)
@@ -55,7 +59,7 @@ class AvroViews:
         except (JobError, PoisonError) as error:
             return f"not decoded: {error}"
         try:
-            found = fastavro.schemaless_reader(io.BytesIO(body), schema, None)
+            found = marked(fastavro.schemaless_reader(io.BytesIO(body), schema, None), {})
+            return json_text(found, indent=2, ensure_ascii=False)[:VIEW_CHARS_MAX]
         except (ValueError, TypeError, EOFError, LookupError, ArithmeticError, RecursionError) as error:
             return f"not decoded: schema {schema_id} does not fit the value ({error!r:.200})"
-        return json.dumps(found, indent=2, ensure_ascii=False, default=str)[:VIEW_CHARS_MAX]

@@ -54,7 +54,6 @@ _SERDES: Final = {
     DataFormat.LONG: "LongSerde",
     DataFormat.DOUBLE: "DoubleSerde",
     DataFormat.UUID: "UUIDSerde",
-    DataFormat.MSGPACK: "MsgpackSerde",
 }
 _READERS: Final[dict[DataFormat, Callable[[str], object]]] = {
     DataFormat.STRING: str,
@@ -228,6 +227,10 @@ def _plain(data_format: DataFormat) -> object | None:
         return _Hex()
     if data_format is DataFormat.BASE64:
         return _Base64()
+    if data_format is DataFormat.MSGPACK:
+        from moldau_cli.records.marked_formats import MarkedMsgpack
+
+        return MarkedMsgpack()
     module = importlib.import_module("moldau.serialization")
     serde_class: Any = getattr(module, _SERDES[data_format])
     serde: object = serde_class()

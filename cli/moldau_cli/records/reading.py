@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -21,6 +22,19 @@ if TYPE_CHECKING:
     from moldau_cli.records.core.positions import Span
 
 POLL_MS: Final = 500
+NOTES_MAX: Final = 10
+"""Records whose error is shown, of those that cannot be; a wrong schema would fill the screen."""
+
+
+class OnError(enum.Enum):
+    """The effect of a record that cannot be deserialized."""
+
+    REPORT = enum.auto()
+    """Reading goes on, and fails at its end."""
+    SKIP = enum.auto()
+    """Reading goes on."""
+    END = enum.auto()
+    """Reading fails at once."""
 
 
 class Sink(Protocol):
@@ -41,7 +55,8 @@ class Request:
     """The records to read.
 
     ``pattern`` is a regular expression for whole topic names, instead of ``topics``. Empty ``partitions`` are all.
-    ``idle_ms`` ends reading after that time without a record.
+    ``idle_ms`` ends reading after that time without a record. ``errors`` is the effect of a record that cannot be
+    deserialized.
     """
 
     topics: tuple[str, ...] = ()
@@ -51,7 +66,7 @@ class Request:
     group: str | None = None
     count: int | None = None
     idle_ms: float | None = None
-    skips_errors: bool = False
+    errors: OnError = OnError.REPORT
 
 
 async def assign(consumer: Consumer[Any, Any], request: Request) -> dict[TopicPartition, int]:
@@ -139,8 +154,14 @@ class Pump:
         """Reads until the count, all ends, or the idle time is reached.
 
         Raises:
-            CommandError: a record cannot be deserialized.
+            CommandError: records cannot be deserialized, and the request does not accept that.
         """
+        await self._read()
+        if self.skipped and self._request.errors is OnError.REPORT:
+            records = "record was" if self.skipped == 1 else "records were"
+            raise CommandError(f"{self.skipped} {records} left out that cannot be deserialized (--skip-errors)")
+
+    async def _read(self) -> None:
         request = self._request
         last_ms = self._now_ms()
         while not self._is_done():
@@ -173,10 +194,13 @@ class Pump:
 
     def _skip(self, error: RecordDeserializationError) -> None:
         place = f"{error.topic_partition} offset {error.offset}"
-        if not self._request.skips_errors:
+        if self._request.errors is OnError.END:
             raise CommandError(f"{place}: {error}; --skip-errors leaves such records out") from error
-        output.note(f"skipped {place}: {' '.join(str(error).split())}")
         self.skipped += 1
+        if self.skipped <= NOTES_MAX:
+            output.note(f"skipped {place}: {' '.join(str(error).split())}")
+        elif self.skipped == NOTES_MAX + 1:
+            output.note("more records cannot be deserialized; they are skipped without a line each")
         self._consumer.seek(error.topic_partition, error.offset + 1)
 
     def _write(self, batch: ConsumedBatch[Any, Any]) -> None:

@@ -9,8 +9,10 @@ import io
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from moldau.serialization.core.plain import no_constant
 from moldau_cli.errors import UsageError
 from moldau_cli.records.formats import DataFormat
+from moldau_cli.records.marked_formats import MarkedAvro
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,7 +35,7 @@ def reader_of(encoding: Encoding, registry: SchemaRegistry | None) -> Any:  # no
     """
     try:
         if encoding.format is DataFormat.AVRO:
-            return _avro_reader(encoding, registry)
+            return MarkedAvro(_avro_reader(encoding, registry))
         if encoding.format is DataFormat.PROTOBUF:
             from moldau_cli.records import protobuf
 
@@ -58,7 +60,7 @@ async def writer_of(encoding: Encoding, registry: SchemaRegistry | None, topic: 
                 raise UsageError(f"the schema of {topic}-{encoding.field} is of type {found.type}")
             text, config = found.text, _LATEST
         if encoding.format is DataFormat.AVRO:
-            return _avro_writer(encoding, registry, text, config)
+            return MarkedAvro(_avro_writer(encoding, registry, text, config))
         if encoding.format is DataFormat.PROTOBUF:
             from moldau_cli.records import protobuf
 
@@ -172,7 +174,7 @@ class _BareJson:
 
     def deserialize(self, data: bytes, context: SerializationContext) -> object:
         """Returns a value that fits."""
-        value: object = json.loads(data)
+        value: object = json.loads(data, parse_constant=no_constant)
         self._validate(value)
         return value
 

@@ -41,7 +41,7 @@ from moldau_jepsen.launcher.spec import FILE_NAME, to_json
 SCHEMA = {
     "type": "record",
     "name": "Flight",
-    "fields": [{"name": "number", "type": "int"}, {"name": "note", "type": "string"}],
+    "fields": [{"name": "number", "type": "int"}, {"name": "note", "type": ["string", "bytes", "double"]}],
 }
 
 
@@ -138,6 +138,12 @@ def framed(schema_id, document=None, body=b""):
 
 def test_avro_values_are_shown_as_json(views):
     assert json.loads(trio.run(views.view, framed(7, {"number": 12, "note": "ř"}))) == {"number": 12, "note": "ř"}
+
+
+def test_what_json_lacks_has_the_marks_of_consume(views):
+    bare, none = (trio.run(views.view, framed(7, {"number": 1, "note": note})) for note in (b"\0\xff", math.nan))
+    assert json.loads(bare)["note"] == {"$base64": "AP8="}
+    assert json.loads(none)["note"] == {"$float": "NaN"}
 
 
 @pytest.mark.parametrize("value", [b"", b"\x00\x00", b'{"a": 1}', b"\x01\x00\x00\x00\x07abc"])

@@ -6,6 +6,8 @@ import pytest
 
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
+from moldau_cli.commands.consume import _on_error
+from moldau_cli.records.reading import OnError
 from support.client.socket_cluster import cluster
 from support.commands import run_command
 
@@ -157,15 +159,39 @@ def test_numbers_and_texts_have_kafkas_bytes(shell):
     assert shown.stdout == "ff00=5\n00=-1\n"
 
 
-def test_records_that_do_not_fit_are_named_or_skipped(shell):
+def test_records_that_do_not_fit_end_nothing(shell):
+    """They are named, and the command fails when it has written the others, unless options say otherwise."""
     shell("produce", "-p", "0", given='{"a":1}\nno json\n{"a":2}\n')
-    stopped = shell("consume", "-e", "--value-format", "json", code=1)
-    assert stopped.stdout == '{"a":1}\n'
-    assert f"{shell.topic}-0 offset 1: " in stopped.stderr
-    assert stopped.stderr.count("\n") == 1
-    skipped = shell("consume", "-e", "--value-format", "json", "--skip-errors")
-    assert skipped.stdout == '{"a":1}\n{"a":2}\n'
-    assert skipped.stderr.startswith(f"skipped {shell.topic}-0 offset 1: ")
+    read = ("consume", "-e", "--value-format", "json")
+    named = f"skipped {shell.topic}-0 offset 1: "
+    reported = shell(*read, code=1)
+    assert reported.stdout == '{"a":1}\n{"a":2}\n'
+    note, end = reported.stderr.splitlines()
+    assert note.startswith(named)
+    assert end == "moldau: 1 record was left out that cannot be deserialized (--skip-errors)"
+    skipped = shell(*read, "--skip-errors")
+    assert (skipped.stdout, skipped.stderr.count("\n")) == (reported.stdout, 1)
+    assert skipped.stderr.startswith(named)
+    ended = shell(*read, "--end-at-error", code=1)
+    assert ended.stdout == '{"a":1}\n'
+    assert f"{shell.topic}-0 offset 1: " in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_group_ends_at_a_record_that_does_not_fit():
+    """It would commit the offset behind the record, so leaving it out must be asked for."""
+    assert _on_error(skips=False, ends=False, in_group=True) is OnError.END
+    assert _on_error(skips=True, ends=False, in_group=True) is OnError.SKIP
+
+
+def test_a_wrong_format_does_not_fill_the_screen(shell):
+    shell("produce", "-p", "0", given="no json\n" * 30)
+    done = shell("consume", "-e", "--value-format", "json", code=1)
+    assert done.stderr.count(": the value ") == 10
+    assert done.stderr.splitlines()[10:] == [
+        "more records cannot be deserialized; they are skipped without a line each",
+        "moldau: 30 records were left out that cannot be deserialized (--skip-errors)",
+    ]
 
 
 def test_a_wrong_line_comes_after_the_delivered_ones(shell):
@@ -198,6 +224,7 @@ def test_a_refused_record_fails_the_command(shell, broker):
         (["consume", "t", "--include", "x"], "give TOPIC or --include"),
         (["consume", "t", "-o", "stored"], "needs --group"),
         (["consume", "t", "-g", "g", "-e"], "--group excludes"),
+        (["consume", "t", "--skip-errors", "--end-at-error"], "--skip-errors excludes --end-at-error"),
         (["consume", "t", "-g", "g", "-p", "0"], "--group excludes"),
         (["consume", "t", "--from-beginning", "-o", "1"], "--from-beginning excludes"),
         (["consume", "t", "--output", "raw", "-f", "%s"], "--format excludes --output"),

@@ -10,7 +10,7 @@ from moldau.consumer import ConsumedBatch
 from moldau.records import Record
 from moldau.serialization import RecordDeserializationError
 from moldau_cli.records.core.positions import Origin, Span
-from moldau_cli.records.reading import Pump, Request
+from moldau_cli.records.reading import OnError, Pump, Request
 
 WHERE = TopicPartition("t", 0)
 
@@ -55,7 +55,7 @@ class Sink:
 
 def test_records_that_are_left_out_are_no_silence():
     consumer, sink = Consumer(damaged=range(1, 6), end=7), Sink()
-    request = Request(topics=("t",), span=Span(origin=Origin.EARLIEST), idle_ms=1000, skips_errors=True)
+    request = Request(topics=("t",), span=Span(origin=Origin.EARLIEST), idle_ms=1000, errors=OnError.SKIP)
     pump = Pump(consumer, request, sink, {}, lambda: consumer.now_ms)
     trio.run(pump.run)
     assert sink.values == [b"0", b"6"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import enum
+import json
+import math
 from typing import TYPE_CHECKING, Final
 
 from moldau_cli.records.core.values import Raw, json_text, text_of
@@ -77,6 +79,8 @@ def _json(row: Row, indent: int | None) -> bytes:
 def _shown(content: Content) -> object:
     if content.value is None and content.raw is not None:
         return Raw(content.raw)
+    if isinstance(content.value, float) and not math.isfinite(content.value):
+        return json.dumps(content.value)  # a text, because JSON has no such number
     return content.value
 
 
@@ -88,7 +92,7 @@ def _field(name: str, value: object) -> dict[str, Json]:
             return {name: value.decode("utf-8")}
         except UnicodeDecodeError:
             return {f"{name}_base64": base64.b64encode(value).decode("ascii")}
-    return {name: value}  # type: ignore[dict-item]  # what JSON lacks goes through ``json_text``
+    return {name: value}  # type: ignore[dict-item]  # a value of JSON, or a UUID
 
 
 def _dump(row: Row) -> Iterator[str]:

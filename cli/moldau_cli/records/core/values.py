@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import NamedTuple
 from uuid import UUID
 
@@ -78,42 +77,8 @@ def json_text(
     ensure_ascii: bool = True,
     separators: tuple[str, str] | None = None,
 ) -> str:
-    """Returns a value as JSON; what JSON lacks is text in it, also numbers that are none, and keys of objects."""
+    """Returns a value as JSON, a UUID as text."""
 
-    def written(value: object) -> str:
-        return json.dumps(
-            value,
-            indent=indent,
-            ensure_ascii=ensure_ascii,
-            separators=separators,
-            default=plain,
-            allow_nan=False,
-        )
-
-    try:
-        return written(content)
-    except (TypeError, ValueError):  # rare, so other values are not searched for it
-        return written(_with_texts(content))
-
-
-def _with_texts(value: object) -> object:
-    """Returns a value with texts in place of the numbers and the keys of objects that JSON lacks."""
-    if isinstance(value, dict):
-        return {key if isinstance(key, str) else _key(key): _with_texts(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_with_texts(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return json.dumps(value)
-    return value
-
-
-def _key(key: object) -> str:
-    return json.dumps(key) if key is None or isinstance(key, bool | int | float) else str(plain(key))
-
-
-def plain(value: object) -> object:
-    """Returns a value that JSON lacks as text: bytes as Avro's JSON does (ISO 8859-1), times in ISO 8601."""
-    if isinstance(value, bytes):
-        return value.decode("iso-8859-1")
-    isoformat = getattr(value, "isoformat", None)
-    return isoformat() if callable(isoformat) else str(value)
+    return json.dumps(
+        content, indent=indent, ensure_ascii=ensure_ascii, separators=separators, default=str, allow_nan=False
+    )

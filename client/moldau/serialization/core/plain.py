@@ -182,5 +182,5 @@ class MsgpackSerde:
         return packed
 
     def deserialize(self, data: bytes, context: SerializationContext) -> Any:  # noqa: ANN401 - any msgpack value
-        """Returns the value."""
-        return self._msgpack.unpackb(data)
+        """Returns the value; keys of maps may be of all types that Python can hash, as ``serialize`` takes them."""
+        return self._msgpack.unpackb(data, strict_map_key=False)
