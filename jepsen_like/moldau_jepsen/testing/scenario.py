@@ -19,6 +19,7 @@ from moldau_jepsen.chaos.network.fabric import check_others, cut_text
 from moldau_jepsen.cluster.simulated import ClusterNotReadyError
 from moldau_jepsen.launcher import LauncherError
 from moldau_jepsen.launcher.spec import no_such_node
+from moldau_jepsen.testing.awaited import Calls, noted
 from moldau_jepsen.testing.local import in_force
 from moldau_jepsen.testing.pipeline import PipelineHistory
 from moldau_jepsen.testing.simulated import run_reported
@@ -45,7 +46,15 @@ class Cluster(abc.ABC):
 
     On processes and in the simulation alike, a fault raises ``LauncherUsageError`` for an unknown node and
     ``LauncherError`` for a node that is not in the required state.
+
+    A test that calls one of the coroutine methods without ``await`` fails at its end.
     """
+
+    def __init_subclass__(cls) -> None:
+        """Notes the calls of all coroutine methods that this class declares."""
+        for name in Cluster.__abstractmethods__:
+            if name in vars(cls):
+                setattr(cls, name, noted(vars(cls)[name]))
 
     def __init__(self, bootstrap: str, environment: Environment, history: PipelineHistory | None = None) -> None:
         """Takes the address and the environment of a cluster that is ready."""
@@ -55,6 +64,7 @@ class Cluster(abc.ABC):
         """Clock, random numbers, network and disk: give it to every ``Producer``, ``Consumer`` and ``Admin``."""
         self.history = history if history is not None else PipelineHistory()
         """History of the pipeline under test: the test adds what was sent, read and done."""
+        self.calls = Calls()
 
     def check(self, *, idempotent: bool = True, at_least_once: bool = False, at_most_once: bool = False) -> None:
         """Judges the history against the guarantees of an exactly-once pipeline.
@@ -68,6 +78,7 @@ class Cluster(abc.ABC):
         verdict = self.history.check(idempotent=idempotent)
         verdict.raise_if_wrong(at_least_once=at_least_once, at_most_once=at_most_once)
 
+    @noted
     async def create_topic(
         self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None, *, replicas: int | None = None
     ) -> None:
@@ -283,11 +294,31 @@ def _nothing() -> None:
     """Takes note of no effect of a fault: the test knows which disk it filled."""
 
 
+async def _run(scenario: Scenario, cluster: Cluster) -> None:
+    """Runs a test.
+
+    Raises:
+        ForgottenAwaitError: A call of the cluster was not awaited. If the test fails otherwise, a note says so.
+    """
+    try:
+        await scenario(cluster)
+    except BaseException as error:
+        if (forgotten := cluster.calls.error()) is not None:
+            error.add_note(str(forgotten))
+        raise
+    if (forgotten := cluster.calls.error()) is not None:
+        raise forgotten
+
+
 def run_on_processes(scenario: Scenario, local: TestCluster) -> None:
-    """Runs a test against processes; its exceptions pass through."""
+    """Runs a test against processes; its exceptions pass through.
+
+    Raises:
+        ForgottenAwaitError: A call of the cluster was not awaited.
+    """
 
     async def main() -> None:
-        await scenario(ProcessCluster(local))
+        await _run(scenario, ProcessCluster(local))
 
     trio.run(main, strict_exception_groups=True)
 
@@ -307,10 +338,11 @@ def run_simulated(
 
     Raises:
         SimulationError: An invariant of the cluster did not hold.
+        ForgottenAwaitError: A call of the cluster was not awaited.
     """
 
     async def main(simulated: SimulatedCluster, acknowledged: Acknowledged) -> None:
         await simulated.wait_healthy(HEALTHY_SECONDS)
-        await scenario(SimulatedProcesses(simulated, acknowledged))
+        await _run(scenario, SimulatedProcesses(simulated, acknowledged))
 
     run_reported(main, seed=seed, brokers=brokers, controllers=controllers, settings=settings, timeline=timeline)

@@ -62,6 +62,12 @@ async def test_passes_beside_asyncio_in_mode_auto(moldau_cluster):
 async def test_is_too_early(early): ...
 
 
+@pytest.mark.filterwarnings("ignore:coroutine 'SimulatedProcesses.kill' was never awaited:RuntimeWarning")
+async def test_forgets_an_await(moldau_cluster):
+    moldau_cluster.kill(1)
+    await moldau_cluster.wait_healthy()
+
+
 async def test_fails_by_outcome(moldau_cluster):
     await moldau_cluster.kill(1)
     pytest.fail("mine")
@@ -163,7 +169,11 @@ def test_the_documented_consumer_is_tested_in_the_simulation(simulated: Finished
 def test_fixtures_and_failures_in_the_simulation(simulated: Finished) -> None:
     said = simulated.stdout
     outcomes = re.findall(r"^(\w+) test_2_some.py::", said, re.MULTILINE)
-    assert (outcomes.count("FAILED"), outcomes.count("PASSED"), outcomes.count("ERROR")) == (2, 6, 2), said
+    assert (outcomes.count("FAILED"), outcomes.count("PASSED"), outcomes.count("ERROR")) == (3, 6, 2), said
+    forgotten = section(said, "test_forgets_an_await")
+    assert re.search(r"await is missing, so nothing was done: kill\(\) at \S+test_2_some.py:\d+\n", forgotten), (
+        forgotten
+    )
     early = section(said, "ERROR at setup of test_is_too_early")
     assert "no 'bootstrap': the cluster of a simulated test exists only while the test's coroutine runs" in early
     for name in ("test_fails_by_outcome", "test_fails_in_a_group"):
