@@ -497,9 +497,9 @@ class Broker:
     def _apply(self, delta: MetadataDelta) -> Iterator[None]:
         """Brings the parts up to the newest metadata, one partition at a time, except for the files of logs."""
         built, context = self._built, self.context
-        own = (RESOURCE_BROKER, str(self.broker_id))
-        if own in delta.changed_configs or (RESOURCE_BROKER, "") in delta.changed_configs:
+        if any((RESOURCE_BROKER, name) in delta.changed_configs for name in ("", str(self.broker_id))):
             self._apply_dynamic_config(delta.image)
+        self.listening.room.follow(context.config, len(delta.image.brokers))
         if context.directories.follow_cordons(context.config, delta.image) and self._session is not None:
             self._session.wake()
         clients = context.client_metrics

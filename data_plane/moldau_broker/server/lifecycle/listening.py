@@ -18,6 +18,7 @@ from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.tls.context import ListenerTls, listener_tls
 from moldau_broker.server.data_path.connection import BrokerConnection, listener_services
 from moldau_broker.server.handlers.apis import BASE_APIS, TELEMETRY_KEYS, ServedApi, api_table
+from moldau_broker.server.lifecycle.connection_room import ConnectionRoom
 from moldau_broker.server.lifecycle.startup import bind, connection_rate_limits, listener_limits
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class BrokerListeners:
         self._servers: list[Server] = []
         self.addresses: dict[str, tuple[str, int]] = {}
         """Host and real port of each bound listener, by name."""
+        self.room = ConnectionRoom(inter_broker_listener, self._logger)
         self.attempts: dict[str, ListenerAttempts] = {}
         """The attempts to authenticate, by the name of a listener with SASL that serves."""
 

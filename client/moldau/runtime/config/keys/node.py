@@ -383,7 +383,10 @@ NETWORK_KEYS = (
         group="Network",
         dynamic=CLUSTER_WIDE,
         minimum=0,
-        doc="Greatest number of connections of this broker.",
+        doc="Greatest number of connections of this node. On the only listener of a broker the other brokers count as "
+        "clients do, and need 3 each: a lower value makes brokers refuse each other, and the operator. Brokers with a "
+        "listener of their own (`inter.broker.listener.name`) are admitted beyond it. A broker warns of a value that "
+        "is too low (`connections-bound-low`).",
     ),
     integer(
         name="max.connections.per.ip",
