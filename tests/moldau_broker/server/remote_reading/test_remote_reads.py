@@ -373,7 +373,7 @@ def test_random_requests_get_what_a_model_gives(seed: int) -> None:
     async def main() -> None:
         reader, model = Reader(), ReadsModel(3, 1000)
         clock: Any = SimpleNamespace(monotonic_ms=lambda: now.ms)
-        reads = RemoteReads(clock, reader, max_wait_ms=lambda: 500.0, reads_max=3, held_bytes_max=1000)
+        reads = RemoteReads(clock, reader, max_wait_ms=lambda: 500.0, reads_max=lambda: 3, held_bytes_max=1000)
         partition = partition_of()
         pairs: list[tuple[RemoteRead, Held]] = []
         async with trio.open_nursery() as nursery:
