@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from moldau_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 BROKER_IDS: Final = "expected different broker ids such as 1,2,3"
 
@@ -52,6 +55,39 @@ def parse_settings(pairs: list[str], *, may_repeat: bool = True) -> dict[str, st
             raise UsageError(f"{key.strip()} is given twice")
         settings[key.strip()] = value.strip()
     return settings
+
+
+def split_settings(texts: Iterable[str], is_key: Callable[[str], bool]) -> list[str]:
+    """Divides ``KEY=VALUE,KEY=VALUE`` into its settings, as Kafka's ``kafka-configs`` does.
+
+    A comma ends a value if a known key and ``=`` follow; others belong to the value, as in ``cleanup.policy=compact,
+    delete``. Brackets around a whole value, which may hold what looks like a key, are removed: ``[a=1,b=2]``.
+    """
+    settings: list[str] = []
+    for text in texts:
+        parts: list[str] = []
+        for part in text.split(","):
+            key, equals, _ = part.partition("=")
+            if parts and (_is_open(parts[-1]) or not equals or not is_key(key.strip())):
+                parts[-1] += f",{part}"
+            else:
+                parts.append(part)
+        settings += map(_without_brackets, parts)
+    return settings
+
+
+def _is_open(setting: str) -> bool:
+    """Returns whether a value begins with a bracket that has not ended yet."""
+    value = setting.partition("=")[2].strip()
+    return value.startswith("[") and "]" not in value
+
+
+def _without_brackets(setting: str) -> str:
+    key, equals, value = setting.partition("=")
+    inner = value.strip()
+    if inner.startswith("[") and inner.endswith("]") and not {"[", "]"} & set(inner[1:-1]):
+        return f"{key}{equals}{inner[1:-1]}"
+    return setting
 
 
 def parse_ids(text: str, expected: str, *, may_be_empty: bool = False) -> list[int]:

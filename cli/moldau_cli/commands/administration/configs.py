@@ -12,10 +12,10 @@ from moldau_cli import output
 from moldau_cli.client import BootstrapServer
 from moldau_cli.endpoints import BootstrapController, with_admin_of
 from moldau_cli.errors import UsageError
-from moldau_cli.words import parse_settings
+from moldau_cli.words import parse_settings, split_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from moldau import Admin
     from moldau.admin import ConfigEntry, ConfigResource
@@ -101,7 +101,14 @@ def alter(
     entity_name: Name = None,
     entity_type: Kind = EntityType.TOPICS,
     entity_default: Default = False,
-    add: Annotated[list[str] | None, typer.Option("--add-config", metavar="KEY=VALUE")] = None,
+    add: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--add-config",
+            metavar="KEY=VALUE,...",
+            help="A comma before a known key and = begins the next one; [V1,V2] is always one value.",
+        ),
+    ] = None,
     file: Annotated[
         Path | None, typer.Option("--add-config-file", metavar="FILE", help="Keys of a properties or TOML file.")
     ] = None,
@@ -112,7 +119,10 @@ def alter(
     bootstrap_controller: BootstrapController = None,
 ) -> None:
     """Set keys, or reset them to their defaults."""
-    settings = {**({} if file is None else _settings_of(file)), **parse_settings(add or [])}
+    settings = {
+        **({} if file is None else _settings_of(file)),
+        **parse_settings(split_settings(add or [], _key_test(entity_type))),
+    }
     if not settings and not remove:
         raise UsageError("nothing to change: give --add-config, --add-config-file or --delete-config")
     resource = _resource(entity_type, entity_name, is_default=entity_default)
@@ -130,6 +140,29 @@ def alter(
     changed = [*settings, *(remove or [])]
     entity = entity_name or "all brokers"
     output.answer({"entity": entity, "changed": list(changed)}, f"changed {', '.join(changed)} of {entity}")
+
+
+def _key_test(kind: EntityType) -> Callable[[str], bool]:
+    """Returns the function that knows the configuration keys of a type of entities."""
+    from moldau.runtime.config import BROKER_CONFIG, CLIENT_METRICS_CONFIG, GROUP_CONFIG, TOPIC_CONFIG
+
+    if kind is EntityType.BROKER_LOGGERS:
+        return bool  # a level has no comma, and each name is one of a logger
+    schema = {
+        EntityType.TOPICS: TOPIC_CONFIG,
+        EntityType.BROKERS: BROKER_CONFIG,
+        EntityType.GROUPS: GROUP_CONFIG,
+        EntityType.CLIENT_METRICS: CLIENT_METRICS_CONFIG,
+    }[kind]
+
+    def is_key(name: str) -> bool:
+        try:
+            schema.key(name)
+        except KeyError:
+            return name in schema.refused
+        return True
+
+    return is_key
 
 
 async def _refuse_unknown(admin: Admin, resource: ConfigResource, keys: list[str]) -> None:
