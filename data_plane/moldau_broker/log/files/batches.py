@@ -28,6 +28,8 @@ DELETE_HORIZON_BIT = 0x40
 unpack_header = struct.Struct(">qiibIhiqqqhiI").unpack_from
 """The 13 fields of ``BatchHeader`` from a buffer and a position, unchecked."""
 
+_unpack_head = struct.Struct(">qiibIHi").unpack_from
+"""The fields of a header up to ``last_offset_delta``."""
 _SCAN_CHUNK = 64 * 1024
 _READ_CHUNK = 1024 * 1024
 
@@ -98,6 +100,45 @@ def rising_end(file: File, offset: int, end: int) -> tuple[int, int]:
             break
         offset, behind = header.next_offset, position + header.size_bytes
     return offset, behind
+
+
+class SoundRun(NamedTuple):
+    """Batches that are sound and fit behind each other, without a gap between their bytes."""
+
+    size_bytes: int
+    """Where the last of them ends, from the first byte."""
+    next_offset: int
+    """Offset behind the last of them."""
+    leader_epoch: int
+    """That of the last of them."""
+
+
+def sound_run(data: Buffer, end: int, before: SoundRun, last_offset: int, last_epoch: int) -> SoundRun:
+    """Returns the sound batches at the begin of ``data``: header, checksum, offsets and epochs that do not fall.
+
+    ``end`` bytes of ``data`` count. ``before`` is the end of the batches before it, with 0 bytes. Offsets and epochs go
+    up to ``last_offset`` and ``last_epoch``. The result says nothing about the bytes behind it: a batch may be cut
+    there, or damaged. A batch costs about a microsecond, a tenth of what ``BatchReader`` and ``batch_problem`` take.
+    """
+    position, next_offset, epoch = before
+    last_header = end - BATCH_HEADER_BYTES
+    with memoryview(data) as view:
+        while position <= last_header:
+            base_offset, length, batch_epoch, magic, crc, _, delta = _unpack_head(data, position)
+            following, last = position + LOG_OVERHEAD_BYTES + length, base_offset + delta
+            if not (
+                magic == MAGIC
+                and length >= BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES
+                and following <= end
+                and next_offset <= base_offset <= last <= last_offset
+                and epoch <= batch_epoch <= last_epoch
+            ):
+                break
+            with view[position + CRC_START : following] as covered:
+                if crc32c(covered) != crc:
+                    break
+            position, next_offset, epoch = following, last + 1, batch_epoch
+    return SoundRun(position, next_offset, epoch)
 
 
 class BatchReader:

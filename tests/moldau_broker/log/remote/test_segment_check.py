@@ -5,6 +5,8 @@ Method: each byte of the second batch is damaged in turn, and the check must sto
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from moldau_broker.log.errors import CorruptLogFileError
@@ -16,41 +18,64 @@ from support.log.lab import A
 from support.log.model import VirtualMachine
 from support.log.tiered import filled, open_tiered
 
+if TYPE_CHECKING:
+    from moldau_broker.log.remote.segments_to_copy import SegmentToCopy
+
 EPOCH_AT = 12
 PATH = f"/d1/{A}/{segment_file(0, LOG_SUFFIX)}"
 
 
-def test_each_damaged_byte_is_found_in_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_check, "STEP_BYTES", 1)
-    machine = VirtualMachine(1)
-    log = filled(open_tiered(machine))
-    found = log.closed_segments(0)[0]
-    batches = list(scan_headers(found.content.file, 0, found.size_bytes))
-    (_, first), (position, header) = batches[:2]
-    check = SegmentCheck(found)
-    check.step(found)
-    assert (check.position, check.next_offset) == (position, first.next_offset)
-    for byte in range(position, position + header.size_bytes):
-        machine.virtual_disk.flip_bit(PATH, byte, 6)
-        with pytest.raises(CorruptLogFileError) as caught:
-            check.step(found)
-        assert (caught.value.path, caught.value.position, check.next_offset) == (PATH, position, first.next_offset)
-        machine.virtual_disk.flip_bit(PATH, byte, 6)
+def run(check: SegmentCheck, found: SegmentToCopy) -> int:
+    """Runs a check to its end; returns how many steps it took."""
     steps = 0
     while not check.is_complete:
         check.step(found)
         steps += 1
-    assert (steps, check.next_offset) == (len(batches) - 1, found.end_offset)
+    return steps
+
+
+@pytest.mark.parametrize("piece", [1, 150, 400, 1 << 20])
+def test_each_damaged_byte_is_found_in_its_batch(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces that are smaller than a batch, that hold one or two, and that hold all.
+
+    The check of a repaired segment goes on where it has stopped.
+    """
+    monkeypatch.setattr(segment_check, "PIECE_BYTES", piece)
+    machine = VirtualMachine(1)
+    log = filled(open_tiered(machine))
+    found = log.closed_segments(0)[0]
+    (_, first), (position, header) = list(scan_headers(found.content.file, 0, found.size_bytes))[:2]
+    assert 75 < header.size_bytes < 200
+    for byte in range(position, position + header.size_bytes):
+        check = SegmentCheck(found)
+        machine.virtual_disk.flip_bit(PATH, byte, 6)
+        for _ in range(2):
+            with pytest.raises(CorruptLogFileError) as caught:
+                run(check, found)
+            assert (caught.value.path, caught.value.position, check.next_offset) == (PATH, position, first.next_offset)
+        machine.virtual_disk.flip_bit(PATH, byte, 6)
+        run(check, found)
+        assert (check.position, check.next_offset) == (found.size_bytes, found.end_offset)
+
+
+def test_a_step_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_check, "PIECE_BYTES", 200)
+    monkeypatch.setattr(segment_check, "STEP_BYTES", 1)
+    log = filled(open_tiered(VirtualMachine(1)))
+    found = log.closed_segments(0)[0]
+    batches = len(list(scan_headers(found.content.file, 0, found.size_bytes)))
+    assert run(SegmentCheck(found), found) == batches
 
 
 @pytest.mark.parametrize("missing", [1, 5])
-def test_a_truncation_during_the_check_is_no_damage(missing: int) -> None:
+@pytest.mark.parametrize("piece", [1, 150, 1 << 20])
+def test_a_truncation_during_the_check_is_no_damage(piece: int, missing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_check, "PIECE_BYTES", piece)
     log = filled(open_tiered(VirtualMachine(1)))
     found = log.closed_segments(0)[0]
-    check = SegmentCheck(found)
     found.content.file.truncate(found.size_bytes - missing)
     with pytest.raises(OSError, match="truncated"):
-        check.step(found)
+        run(SegmentCheck(found), found)
 
 
 @pytest.mark.parametrize(("step_batches", "spare"), [(1, 0), (2, 0), (2, 1), (3, 0)])
@@ -62,6 +87,7 @@ def test_each_step_ends_at_the_batch_that_fills_it(
     batches = list(scan_headers(found.content.file, 0, found.size_bytes))
     size = batches[0][1].size_bytes
     assert {header.size_bytes for _, header in batches} == {size}
+    monkeypatch.setattr(segment_check, "PIECE_BYTES", size)
     monkeypatch.setattr(segment_check, "STEP_BYTES", step_batches * size - spare)
     check = SegmentCheck(found)
     ends = []
