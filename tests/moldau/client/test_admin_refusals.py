@@ -28,6 +28,8 @@ from moldau.protocol.messages import create_topics as ct
 from moldau.protocol.messages import delete_records as dr
 from moldau.protocol.messages import describe_groups as desc
 from moldau.protocol.messages import describe_log_dirs as dl
+from moldau.protocol.messages import incremental_alter_configs as ia
+from moldau.protocol.messages import offset_commit as oc
 from moldau.protocol.messages import offset_fetch as of
 from moldau.protocol.messages import share_group_describe as sgd
 from moldau.protocol.messages import streams_group_describe as stgd
@@ -221,6 +223,78 @@ def test_records_of_a_missing_partition_are_a_failure():
     simulate(scenario, {ApiKey.DELETE_RECORDS: delete})
 
 
+def test_any_broker_is_asked_to_change_a_topic():
+    """Only a change of a broker needs to know which brokers are up."""
+
+    def alter(broker, request):
+        responses = [
+            ia.AlterConfigsResourceResponse(resource_type=each.resource_type, resource_name=each.resource_name)
+            for each in request.resources
+        ]
+        return ia.IncrementalAlterConfigsResponse(responses=responses)
+
+    async def scenario(cluster, admin):
+        change = {TOPIC: [ConfigAlteration(name="retention.ms", value="1")]}
+        await admin.alter_configs(change)
+        before = len(cluster.requests)
+        await admin.alter_configs(change)
+        assert [key for _, key, _ in cluster.requests[before:]] == [ApiKey.INCREMENTAL_ALTER_CONFIGS]
+
+    simulate(scenario, {ApiKey.INCREMENTAL_ALTER_CONFIGS: alter})
+
+
+def test_records_that_a_leader_keeps_for_now_are_asked_for_later():
+    asked_s = []
+
+    def delete(broker, request):
+        asked_s.append(trio.current_time())
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER if len(asked_s) <= 3 else ErrorCode.NONE
+        part = dr.DeleteRecordsPartitionResult(partition_index=0, low_watermark=5, error_code=code)
+        return dr.DeleteRecordsResponse(topics=[dr.DeleteRecordsTopicResult(name="t", partitions=[part])])
+
+    async def scenario(cluster, admin):
+        assert list((await admin.delete_records({("t", 0): 5})).values()) == [5]
+        waits = [later - earlier for earlier, later in pairwise(asked_s)]
+        assert len(waits) == 3
+        assert min(waits) > 0.05
+
+    simulate(scenario, {ApiKey.DELETE_RECORDS: delete})
+
+
+def test_offsets_that_are_kept_longer_are_sent_and_judged():
+    """Of two partitions one is refused."""
+    asked = []
+
+    def commit(broker, request):
+        asked.append(request)
+        topics = [
+            oc.OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    oc.OffsetCommitResponsePartition(
+                        partition_index=part.partition_index,
+                        error_code=ErrorCode.OFFSET_METADATA_TOO_LARGE if part.partition_index else ErrorCode.NONE,
+                    )
+                    for part in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+        return oc.OffsetCommitResponse(topics=topics)
+
+    async def scenario(cluster, admin):
+        with pytest.raises(AdminError) as caught:
+            await admin.alter_group_offsets("g", {("t", 1): 8, ("t", 0): 7}, retention_ms=5_000)
+        assert {str(one): error.code for one, error in caught.value.failures.items()} == {
+            "t-1": ErrorCode.OFFSET_METADATA_TOO_LARGE
+        }
+
+    simulate(scenario, {ApiKey.OFFSET_COMMIT: commit})
+    (request,) = asked
+    assert (request.group_id, request.retention_time_ms) == ("g", 5_000)
+    assert [(part.partition_index, part.committed_offset) for part in request.topics[0].partitions] == [(0, 7), (1, 8)]
+
+
 def test_a_replica_has_no_lag_where_it_is_not():
     """A replica may be in a directory, on its way to another one, both, or nowhere."""
 
@@ -345,6 +419,9 @@ def test_a_password_is_hashed_as_often_as_allowed():
         for iterations in (ITERATIONS_MIN - 1, ITERATIONS_MAX + 1):
             with pytest.raises(ValueError, match="iterations must be from"):
                 await admin.set_user_password("a", "secret", iterations=iterations)
+        for user, password in ((None, "secret"), ("a", ""), ("a", None), ("a", b"secret")):
+            with pytest.raises((TypeError, ValueError), match=r"set_user_password: (user|password) must be"):
+                await admin.set_user_password(user, password)
         sent = [request.upsertions[0].iterations for _, key, request in cluster.requests if key in cluster.handlers]
         assert sent == [ITERATIONS_MIN, ITERATIONS_MAX]
 

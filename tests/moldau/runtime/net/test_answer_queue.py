@@ -97,7 +97,7 @@ def test_the_writer_goes_on_behind_an_answer_of_a_turn() -> None:
             ended.end()
             assert transmission.sent == 1
             await trio.testing.wait_all_tasks_blocked()
-            assert (transmission.sent, list(queue.pending)) == (2, [])
+            assert (transmission.sent, list(queue.pending), queue._held.held) == (2, [], 0)
             nursery.cancel_scope.cancel()
 
     trio.run(main)
@@ -121,7 +121,7 @@ def test_the_writer_sends_what_no_turn_sends(in_turn: bool) -> None:
             assert transmission.sent == (0 if in_turn else 1)
             if in_turn:
                 ended.end()
-            assert transmission.sent == 1
+            assert (transmission.sent, queue._held.held) == (1, 0)
             nursery.cancel_scope.cancel()
 
     trio.run(main)
@@ -159,6 +159,7 @@ def test_the_writer_finishes_what_the_transport_did_not_take() -> None:
             assert list(queue.pending) == [poll], "its bytes have not left"
             await trio.testing.wait_all_tasks_blocked()
             assert (transmission.finished, transmission.sent, list(queue.pending)) == (1, 0, [])
+            assert queue._held.held == 0
             nursery.cancel_scope.cancel()
 
     trio.run(main)

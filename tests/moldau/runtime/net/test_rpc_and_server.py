@@ -118,6 +118,16 @@ async def opened(environment: Environment, address, **options) -> RpcConnection:
     return OPENED[-1]
 
 
+def test_connections_without_tls_wait_together():
+    """Where the network can report arrivals, a connection costs no task that waits for its bytes alone."""
+
+    async def test(environment, address, log, server: Server):
+        await opened(environment, address)
+        assert (server.arrivals is None) == (environment.network.arrivals() is None)
+
+    trio.run(serving, test)
+
+
 def test_negotiates_and_answers_in_order():
     async def test(environment, address, log, server: Server):
         connection = await opened(environment, address)

@@ -84,3 +84,26 @@ def test_a_connection_that_fails_is_not_held_against_the_file(number: int) -> No
     reported, ended = sent(error, None)
     assert reported == []
     assert ended is error
+
+
+@pytest.mark.parametrize(("count", "is_read"), [(999, True), (1000, False), (1001, False)])
+def test_only_small_ranges_are_read(count: int, is_read: bool) -> None:
+    class Taking(_Connection):
+        ranges = 0
+
+        def send_file_nowait(self, file, position, count) -> int:
+            self.ranges += 1
+            return count
+
+    class Readable(_File):
+        reads = 0
+
+        def read_into(self, buffers, position) -> int:
+            self.reads += 1
+            return sum(len(buffer) for buffer in buffers)
+
+    connection, file = Taking(failure(errno.EIO)), Readable(None)
+    limits = ServerLimits(sendfile_bytes_min=1000)
+    transmission = Transmission(connection, BufferPool(1 << 16, 2), real_environment(1).clock, limits)
+    assert transmission.send_now([b"head", FileRange(file, 0, count, lambda path, error: None)]) == ()
+    assert (file.reads, connection.ranges) == ((1, 0) if is_read else (0, 1))

@@ -1,0 +1,73 @@
+"""Goal: a server bounds the connections that it is about to close, and gives up silent handshakes for others.
+
+Method: a server without a listener, in virtual time, with connections that do nothing.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import trio
+from trio.testing import MockClock
+
+from moldau.runtime.net.serving.handshakes import PATIENCE_MS
+from moldau.runtime.net.serving.server import Server, ServerLimits
+from moldau.runtime.tasks.sync import ByteBudget
+from moldau.runtime.telemetry.log import EventLogger
+
+
+class Peer:
+    """A connection, and the loop that serves one."""
+
+    peer_address = ("10.0.0.1", 5)
+    peer_host = "10.0.0.1"
+
+    def __init__(self) -> None:
+        self.closed_s: float | None = None
+        self.is_given_up = False
+
+    def close(self) -> None:
+        self.closed_s = trio.current_time()
+
+    def give_up_handshake(self) -> None:
+        self.is_given_up = True
+
+
+def server_of(now: Any, **limits: Any) -> Server:
+    clock: Any = SimpleNamespace(monotonic_ms=lambda: now.ms)
+    handler: Any = None
+    return Server(clock, handler, ServerLimits(**limits), ByteBudget(1000), EventLogger("test"))
+
+
+def test_few_connections_wait_at_a_time_to_be_closed() -> None:
+    async def main() -> None:
+        server = server_of(SimpleNamespace(ms=0.0), refusals_delayed_max=2)
+        peers: list[Any] = [Peer() for _ in range(4)]
+        async with trio.open_nursery() as nursery:
+            for peer in peers:
+                nursery.start_soon(server.close_later, peer, 3000.0)
+        assert sorted(peer.closed_s or 0.0 for peer in peers) == [0.0, 0.0, 3.0, 3.0]
+        assert server.statistics().throttled == 4
+        last: Any = Peer()
+        await server.close_later(last, 3000.0)
+        assert last.closed_s == 6.0, "the others wait no more"
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+def test_a_silent_handshake_makes_way_for_another_one() -> None:
+    now = SimpleNamespace(ms=0.0)
+    server = server_of(now, handshakes_per_ip_max=2)
+    peers: list[Any] = [Peer(), Peer()]
+    for peer in peers:
+        server.handshakes.enter(peer, peer.peer_host, now.ms)
+    assert server.refusal("10.0.0.2", shakes_hands=True) is None
+    assert server.refusal("10.0.0.1", shakes_hands=False) is None
+    assert server.refusal("10.0.0.1", shakes_hands=True) == "2 TLS handshakes are under way"
+    now.ms = PATIENCE_MS / 2
+    server.heard_in_handshake(peers[0])
+    now.ms = PATIENCE_MS
+    assert server.refusal("10.0.0.1", shakes_hands=True) is None
+    assert [peer.is_given_up for peer in peers] == [False, True]
+    assert (server.statistics().handshakes, server.statistics().handshakes_given_up) == (1, 1)
