@@ -1,14 +1,12 @@
-"""Goal: a reader finds every finding through the index, and every test that a page names exists.
+"""Goal: a reader finds every finding by its tags, and every test that a page names exists.
 
-Method: entries of docs/findings.md are compared with its index; paths of tests in all pages are looked up.
+Method: entries of docs/findings.md are compared with its table of tags; paths of tests in all pages are looked up.
 """
 
 import re
 from pathlib import Path
 
-import pytest
-
-from support.findings import ENTRY, PAGE, ROW, entries, with_index
+from support.findings import ENTRY, METHODS, PAGE, entries, with_tags
 
 ROOT = Path(__file__).parents[2]
 FINDINGS = PAGE.read_text(encoding="utf-8")
@@ -24,17 +22,20 @@ def test_each_entry_has_a_number_of_its_own():
     assert len(anchors) == len(re.findall(r"^- ", FINDINGS, re.MULTILINE)), "an entry does not have the form of others"
 
 
-def test_the_index_names_each_finding_under_its_tags():
-    assert with_index(FINDINGS) == FINDINGS, "run: PYTHONPATH=tests python -m support.findings"
+def test_each_entry_has_an_area_and_a_method():
+    tags = entries(FINDINGS)
+    assert [number for number, each in tags.items() if not set(each) & METHODS.keys()] == []
+    assert [number for number, each in tags.items() if not set(each) - METHODS.keys()] == []
 
 
-@pytest.mark.parametrize("tag", ["admin", "reading"])
-def test_the_command_mends_an_index(tag):
-    (row,) = (each[0] for each in ROW.finditer(FINDINGS) if each["tag"] == tag)
-    for damaged in (f"{row}\n{row}", row.replace("](#f", "0](#f", 1)):
-        assert with_index(FINDINGS.replace(row, damaged)) == FINDINGS
-    lost = FINDINGS.replace(f"{row}\n", "")
-    assert (with_index(lost) == FINDINGS) == (tag == "admin"), "the description of a method is lost with its row"
+def test_the_table_counts_the_tags():
+    assert with_tags(FINDINGS) == FINDINGS, "run: PYTHONPATH=tests python -m support.findings"
+
+
+def test_the_command_replaces_a_table_that_a_merge_has_damaged():
+    row = next(line for line in FINDINGS.split("\n") if line.startswith("| `reading` |"))
+    for damaged in (f"{row}\n{row}", "| `reading` | 1 |", ""):
+        assert with_tags(FINDINGS.replace(row, damaged)) == FINDINGS
 
 
 def test_tests_that_pages_name_exist():

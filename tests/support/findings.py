@@ -1,18 +1,30 @@
-"""Writes the index of docs/findings.md from its entries: ``PYTHONPATH=tests python -m support.findings``.
+"""Writes the table of tags in docs/findings.md from its entries: ``PYTHONPATH=tests python -m support.findings``.
 
-The index has a row for each tag. A tag without a row gets one among the areas; a new method of finding needs a row with
-its description first.
+A tag is a method of finding if ``METHODS`` describes it, otherwise an area.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
+from typing import Final
 
 PAGE = Path(__file__).parents[2] / "docs" / "findings.md"
 ENTRY = re.compile(r'^- <a id="f(\d+)"></a>\*\*F(\d+)\*\* ((?:`[a-z-]+` ?)+): ', re.MULTILINE)
-ROW = re.compile(r"^\| `(?P<tag>[a-z-]+)` \|(?P<words> [^|\[]+\|)? (?:\[\d+\]\(#f\d+\) ?)*\|$", re.MULTILINE)
-AREAS = re.compile(r"## Index by area\n\| tag \| findings \|\n\|---\|---\|\n(?P<rows>(?:\|.*\n)*)")
+TITLE: Final = "## Tags\n"
+METHODS: Final = {
+    "reading": "close reading of the code, often beside Kafka's",
+    "seed": "a seed of the cluster simulation",
+    "model": "a model, a campaign of one part, or a planted bug",
+    "chaos-run": "chaos on real processes",
+    "user": "first use by a new user, a screenshot, or stock files of Kafka",
+    "hostile": "hostile clients and hand-made frames",
+    "measured": "a measurement or profile",
+    "suite": "the test suite, or writing a test",
+    "peer": "a comparison with Apache Kafka",
+    "librdkafka": "librdkafka",
+}
 
 
 def entries(page: str) -> dict[int, list[str]]:
@@ -20,34 +32,25 @@ def entries(page: str) -> dict[int, list[str]]:
     return {int(number): re.findall(r"`([a-z-]+)`", tags) for _, number, tags in ENTRY.findall(page)}
 
 
-def with_index(page: str) -> str:
-    """Returns the page with the index that its entries give; a row that a merge has doubled stands once."""
-    numbers: dict[str, list[int]] = {}
-    for number, tags in sorted(entries(page).items()):
-        for tag in tags:
-            numbers.setdefault(tag, []).append(number)
-    seen = set[str]()
+def with_tags(page: str) -> str:
+    """Returns the page with the table that its entries give, in place of the one it has."""
+    counts = Counter(tag for tags in entries(page).values() for tag in tags)
+    areas = ", ".join(f"`{tag}` {counts[tag]}" for tag in sorted(counts.keys() - METHODS.keys()))
+    rows = "".join(f"| `{tag}` | {words} | {counts[tag]} |\n" for tag, words in METHODS.items())
+    section = f"""{TITLE}
+An entry has the tags of its areas, then those of the methods that found it. Search this page for a tag to read its
+entries. Areas, with the number of their entries: {areas}.
 
-    def row(tag: str, words: str) -> str:
-        seen.add(tag)
-        return f"| `{tag}` |{words} {' '.join(f'[{number}](#f{number})' for number in numbers[tag])} |"
-
-    lines = list[str]()
-    for line in page.split("\n"):
-        found = ROW.fullmatch(line)
-        if found is None:
-            lines.append(line)
-        elif found["tag"] in numbers and found["tag"] not in seen:
-            lines.append(row(found["tag"], found["words"] or ""))
-    added = [row(tag, "") for tag in sorted(numbers.keys() - seen)]
-
-    def sorted_rows(found: re.Match[str]) -> str:
-        start = found.start("rows") - found.start()
-        rows = sorted([*found["rows"].splitlines(), *added], key=lambda each: each.split("`")[1])
-        return found[0][:start] + "".join(f"{each}\n" for each in rows)
-
-    return AREAS.sub(sorted_rows, "\n".join(lines))
+| tag | found by | entries |
+|---|---|---|
+{rows}
+"""
+    before, title, rest = page.partition(TITLE)
+    _, heading, after = rest.partition("\n## ")
+    if not title or not heading:
+        raise ValueError(f"{PAGE.name} has no section {TITLE.strip()!r} with another behind it")
+    return f"{before}{section}## {after}"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_index(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    PAGE.write_text(with_tags(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
