@@ -488,9 +488,9 @@ def refuse_failures(what: str, failures: Mapping[str, KafkaError]) -> None:
         CommandError: there are ``failures``; it begins with ``what`` and names the first.
     """
     if failures:
-        from moldau_cli.operations.partial import summary
+        from moldau_cli.operations.partial import summarize_failures
 
-        raise CommandError(f"{what}: {summary(failures)}")
+        raise CommandError(f"{what}: {summarize_failures(failures)}")
 
 
 def deleting(names: Sequence[str]) -> AbstractContextManager[None]:

@@ -11,7 +11,7 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli.health import judge, verdict
 from moldau_cli.operations.node_pages import known_addresses
 from moldau_cli.operations.partial import describe_present, results_of
-from moldau_cli.operations.refused_logins import Refusals, ask
+from moldau_cli.operations.refused_logins import Refusals, ask_for_refusals
 from moldau_cli.operations.remote_copies import ask_for_copies
 from moldau_cli.operations.reported_problems import ask_for_problems
 
@@ -108,7 +108,7 @@ async def ask_pages(admin: Admin, brokers: Sequence[BrokerNode]) -> tuple[Refusa
 
     async def logins() -> None:
         nonlocal refusals
-        refusals = await ask(addresses)
+        refusals = await ask_for_refusals(addresses)
 
     async def reported() -> None:
         problems.extend(await ask_for_problems(addresses))

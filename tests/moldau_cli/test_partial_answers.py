@@ -34,7 +34,7 @@ from moldau_cli.commands.watching.offsets import _merged
 from moldau_cli.console.data.groups import group as group_page
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.inspection import inspect_cluster
-from moldau_cli.operations.partial import ask_log_dirs, summary
+from moldau_cli.operations.partial import ask_log_dirs, summarize_failures
 from moldau_cli.plans.offsets import parse_topic
 
 LED = TopicPartition("t", 0)
@@ -232,7 +232,7 @@ def test_apis_are_shown_although_a_broker_is_silent(monkeypatch, capsys):
 
 def test_a_summary_names_the_first_failures():
     failures = {f"t-{number}": LATE for number in range(7)}
-    text = summary(failures)
+    text = summarize_failures(failures)
     assert text.startswith("t-0: no answer in time (REQUEST_TIMED_OUT); t-1: ")
     assert text.endswith("t-4: no answer in time (REQUEST_TIMED_OUT); and 2 more")
 

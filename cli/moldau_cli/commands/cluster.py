@@ -132,7 +132,7 @@ def _start_again(cluster: LocalCluster, timeout_s: float) -> list[str]:
         CommandError: the controllers elect no leader, which comes before what brokers report.
         LauncherError: a node ended, or a broker did not serve in time.
     """
-    from moldau_cli.operations.emptied_voters import advice, emptied_voters, wait_led
+    from moldau_cli.operations.emptied_voters import advice_on_emptied, emptied_voters, wait_quorum_led
     from moldau_jepsen.launcher import LauncherError
 
     emptied = emptied_voters(cluster)
@@ -141,10 +141,10 @@ def _start_again(cluster: LocalCluster, timeout_s: float) -> list[str]:
         cluster.start_all(ready_timeout_ms=timeout_s * 1000)
     except LauncherError:
         if time.monotonic() >= deadline_s:
-            wait_led(cluster, emptied, began_ms, deadline_s, time.monotonic)
+            wait_quorum_led(cluster, emptied, began_ms, deadline_s, time.monotonic)
         raise
-    wait_led(cluster, emptied, began_ms, deadline_s, time.monotonic)
-    return advice(cluster, emptied)
+    wait_quorum_led(cluster, emptied, began_ms, deadline_s, time.monotonic)
+    return advice_on_emptied(cluster, emptied)
 
 
 def _note_other_choice(bootstrap: str) -> None:
@@ -273,7 +273,7 @@ def status(
         return
     import trio
 
-    from moldau_cli.operations.refused_logins import ask
+    from moldau_cli.operations.refused_logins import ask_for_refusals
     from moldau_jepsen.chaos.network.panel import cut_nodes
     from moldau_jepsen.launcher import open_cluster
     from moldau_jepsen.launcher.process import ProcessState
@@ -284,7 +284,7 @@ def status(
         quorum = cluster.quorum()
         cuts = cut_nodes(cluster.directory) or ()
     leader = quorum.leader_id if quorum else None
-    refusals = trio.run(ask, {node.node_id: node.metrics for node in cluster.nodes if node.metrics})
+    refusals = trio.run(ask_for_refusals, {node.node_id: node.metrics for node in cluster.nodes if node.metrics})
     rows: list[dict[str, output.Json]] = [
         {
             "node": node.node_id,

@@ -94,7 +94,7 @@ async def drain_directory(
             f"broker {broker} has no other log directory that works and is not cordoned: "
             f"moldau brokers drain {broker} moves its replicas to other brokers"
         )
-    moves = spread(leaving, targets)
+    moves = spread_over_directories(leaving, targets)
     if moves:
         await move_to_directories(admin, moves, throttle=throttle, stall_s=stall_s)
     elif throttle is not None:  # the moves of an interrupted call have ended by themselves
@@ -102,7 +102,7 @@ async def drain_directory(
     return moves
 
 
-def spread(replicas: Mapping[Replica, int], targets: Mapping[str, int]) -> dict[Replica, str]:
+def spread_over_directories(replicas: Mapping[Replica, int], targets: Mapping[str, int]) -> dict[Replica, str]:
     """Returns a directory for each replica: the largest replica first, to the directory with the fewest bytes.
 
     Both mappings hold bytes.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from moldau_cli.errors import CommandError, UsageError
-from moldau_cli.operations.moves import carry_out
+from moldau_cli.operations.moves import carry_out_moves
 from moldau_cli.operations.survey import known_broker, survey
 from moldau_cli.operations.throttling import lift_throttle, throttled_with
 from moldau_cli.plans.balance.planner import plan_balance
@@ -39,7 +39,7 @@ async def drain_broker(admin: Admin, broker: int, options: MoveOptions, *, dry_r
             return len(plan)
         if not plan:
             break
-        moved += (await carry_out(admin, plan, options)).moved
+        moved += (await carry_out_moves(admin, plan, options)).moved
     left = (await survey(admin)).holders(broker)
     if left:
         raise CommandError(

@@ -41,7 +41,7 @@ def emptied_voters(cluster: LocalCluster) -> list[int]:
     return []
 
 
-def is_led(quorum: QuorumStatus | None, began_ms: float) -> bool:
+def is_quorum_led(quorum: QuorumStatus | None, began_ms: float) -> bool:
     """Returns whether a majority of the voters has followed the leader since a time. Pure.
 
     A leader that has lost its majority answers for a moment as one. ``began_ms`` is a Unix time in milliseconds.
@@ -52,7 +52,7 @@ def is_led(quorum: QuorumStatus | None, began_ms: float) -> bool:
     return len(heard) * 2 > len(quorum.heard_ms)
 
 
-def wait_led(
+def wait_quorum_led(
     cluster: LocalCluster, emptied: Sequence[int], began_ms: float, deadline_s: float, now_s: Callable[[], float]
 ) -> None:
     """Waits until the quorum has a leader.
@@ -62,14 +62,14 @@ def wait_led(
     """
     from moldau_jepsen.launcher.process import log_tail
 
-    while not is_led(cluster.quorum(), began_ms):
+    while not is_quorum_led(cluster.quorum(), began_ms):
         if now_s() >= deadline_s:
             last_lines = {node.node_id: log_tail(node) for node in cluster.controllers}
-            raise CommandError(no_leader(emptied, last_lines))
+            raise CommandError(reason_for_no_leader(emptied, last_lines))
         time.sleep(POLL_S)
 
 
-def no_leader(emptied: Sequence[int], last_lines: Mapping[int, str]) -> str:
+def reason_for_no_leader(emptied: Sequence[int], last_lines: Mapping[int, str]) -> str:
     """Returns why no controller leads, from the last line in the log of each controller. Pure."""
     if len(emptied) * 2 < len(last_lines):
         lines = "; ".join(f"controller {node}: {line}" for node, line in last_lines.items())
@@ -82,7 +82,7 @@ def no_leader(emptied: Sequence[int], last_lines: Mapping[int, str]) -> str:
     )
 
 
-def advice(cluster: LocalCluster, emptied: Sequence[int]) -> list[str]:
+def advice_on_emptied(cluster: LocalCluster, emptied: Sequence[int]) -> list[str]:
     """Returns a line for each controller that was emptied, while the other voters have a leader."""
     return [
         f"controller {node.node_id} started with an empty directory and does not vote: moldau quorum remove-voter "

@@ -66,7 +66,7 @@ def run_moves(bootstrap: str | None, work: Callable[[Admin], Awaitable[R]]) -> R
         raise
 
 
-async def carry_out(admin: Admin, plan: Mapping[Partition, Sequence[int]], options: MoveOptions) -> Moved:
+async def carry_out_moves(admin: Admin, plan: Mapping[Partition, Sequence[int]], options: MoveOptions) -> Moved:
     """Moves all partitions of a plan; on return no move of it is left, and its throttle is lifted.
 
     If it is cancelled or fails, the moves in progress go on, with their throttle.

@@ -154,7 +154,7 @@ async def describe_present(admin: Admin, names: Iterable[str]) -> dict[str, Topi
         return error.results
 
 
-def summary(failures: Mapping[str, KafkaError]) -> str:
+def summarize_failures(failures: Mapping[str, KafkaError]) -> str:
     """Returns the failures as one line: names, reasons and codes of the first, and how many more there are."""
     shown = [f"{name}: {error.message} ({error.code.name})" for name, error in list(failures.items())[:NAMED_MAX]]
     more = len(failures) - len(shown)

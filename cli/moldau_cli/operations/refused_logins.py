@@ -47,12 +47,12 @@ class Refusals:
         )
 
 
-async def ask(addresses: Mapping[int, str]) -> Refusals:
+async def ask_for_refusals(addresses: Mapping[int, str]) -> Refusals:
     """Asks nodes at the addresses of their ``metrics.listener``; those that do not answer in time are left out."""
-    return Refusals(by_node=await read_pages(addresses, "/logins", parsed))
+    return Refusals(by_node=await read_pages(addresses, "/logins", parse_refusals))
 
 
-def parsed(page: bytes) -> list[RefusedLogins]:
+def parse_refusals(page: bytes) -> list[RefusedLogins]:
     """Returns the counts in an answer.
 
     Raises:

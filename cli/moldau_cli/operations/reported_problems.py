@@ -20,7 +20,7 @@ async def ask_for_problems(addresses: Mapping[int, str]) -> list[Problem]:
 
     ``addresses`` are those of their ``metrics.listener``.
     """
-    found = await read_pages(addresses, "/problems", parsed)
+    found = await read_pages(addresses, "/problems", parse_problems)
     return [
         Problem(kind=kind, subject=f"broker {node_id}", detail=detail)
         for node_id, problems in sorted(found.items())
@@ -28,7 +28,7 @@ async def ask_for_problems(addresses: Mapping[int, str]) -> list[Problem]:
     ]
 
 
-def parsed(page: bytes) -> list[tuple[str, str]]:
+def parse_problems(page: bytes) -> list[tuple[str, str]]:
     """Returns kind and detail of each problem in an answer; kinds that only a newer version knows are left out.
 
     Raises:

@@ -95,11 +95,11 @@ async def find_nodes(admin: Admin) -> list[RollNode]:
     return roll_nodes({one.node_id: (one.host, one.port) for one in cluster.brokers}, addresses)
 
 
-async def refusals(admin: Admin, nodes: Sequence[RollNode], chosen: Sequence[RollNode]) -> list[str]:
+async def reasons_against_roll(admin: Admin, nodes: Sequence[RollNode], chosen: Sequence[RollNode]) -> list[str]:
     """Returns why a roll must not begin, unless it is forced; the most serious first."""
     from moldau.admin import ConfigResource, ResourceType
 
-    picture = await look(admin)
+    picture = await look_at_cluster(admin)
     found = obstacles(picture, nodes)
     brokers = [one.node_id for one in chosen if BROKER in one.roles]
     resources = [ConfigResource(type=ResourceType.TOPIC, name=name) for name in picture.topics]
@@ -113,7 +113,7 @@ async def refusals(admin: Admin, nodes: Sequence[RollNode], chosen: Sequence[Rol
     return found
 
 
-async def look(admin: Admin, ask: int | None = None) -> Picture:
+async def look_at_cluster(admin: Admin, ask: int | None = None) -> Picture:
     """Asks for quorum, brokers and partitions.
 
     ``ask`` names the broker that is asked for the partitions. One that has just registered knows all changes of the
@@ -152,7 +152,7 @@ async def roll(
     Raises:
         CommandError: the roll must not begin, or a node did not come back. No further node was restarted.
     """
-    picture = await look(admin)
+    picture = await look_at_cluster(admin)
     tolerated = out_of_sync(picture.topics) if options.force else frozenset()
     down = set(absent(picture, nodes)) if options.force else set()
     progress = progress or RollProgress()
@@ -180,7 +180,7 @@ async def roll(
         done.append(node.node_id)
     elected = 0
     if options.elects:
-        topics = (await look(admin)).topics
+        topics = (await look_at_cluster(admin)).topics
         strayed = [
             (name, part.partition)
             for name, topic in topics.items()
@@ -213,7 +213,7 @@ async def _whole(
         while True:
             try:
                 with trio.fail_after(LOOK_S_MAX):
-                    picture = await look(admin, ask)
+                    picture = await look_at_cluster(admin, ask)
             except trio.TooSlowError:
                 found = ["the cluster does not answer"]
             except KafkaError as error:

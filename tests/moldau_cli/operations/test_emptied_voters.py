@@ -5,7 +5,13 @@ from types import SimpleNamespace
 import pytest
 
 from moldau_cli.errors import CommandError
-from moldau_cli.operations.emptied_voters import advice, emptied_voters, is_led, no_leader, wait_led
+from moldau_cli.operations.emptied_voters import (
+    advice_on_emptied,
+    emptied_voters,
+    is_quorum_led,
+    reason_for_no_leader,
+    wait_quorum_led,
+)
 from moldau_jepsen.launcher.cluster import QuorumStatus
 
 
@@ -25,7 +31,7 @@ def quorum(leader, heard):
 )
 def test_a_leader_without_its_majority_does_not_count(status, led):
     """It answers as leader for about a second after the others were killed: the start said ready at once."""
-    assert is_led(status, 1000) is led
+    assert is_quorum_led(status, 1000) is led
 
 
 @pytest.fixture
@@ -62,7 +68,7 @@ def test_controllers_that_all_lost_their_logs_do_not_start(controllers, tmp_path
 def test_a_lost_majority_is_not_to_be_removed(controllers):
     """Removing a voter needs a leader, which the others cannot elect."""
     with pytest.raises(CommandError) as raised:
-        wait_led(controllers, [102, 103], 0, 5, lambda: 5)
+        wait_quorum_led(controllers, [102, 103], 0, 5, lambda: 5)
     text = str(raised.value)
     assert text.startswith("no controller leads the quorum: 102, 103 of 3 controllers started with an empty directory")
     assert "restore" in text
@@ -70,12 +76,15 @@ def test_a_lost_majority_is_not_to_be_removed(controllers):
 
 
 def test_a_lost_minority_is_replaced(controllers):
-    assert advice(controllers, [102]) == [
+    assert advice_on_emptied(controllers, [102]) == [
         "controller 102 started with an empty directory and does not vote: moldau quorum remove-voter 102, "
         "then moldau quorum add-voter 102 127.0.0.1:9102"
     ]
 
 
 def test_other_reasons_are_those_of_the_logs():
-    assert no_leader([], {101: "a", 102: "b"}) == "no controller leads the quorum: controller 101: a; controller 102: b"
-    assert no_leader([103], {101: "a", 102: "b", 103: "c"}).count("controller 10") == 3
+    assert (
+        reason_for_no_leader([], {101: "a", 102: "b"})
+        == "no controller leads the quorum: controller 101: a; controller 102: b"
+    )
+    assert reason_for_no_leader([103], {101: "a", 102: "b", 103: "c"}).count("controller 10") == 3

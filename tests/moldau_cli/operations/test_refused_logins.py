@@ -12,7 +12,7 @@ import trio
 from moldau.runtime.ports.real import real_environment
 from moldau.runtime.sasl.attempts import NO_MECHANISM, TLS, ListenerAttempts, RefusedLogins, refused_logins
 from moldau.runtime.telemetry.endpoint import Page, serve_pages
-from moldau_cli.operations.refused_logins import Refusals, ask, parsed
+from moldau_cli.operations.refused_logins import Refusals, ask_for_refusals, parse_refusals
 
 ROWS = [
     {"listener": "SASL_SSL", "mechanism": "PLAIN", "count": 3},
@@ -32,7 +32,9 @@ def test_counts_cover_logins_renewals_and_handshakes():
 
 
 def test_only_counts_are_taken_for_counts():
-    assert parsed(json.dumps(ROWS).encode())[0] == RefusedLogins(listener="SASL_SSL", mechanism="PLAIN", count=3)
+    assert parse_refusals(json.dumps(ROWS).encode())[0] == RefusedLogins(
+        listener="SASL_SSL", mechanism="PLAIN", count=3
+    )
     for page in (
         b"",
         b"<html>",
@@ -42,7 +44,7 @@ def test_only_counts_are_taken_for_counts():
         b'[{"listener": "", "mechanism": "", "count": "x"}]',
     ):
         with pytest.raises(ValueError, match=r"."):
-            parsed(page)
+            parse_refusals(page)
 
 
 def test_brokers_that_answer_are_counted():
@@ -55,7 +57,7 @@ def test_brokers_that_answer_are_counted():
             closed = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
             other = closed.socket.getsockname()[1]
             await closed.aclose()
-            found = await ask({1: f"127.0.0.1:{port}", 2: f"127.0.0.1:{other}"})
+            found = await ask_for_refusals({1: f"127.0.0.1:{port}", 2: f"127.0.0.1:{other}"})
             nursery.cancel_scope.cancel()
         return found
 

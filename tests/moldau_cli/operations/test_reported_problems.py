@@ -7,7 +7,7 @@ import trio
 
 from moldau.runtime.ports.real import real_environment
 from moldau.runtime.telemetry.endpoint import Page, serve_pages
-from moldau_cli.operations.reported_problems import ask_for_problems, parsed
+from moldau_cli.operations.reported_problems import ask_for_problems, parse_problems
 
 ROWS = [
     {"kind": "object-store-fails", "detail": "403 Forbidden, AccessDenied"},
@@ -16,14 +16,14 @@ ROWS = [
 
 
 def test_known_problems_are_read():
-    assert parsed(json.dumps(ROWS).encode()) == [("object-store-fails", "403 Forbidden, AccessDenied")]
-    assert parsed(b"[]") == []
+    assert parse_problems(json.dumps(ROWS).encode()) == [("object-store-fails", "403 Forbidden, AccessDenied")]
+    assert parse_problems(b"[]") == []
 
 
 @pytest.mark.parametrize("page", [b"", b"<html>", b"3", b"[3]", b'[{"kind": "object-store-fails"}]'])
 def test_other_pages_are_no_problems(page):
     with pytest.raises(ValueError, match=r"."):
-        parsed(page)
+        parse_problems(page)
 
 
 def test_brokers_that_answer_report_their_problems():

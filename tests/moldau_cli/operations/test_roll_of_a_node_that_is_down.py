@@ -26,7 +26,7 @@ def test_the_next_node_waits_for_the_one_that_was_down(monkeypatch: Any) -> None
     up_at = {1: float("inf"), 2: 0.0, 3: 0.0}
     restarts: list[tuple[int, float]] = []
 
-    async def look(admin: object, ask: int | None = None) -> Picture:
+    async def look_at_cluster(admin: object, ask: int | None = None) -> Picture:
         await trio.lowlevel.checkpoint()
         live = frozenset(node for node, since in up_at.items() if since <= trio.current_time())
         return Picture(quorum=QUORUM, live=live, topics={})
@@ -48,5 +48,5 @@ def test_the_next_node_waits_for_the_one_that_was_down(monkeypatch: Any) -> None
         assert second >= first + START_S
         assert third >= second + START_S
 
-    monkeypatch.setattr(rolling, "look", look)
+    monkeypatch.setattr(rolling, "look_at_cluster", look_at_cluster)
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))

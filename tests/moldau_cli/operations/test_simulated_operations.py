@@ -18,10 +18,10 @@ from moldau.runtime.config import CORDONED_LOG_DIRS
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.inspection import inspect_cluster
 from moldau_cli.operations import moves
-from moldau_cli.operations.directories import RATE, drain_directory, log_dirs_of, set_cordons, spread
+from moldau_cli.operations.directories import RATE, drain_directory, log_dirs_of, set_cordons, spread_over_directories
 from moldau_cli.operations.draining import drain_broker
-from moldau_cli.operations.moves import MoveOptions, carry_out, verify_moves
-from moldau_cli.operations.rolling import RollOptions, find_nodes, refusals, roll
+from moldau_cli.operations.moves import MoveOptions, carry_out_moves, verify_moves
+from moldau_cli.operations.rolling import RollOptions, find_nodes, reasons_against_roll, roll
 from moldau_cli.operations.survey import copied_bytes, survey
 from moldau_cli.operations.throttling import throttle_moves
 from moldau_cli.plans.balance.execution import RunningMove
@@ -57,7 +57,7 @@ def all_in_sync(cluster):
 async def wait_whole(admin, nodes):
     """Waits until a roll may begin."""
     with trio.fail_after(60):
-        while await refusals(admin, nodes, nodes):  # noqa: ASYNC110 - the cluster has no event for it
+        while await reasons_against_roll(admin, nodes, nodes):  # noqa: ASYNC110 - the cluster has no event for it
             await trio.sleep(0.1)
 
 
@@ -205,7 +205,7 @@ def test_an_interrupted_plan_is_continued(seed):
             moved = None
             while moved is None:
                 with trio.move_on_after(random.uniform(0.05, 3)):
-                    moved = await carry_out(admin, plan, options(throttle=1_000_000))
+                    moved = await carry_out_moves(admin, plan, options(throttle=1_000_000))
             topics = await admin.describe_topics(["orders"])
             now = {("orders", part.partition): part.replicas for part in topics["orders"].partitions}
             assert {where: now[where] for where in plan} == plan
@@ -260,7 +260,7 @@ def test_a_partition_that_moves_elsewhere_first_is_throttled(monkeypatch):
             cluster.kill(down)
             await admin.alter_partition_reassignments({("orders", 0): [down]})
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(carry_out, admin, {("orders", 0): (new,)}, options(throttle=1_000_000))
+                nursery.start_soon(carry_out_moves, admin, {("orders", 0): (new,)}, options(throttle=1_000_000))
                 await trio.sleep(5)
                 assert limited == []
                 await admin.alter_partition_reassignments({("orders", 0): None})
@@ -363,7 +363,7 @@ def test_a_plan_that_fails_says_that_moves_go_on(capsys):
             (old,) = (await admin.describe_topics(["orders"]))["orders"].partitions[0].replicas
             refused = RefusingAdmin(admin)
             with pytest.raises(KafkaError, match="NOT_CONTROLLER"):
-                await carry_out(refused, {("orders", 0): (old % 3 + 1,)}, options(elects=False))
+                await carry_out_moves(refused, {("orders", 0): (old % 3 + 1,)}, options(elects=False))
 
     run_cluster(scenario, brokers=3)
     assert moves.GO_ON in capsys.readouterr().err
@@ -398,7 +398,7 @@ def test_the_death_of_one_receiver_does_not_end_the_other_moves():
             cluster.kill(dying)
             plan = {("orders", 0): (dying,), ("orders", 1): (other,)}
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(carry_out, admin, plan, options(stall_s=200.0, elects=False))
+                nursery.start_soon(carry_out_moves, admin, plan, options(stall_s=200.0, elects=False))
                 await trio.sleep(40)
                 described = (await admin.describe_topics(["orders"]))["orders"].partitions
                 assert described[1].replicas == (other,)
@@ -419,9 +419,9 @@ def test_a_plan_that_copies_nothing_is_given_up():
             with pytest.raises(
                 CommandError, match="nothing was copied for 20 s; 1 partitions are not done, first orders-0"
             ):
-                await carry_out(admin, {("orders", 0): (new,)}, options())
+                await carry_out_moves(admin, {("orders", 0): (new,)}, options())
             with pytest.raises(UsageError, match="no broker 9; registered brokers are 1,2,3"):
-                await carry_out(admin, {("orders", 0): (9,)}, options())
+                await carry_out_moves(admin, {("orders", 0): (9,)}, options())
 
     run_cluster(scenario, brokers=3)
 
@@ -504,7 +504,7 @@ def test_plans_give_no_replicas_to_cordoned_brokers():
 def test_replicas_are_spread_by_size():
     """The largest goes first, to the directory with the fewest bytes; empty ones are spread as well."""
     sizes = {("t", 0, 1): 10, ("t", 1, 1): 90, ("t", 2, 1): 60, ("u", 0, 1): 0, ("u", 1, 1): 0}
-    assert spread(sizes, {"/a": 0, "/b": 20}) == {
+    assert spread_over_directories(sizes, {"/a": 0, "/b": 20}) == {
         ("t", 1, 1): "/a",
         ("t", 2, 1): "/b",
         ("t", 0, 1): "/b",

@@ -109,14 +109,14 @@ def execute(
     It may be interrupted: moves in progress go on, and the same command continues with the others. Another --throttle
     holds for the moves in progress too.
     """
-    from moldau_cli.operations.moves import MoveOptions, carry_out, run_moves
+    from moldau_cli.operations.moves import MoveOptions, carry_out_moves, run_moves
     from moldau_cli.plans.reassignment import read_plan
 
     moves = read_plan(plan_file)
 
     async def work(admin: Admin) -> Moved:
         options = MoveOptions(throttle=throttle, at_once_max=batch, stall_s=timeout, elects=elect)
-        return await carry_out(admin, moves, options)
+        return await carry_out_moves(admin, moves, options)
 
     moved = run_moves(bootstrap_server, work)
     output.answer(

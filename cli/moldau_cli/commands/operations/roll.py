@@ -89,18 +89,19 @@ def _environment() -> Environment:
 def _roll(
     bootstrap: str, chosen: list[int], restarter: Restarter | None, options: RollOptions, *, dry_run: bool
 ) -> None:
-    from moldau_cli.operations.rolling import RollProgress, find_nodes, look, refusals, roll
+    from moldau_cli.operations.rolling import RollProgress, find_nodes, look_at_cluster, reasons_against_roll, roll
 
     async def plan(admin: Admin) -> tuple[list[RollNode], list[str]]:
         found = await find_nodes(admin)
         wanted = _chosen(found, chosen)
-        return _in_order(wanted, (await look(admin)).quorum.leader_id), await refusals(admin, found, wanted)
+        leader = (await look_at_cluster(admin)).quorum.leader_id
+        return _in_order(wanted, leader), await reasons_against_roll(admin, found, wanted)
 
     async def work(admin: Admin) -> Rolled:
         assert restarter is not None, "only a dry run needs none"
         found = await find_nodes(admin)
         wanted = _chosen(found, chosen)
-        in_the_way = await refusals(admin, found, wanted)
+        in_the_way = await reasons_against_roll(admin, found, wanted)
         if in_the_way and not options.force:
             more = f" (and {len(in_the_way) - 1} more)" if len(in_the_way) > 1 else ""
             raise CommandError(f"not begun: {in_the_way[0]}{more}; --force begins nevertheless")

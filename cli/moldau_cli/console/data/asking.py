@@ -86,7 +86,7 @@ async def ask_offsets(
     answers = await ask_each(asked, notes)
     for name, answer in answers.items():
         if answer.failures:
-            notes.add(f"{name}: {partial.summary(answer.failures)}")
+            notes.add(f"{name}: {partial.summarize_failures(answer.failures)}")
     return {
         (place.topic, place.partition): offset
         for answer in answers.values()

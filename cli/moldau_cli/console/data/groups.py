@@ -13,7 +13,7 @@ from moldau_cli.console.data.asking import (
     ask_offsets,
     led_partitions,
 )
-from moldau_cli.operations.partial import ask_groups, ask_transactions, describe_present, summary
+from moldau_cli.operations.partial import ask_groups, ask_transactions, describe_present, summarize_failures
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -51,7 +51,7 @@ async def groups(admin: Admin, wanted: str = "") -> dict[str, Json]:
     notes = Notes()
     found, failures = await ask_groups(admin, within_s=PART_TIMEOUT_S)
     if failures:
-        notes.add(f"Groups are missing: {summary(failures)}")
+        notes.add(f"Groups are missing: {summarize_failures(failures)}")
     listed = [each for each in found if wanted in each.group_id]
 
     def call(group_id: str) -> Callable[[], Awaitable[dict[Partition, int]]]:
@@ -148,7 +148,7 @@ async def transactions(admin: Admin, now_ms: float) -> dict[str, Json]:
     notes = Notes()
     listed, failures = await ask_transactions(admin, within_s=PART_TIMEOUT_S)
     if failures:
-        notes.add(f"Transactional ids are missing: {summary(failures)}")
+        notes.add(f"Transactional ids are missing: {summarize_failures(failures)}")
     open_ids = [each.transactional_id for each in listed if each.state in ("Ongoing", "PrepareCommit", "PrepareAbort")]
 
     def call(name: str) -> Callable[[], Awaitable[dict[str, Json]]]:
