@@ -95,7 +95,7 @@ async def inspect_cluster(
     quorum = await ask_quorum(quorum_admin or admin)  # late, because it may hold up the connection
     if copies_at_ms is not None:
         known = {(each.kind, each.subject) for each in reported}
-        copies = await ask_for_copies(admin, topics, [broker.node_id for broker in answering], copies_at_ms)
+        copies = await ask_for_copies(admin, topics, answering, copies_at_ms)
         reported += [each for each in copies if (each.kind, each.subject) not in known]
     problems = judge(topics, min_isr, quorum, brokers, cluster.fenced, log_dirs, silent, reported)
     return Inspection(problems=problems, cluster=cluster, quorum=quorum, topics=topics, refusals=refusals)

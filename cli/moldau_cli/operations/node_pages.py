@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, TypeVar
-from weakref import WeakKeyDictionary
 
 import trio
 
-from moldau.protocol.errors import KafkaError
 from moldau.runtime.config.listeners import parse_address
 from moldau.runtime.sasl.http import HttpError, fetch
+from moldau_cli.operations.broker_settings import known_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from moldau import Admin
-    from moldau.admin import ConfigEntry, ConfigResource
     from moldau.cluster.metadata import BrokerNode
 
 V = TypeVar("V")
@@ -25,24 +22,6 @@ V = TypeVar("V")
 ANSWER_S: Final = 2.0
 """How long a node may take to answer; one that takes longer is left out."""
 NODES_AT_ONCE: Final = 8
-ADDRESSES_S: Final = 60.0
-"""How long addresses are taken for known: a broker changes its own only with a restart.
-
-The web console asks with every overview, and a whole configuration costs a broker 4 ms in which it serves no other
-client.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class _Addresses:
-    """The addresses that a client has learned, of these brokers and until then (trio's clock)."""
-
-    brokers: tuple[BrokerNode, ...]
-    until_s: float
-    by_node: Mapping[int, str]
-
-
-_known: WeakKeyDictionary[Admin, _Addresses] = WeakKeyDictionary()
 
 
 def reachable_address(listener: str | None, host: str) -> str | None:
@@ -75,37 +54,14 @@ def _is(host: str, kind: str) -> bool:
 
 
 async def known_addresses(admin: Admin, brokers: Sequence[BrokerNode]) -> Mapping[int, str]:
-    """Returns where brokers serve their pages, by id: their configuration says so, if the caller may describe it.
-
-    The same client asks for configurations again only after a minute, or for other brokers.
-    """
-    known = _known.get(admin)
-    if known is None or known.brokers != tuple(brokers) or trio.current_time() >= known.until_s:
-        addresses = await _addresses(admin, brokers)
-        known = _known[admin] = _Addresses(tuple(brokers), trio.current_time() + ADDRESSES_S, addresses)
-    return known.by_node
-
-
-async def _addresses(admin: Admin, brokers: Sequence[BrokerNode]) -> dict[int, str]:
-    from moldau.admin import AdminError, ConfigResource, ResourceType
-    from moldau_cli.operations.partial import results_of
-
-    resources = {ConfigResource(type=ResourceType.BROKER, name=str(one.node_id)): one for one in brokers}
-    found: Mapping[ConfigResource, Mapping[str, ConfigEntry]] = {}
-    with trio.move_on_after(ANSWER_S):  # a broker that answers nothing would hold up the counts of the others
-        try:
-            found = await admin.describe_configs(resources) if resources else {}
-        except AdminError as error:
-            found = results_of(error, dict)
-        except KafkaError:
-            pass
-    addresses: dict[int, str] = {}
-    for resource, entries in found.items():
-        broker, entry = resources[resource], entries.get("metrics.listener")
-        address = reachable_address(None if entry is None else entry.value, broker.host)
-        if address is not None:
-            addresses[broker.node_id] = address
-    return addresses
+    """Returns where brokers serve their pages, by id: their configuration says so, if the caller may describe it."""
+    settings = await known_settings(admin, brokers)
+    found = {
+        broker.node_id: reachable_address(settings[broker.node_id].metrics_listener, broker.host)
+        for broker in brokers
+        if broker.node_id in settings
+    }
+    return {node_id: address for node_id, address in found.items() if address is not None}
 
 
 async def read_pages(addresses: Mapping[int, str], path: str, parse: Callable[[bytes], V]) -> dict[int, V]:

@@ -22,6 +22,7 @@ from moldau.admin import (
 )
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli.health import COPIES_BEHIND, STORE_FAILS, Problem
+from moldau_cli.operations.broker_settings import known_settings
 from moldau_cli.operations.partial import OFFSETS_S, ask_log_dirs, ask_offsets, results_of
 from moldau_cli.words import counted
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from moldau import Admin
     from moldau.admin import ConfigEntry, LogDirDescription, TopicDescription
+    from moldau.cluster.metadata import BrokerNode
 
 GRACE_MS: Final = 300_000
 """Records that wait for less are not late: a leader looks for segments each 30 s, and copies take time."""
@@ -95,37 +97,32 @@ def late_bytes(limits: LocalLimits, log: Copied, past_retention: int, past_grace
 
 
 async def ask_for_copies(
-    admin: Admin, topics: Mapping[str, TopicDescription], brokers: Sequence[int], now_ms: int
+    admin: Admin, topics: Mapping[str, TopicDescription], brokers: Sequence[BrokerNode], now_ms: int
 ) -> list[Problem]:
     """Returns the leaders whose copies are behind, or which cannot say what the store has; one problem for each.
 
     ``brokers`` answer; leaders that do not, or not in time, are left out. ``now_ms`` is wall-clock time.
-    A cluster without tiered storage is asked for one configuration.
+    A cluster whose brokers say that they have no tiered storage is asked for no topics.
 
     Raises:
         KafkaError: the login was refused, or no broker can be used.
     """
-    if not brokers or not await _has_store(admin, brokers[0]):
+    settings = await known_settings(admin, brokers)
+    if not brokers or (settings and not any(each.has_store for each in settings.values())):
         return []
+    answering = {broker.node_id for broker in brokers}
     limits = await _limits(admin, topics)
     leaders = {
         TopicPartition(name, each.partition): each.leader
         for name in limits
         for each in topics[name].partitions
-        if each.leader in brokers
+        if each.leader in answering
     }
     local = (await ask_offsets(admin, dict.fromkeys(leaders, EARLIEST_LOCAL), within_s=ANSWER_S)).found
     tiered = await ask_offsets(admin, dict.fromkeys(local, LATEST_TIERED), within_s=ANSWER_S)
     unknown = [one for one in local if _fails_for_store(tiered.failures.get(str(one)))]
     late = await _late(admin, limits, await _logs(admin, leaders, local, tiered.found), now_ms)
     return [*_failing(leaders, unknown), *_behind(leaders, late)]
-
-
-async def _has_store(admin: Admin, broker: int) -> bool:
-    resource = ConfigResource(type=ResourceType.BROKER, name=str(broker))
-    found = await _configs(admin, [resource])
-    entry = found.get(resource, {}).get("remote.log.storage.system.enable")
-    return entry is not None and entry.value == "true"
 
 
 async def _limits(admin: Admin, topics: Mapping[str, TopicDescription]) -> dict[str, LocalLimits]:

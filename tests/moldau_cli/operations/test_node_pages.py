@@ -15,8 +15,15 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.ports.real import real_environment
 from moldau.runtime.telemetry.endpoint import Page, serve_pages
 from moldau_cli.inspection import ask_pages
-from moldau_cli.operations import node_pages
+from moldau_cli.operations import broker_settings, node_pages
 from moldau_cli.operations.node_pages import known_addresses, reachable_address, read_pages
+
+
+class Client:
+    """An admin client whose time limits the test does not reach."""
+
+    def within(self, timeout_ms):
+        return self
 
 
 @pytest.mark.parametrize(
@@ -59,7 +66,8 @@ def test_only_brokers_that_answer_have_a_page(monkeypatch):
                 raise AdminError({"4": KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)}, found)
 
             brokers = [SimpleNamespace(node_id=each, host="127.0.0.1") for each in names]
-            client = type("Client", (), {"describe_configs": staticmethod(describe_configs)})()
+            client = Client()
+            client.describe_configs = describe_configs
             found = await read_pages(await known_addresses(client, brokers), "/page", json.loads)
             await silent.aclose()
             nursery.cancel_scope.cancel()
@@ -74,14 +82,14 @@ def test_both_pages_of_a_broker_are_read_at_once(monkeypatch):
     async def fetch(url):
         await trio.sleep_forever()
 
-    class Client:
+    class Configured(Client):
         async def describe_configs(self, resources):
             await trio.lowlevel.checkpoint()
             return {each: {"metrics.listener": SimpleNamespace(value="10.0.0.1:9644")} for each in resources}
 
     async def main():
         began_s = trio.current_time()
-        refusals, problems = await ask_pages(Client(), [SimpleNamespace(node_id=1, host="b")])
+        refusals, problems = await ask_pages(Configured(), [SimpleNamespace(node_id=1, host="b")])
         return refusals.is_known, problems, trio.current_time() - began_s
 
     monkeypatch.setattr(node_pages, "fetch", fetch)
@@ -93,35 +101,19 @@ def test_configurations_are_asked_for_once_a_minute():
     """The console asks with every overview; other brokers, and another client, are new."""
     asked = []
 
-    class Client:
+    class Counted(Client):
         async def describe_configs(self, resources):
             await trio.lowlevel.checkpoint()
             asked.append(sorted(each.name for each in resources))
             return {each: {} for each in resources}
 
     async def main():
-        client, brokers = Client(), [SimpleNamespace(node_id=each, host="b") for each in (1, 2)]
+        client, brokers = Counted(), [SimpleNamespace(node_id=each, host="b") for each in (1, 2)]
         for _ in range(5):
             await known_addresses(client, brokers)
-            await trio.sleep(node_pages.ADDRESSES_S / 4)
+            await trio.sleep(broker_settings.KNOWN_S / 4)
         await known_addresses(client, brokers[:1])
-        await known_addresses(Client(), brokers)
+        await known_addresses(Counted(), brokers)
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     assert asked == [["1", "2"], ["1", "2"], ["1"], ["1", "2"]]
-
-
-def test_brokers_that_give_no_answer_hold_up_no_verdict():
-    """It waited a minute for the configuration of a broker that hung."""
-
-    class Client:
-        async def describe_configs(self, resources):
-            await trio.sleep_forever()
-
-    async def main():
-        began_s = trio.current_time()
-        found = await known_addresses(Client(), [SimpleNamespace(node_id=1, host="b")])
-        return found, trio.current_time() - began_s
-
-    found, took_s = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-    assert (found, round(took_s)) == ({}, round(node_pages.ANSWER_S))

@@ -16,6 +16,7 @@ from moldau_cli.commands.groups.consumer import _describe
 from moldau_cli.console.data import groups as pages
 from moldau_cli.console.identities import open_identity
 from moldau_cli.inspection import LOG_DIRS_S, inspect_cluster
+from moldau_cli.operations.broker_settings import ANSWER_S, known_settings
 from moldau_cli.operations.partial import (
     LISTING_S,
     OFFSETS_S,
@@ -68,6 +69,7 @@ async def scenario(cluster):
         seen["all APIs"] = await ask_api_versions(admin)
         seen["absent"] = await describe_present(admin, ["gone", "t"])
         seen["wrong state"], _ = await timed(lambda: ask_transactions(admin, states=["Dreaming"]))
+        brokers = (await admin.describe_cluster()).brokers
         cluster.world.network.cut_between(["client"], [f"b{SILENT}"])
         wanted = {TopicPartition("t", number): LATEST for number in range(3)}
         seen["groups"] = await timed(lambda: ask_groups(admin))
@@ -77,6 +79,7 @@ async def scenario(cluster):
         seen["APIs"] = await timed(lambda: ask_api_versions(admin))
         seen["APIs of one"] = await timed(lambda: ask_api_versions(admin, [SILENT]))
         seen["directories"] = await timed(lambda: ask_log_dirs(admin, [SILENT]))
+        seen["settings"] = await timed(lambda: known_settings(admin, brokers))
         seen["verdict"] = await timed(lambda: inspect_cluster(admin))
         near = next(group for group, broker in seen["coordinators"].items() if broker != SILENT)
         seen["group"] = await timed(lambda: _describe(admin, near))
@@ -135,6 +138,13 @@ def test_offsets_of_other_leaders_are_shown(seen):
     described, took_s = seen["group"]
     assert [row["log_end_offset"] for row in described.rows] == [0, None, 0]
     assert took_s < OFFSETS_S + 2
+
+
+def test_settings_of_other_brokers_are_known(seen):
+    """One silent broker left the pages of all others unread, for a minute in the console."""
+    settings, took_s = seen["settings"]
+    assert list(settings) == [1]
+    assert took_s < ANSWER_S + 1
 
 
 def test_brokers_are_listed_without_the_bytes_of_one(seen):
