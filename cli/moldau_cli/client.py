@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    import trio
+
     from moldau import Admin, AdminError
     from moldau.protocol.errors import KafkaError
     from moldau.runtime.ports.environment import Environment
@@ -553,27 +555,24 @@ def _plain(error: OSError) -> str:
     return str(error)
 
 
-def with_admin(bootstrap: str | None, work: Callable[[Admin], Awaitable[R]], *, explains_waits: bool = True) -> R:
-    """Runs ``work`` with an open admin client.
-
-    If it takes seconds because no broker answers or no controller leads, a note says so, unless ``explains_waits`` is
-    false.
-    """
-    address = bootstrap_of(bootstrap)
-    note = output.note if explains_waits else None
-    return run_admin({"bootstrap.servers": address}, work, note)
+def with_admin(
+    bootstrap: str | None, work: Callable[[Admin], Awaitable[R]], *, looks: trio.CancelScope | None = None
+) -> R:
+    """Runs ``work`` with an open admin client; notes and ``looks`` as in ``explaining_waits``."""
+    return run_admin({"bootstrap.servers": bootstrap_of(bootstrap)}, work, output.note, looks=looks)
 
 
 def run_admin(
     place: Mapping[str, str],
     work: Callable[[Admin], Awaitable[R]],
-    note: Callable[[str], None] | None,
+    note: Callable[[str], None],
     *,
     node: str = "broker",
+    looks: trio.CancelScope | None = None,
 ) -> R:
     """Runs ``work`` with an open admin client of ``place``: the one key that says where it starts, with its addresses.
 
-    ``note`` writes why the command waits (``explaining_waits``), None writes nothing. ``node`` as in ``run``.
+    ``note`` and ``looks`` as in ``explaining_waits``, ``node`` as in ``run``.
     """
 
     async def main() -> R:
@@ -584,8 +583,6 @@ def run_admin(
         limits = dict.fromkeys(("default.api.timeout.ms", "request.timeout.ms"), str(API_TIMEOUT_MS))
         settings = {**limits, **given, **place}
         async with Admin(settings) as admin:
-            if note is None:
-                return await work(admin)
             return await explaining_waits(
                 lambda: work(admin),
                 lambda: Admin(settings),
@@ -593,6 +590,7 @@ def run_admin(
                 answer_s=math.inf if "default.api.timeout.ms" in given else ANSWER_S,
                 unanswered=f"no {node} of {address} answers within {ANSWER_S:g} s: it hangs or is down, or another "
                 "program has its port",
+                looks=looks,
             )
 
     (address,) = place.values()

@@ -81,6 +81,7 @@ async def explaining_waits(
     *,
     answer_s: float = ANSWER_S,
     unanswered: str = "no broker answers",
+    looks: trio.CancelScope | None = None,
 ) -> R:
     """Runs ``work`` and returns its result; if it takes long, writes why it may wait.
 
@@ -93,12 +94,18 @@ async def explaining_waits(
         note: Writes the note.
         answer_s: How long ``work`` may take if no broker answers from its start.
         unanswered: The text of the error then.
+        looks: ``work`` cancels it when it needs no more notes, because it reports silent brokers itself.
 
     Raises:
         CommandError: no broker has answered for ``answer_s`` since the start. A broker that hangs later is waited for.
     """
+
+    async def look() -> None:
+        with looks or trio.CancelScope():
+            await _look_until_noted(open_admin, note, answer_s, unanswered)
+
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_look_until_noted, open_admin, note, answer_s, unanswered)
+        nursery.start_soon(look)
         result = await work()
         nursery.cancel_scope.cancel()
     return result

@@ -178,10 +178,10 @@ def test_top_fills_a_terminal(local, shell, monkeypatch):
     written = io.StringIO()
     monkeypatch.setattr(written, "isatty", lambda: True, raising=False)
 
-    async def first_view(collector, interval_s, views, show, skipped=0):
+    async def first_view(collector, first, interval_s, views, show, skipped=0):
         from moldau_cli.live.core.samples import Views
 
-        show(Views().view(await collector.look()))
+        show(Views().view(first))
 
     monkeypatch.setattr(top_command, "_watch", first_view)
     monkeypatch.setenv("TERM", "xterm-256color")

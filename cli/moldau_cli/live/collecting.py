@@ -24,6 +24,8 @@ ANSWER_S: Final = 10.0
 """Seconds that one call may take; what it would have shown is then missing in the look."""
 OFFSETS_S: Final = 8.0
 """Less than ``ANSWER_S``: what came in time is in the answer of a call that ends by itself."""
+LATE_S: Final = 5.0
+"""After a call that took as long, a look asks whether any broker answers; it would wait for each further call."""
 GROUP_REQUESTS: Final = 5
 """Requests about one group: its coordinator twice, its description in two protocols, its offsets."""
 
@@ -84,31 +86,40 @@ class Collector:
 
     async def _needed(self, call: Callable[[], Awaitable[R]]) -> R:
         """Makes a call without which there is no look."""
+        await self._wait_turn(1)
         try:
             with trio.fail_after(self._needed_s):
-                return await self._paced(1, call)
+                return await call()
         except trio.TooSlowError as error:
             text = f"no broker answered within {self._needed_s:.0f} s"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) from error
 
-    async def _paced(self, requests: int, call: Callable[[], Awaitable[R]]) -> R:
-        """Makes a call once its requests fit into the pace."""
+    async def _wait_turn(self, requests: int) -> None:
+        """Waits until the next requests fit into the pace."""
         at_ms = trio.current_time() * 1000
         for _ in range(requests):
             at_ms = self._pace.next_ms(trio.current_time() * 1000)
         await trio.sleep_until(at_ms / 1000)
-        return await call()
 
     async def _tried(self, what: str, requests: int, call: Callable[[], Awaitable[R]]) -> R | None:
-        """Makes a call whose result a look can do without; notes what is missing if it is refused or takes too long."""
-        with trio.move_on_after(ANSWER_S):
+        """Makes a call whose result a look can do without; notes what is missing if it is refused or takes too long.
+
+        Raises:
+            KafkaError: the call was late, and no broker answers any more.
+        """
+        await self._wait_turn(requests)
+        began_s = trio.current_time()
+        answer: R | None = None
+        with trio.move_on_after(ANSWER_S) as patience:
             try:
-                return await self._paced(requests, call)
+                answer = await call()
             except KafkaError:
                 self._miss(what)
-                return None
-        self._miss(what)
-        return None
+        if patience.cancelled_caught:
+            self._miss(what)
+        if trio.current_time() - began_s >= LATE_S:
+            await self._needed(self._admin.describe_cluster)
+        return answer
 
     def _miss(self, what: str) -> None:
         if what not in self._unanswered:

@@ -16,34 +16,42 @@ LATE = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no answer in time")
 
 
 class FakeAdmin:
-    """A cluster of two brokers; ``refused`` names calls that fail, ``silent`` calls that never answer."""
+    """A cluster of two brokers; ``refused`` names calls that fail, ``silent`` calls that never answer.
+
+    After the call ``last_answer`` it answers nothing more.
+    """
 
     def __init__(self, groups=0):
         self.names = [f"g{number:02}" for number in range(groups)]
         self.asked, self.times = [], []
         self.refused, self.silent, self.failing = set(), set(), set()
+        self.last_answer, self.is_silent = "", False
+        self.nodes = (1, 2)
         self.leaders = (1, 2, -1)
         self.end = 0
 
-    def _note(self, name):
+    async def _note(self, name):
         self.asked.append(name)
         self.times.append(trio.current_time())
+        if self.is_silent:
+            await trio.sleep_forever()
+        self.is_silent = name == self.last_answer
         if name in self.refused:
             raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
     async def describe_cluster(self):
-        self._note("cluster")
+        await self._note("cluster")
         if "cluster" in self.silent:
             await trio.sleep_forever()
-        brokers = [types.SimpleNamespace(node_id=number, host="h", port=number) for number in (1, 2)]
+        brokers = [types.SimpleNamespace(node_id=number, host="h", port=number) for number in self.nodes]
         return types.SimpleNamespace(brokers=brokers, controller_id=1)
 
     async def list_topics(self, *, include_internal):
-        self._note("topics")
+        await self._note("topics")
         return [types.SimpleNamespace(name="t")]
 
     async def describe_topics(self, names):
-        self._note("describe")
+        await self._note("describe")
         parts = [
             types.SimpleNamespace(partition=number, leader=leader, replicas=(1, 2), isr=(1, 2))
             for number, leader in enumerate(self.leaders)
@@ -54,7 +62,7 @@ class FakeAdmin:
         return self
 
     async def list_offsets(self, wanted, *, isolation_level):
-        self._note("offsets")
+        await self._note("offsets")
         if "offsets" in self.silent:
             await trio.sleep_forever()
         self.end += 10
@@ -67,19 +75,19 @@ class FakeAdmin:
         return found
 
     async def describe_log_dirs(self, brokers):
-        self._note("dirs")
+        await self._note("dirs")
         held = types.SimpleNamespace(topic_partition=TopicPartition("t", 0), size_bytes=5)
         return {node: [types.SimpleNamespace(partitions=[held])] for node in brokers}
 
     async def list_groups(self, **_):
-        self._note("groups")
+        await self._note("groups")
         listed = [types.SimpleNamespace(group_id=name) for name in self.names]
         if "groups of 2" in self.refused:
             raise AdminError({"broker 2 (h:2)": LATE}, listed)
         return listed
 
     async def describe_groups(self, names):
-        self._note("group")
+        await self._note("group")
         return {name: types.SimpleNamespace(state="Stable", members=()) for name in names}
 
     async def list_group_offsets(self, name):
@@ -195,7 +203,8 @@ def test_views_come_at_their_interval():
 
     async def main():
         collector = Collector(admin, requests_per_s=100, groups_max=5)
-        await _watch(collector, 2.0, 3, lambda view: shown.append((trio.current_time(), view.records_per_s)), 1)
+        first = await collector.look()
+        await _watch(collector, first, 2.0, 3, lambda view: shown.append((trio.current_time(), view.records_per_s)), 1)
 
     run(main)
     assert [at - shown[0][0] for at, _ in shown] == [0.0, 2.0]
@@ -218,7 +227,8 @@ def test_a_view_of_the_past_says_so():
             admin.refused.clear()
 
     async def main():
-        await _watch(Collector(admin, requests_per_s=100, groups_max=5), 2.0, 6, show)
+        collector = Collector(admin, requests_per_s=100, groups_max=5)
+        await _watch(collector, await collector.look(), 2.0, 6, show)
 
     run(main)
     ages = [view.silent_s for _, view in seen]
@@ -236,15 +246,48 @@ def test_a_view_of_the_past_says_so():
     assert fifth.document()["silent_s"] == fifth.silent_s
 
 
-@pytest.mark.parametrize(("views", "skipped"), [(3, 0), (2, 1)])
-def test_a_cluster_that_does_not_answer_ends_a_script(views, skipped):
-    """The first look decides, and with ``--once`` each."""
-    admin = FakeAdmin()
-    admin.refused.add("cluster")
-    shown = []
+@pytest.mark.parametrize("last_answer", ["describe", "groups"])
+def test_brokers_that_fall_silent_amid_a_look_end_it(last_answer):
+    """The look waited 10 s for each further part and each group, and the former view stayed without a word."""
+    admin, seen = FakeAdmin(groups=30), []
+
+    def show(view):
+        seen.append((trio.current_time(), view.headline))
+        admin.last_answer, admin.is_silent = last_answer if len(seen) == 1 else "", False
 
     async def main():
-        await _watch(Collector(admin, requests_per_s=100, groups_max=5), 2.0, views, shown.append, skipped)
+        collector = Collector(admin, requests_per_s=1000, groups_max=30)
+        await _watch(collector, await collector.look(), 2.0, 3, show)
+
+    run(main)
+    (first_s, _), (second_s, past), (_, third) = seen
+    assert past.startswith("NO ANSWER for ")
+    assert "(no broker answered within 10 s); before: 1 partitions OFFLINE" in past
+    assert second_s - first_s < 2 + 2 * ANSWER_S + 1
+    assert third.startswith("1 partitions OFFLINE")
+
+
+def test_a_slow_pace_hides_no_part():
+    """The wait for the pace counted as that for brokers: of more than ten, at one request a second, no group came."""
+    admin = FakeAdmin(groups=1)
+    admin.nodes = range(1, 13)
+
+    async def main():
+        return await Collector(admin, requests_per_s=1, groups_max=5).look()
+
+    look = run(main)
+    assert (list(look.groups), look.unanswered) == (["g00"], ())
+
+
+def test_a_cluster_that_does_not_answer_ends_a_script():
+    """With ``--once`` each look must have an answer."""
+    admin, shown = FakeAdmin(), []
+
+    async def main():
+        collector = Collector(admin, requests_per_s=100, groups_max=5)
+        first = await collector.look()
+        admin.refused.add("cluster")
+        await _watch(collector, first, 2.0, 2, shown.append, 1)
 
     with pytest.raises(KafkaError):
         run(main)

@@ -101,6 +101,25 @@ def test_brokers_that_hang_later_are_waited_for():
     assert notes == [SILENT]
 
 
+def test_a_command_that_reports_silence_gets_no_note():
+    """A note would fall into the screen of ``moldau top``."""
+    notes = []
+
+    async def scenario(cluster):
+        looks = trio.CancelScope()
+
+        async def work():
+            await trio.sleep(5)
+            looks.cancel()
+            cluster.world.node("b1").pause()
+            await trio.sleep(60)
+
+        await explaining_waits(work, opener(cluster), notes.append, looks=looks)
+
+    run_cluster(scenario, brokers=1)
+    assert notes == []
+
+
 @pytest.mark.parametrize("hanging", [1, 2, 3])
 def test_one_hanging_server_is_no_reason_for_a_note(hanging):
     """Clients ask another one after a second; the note came at the same time."""

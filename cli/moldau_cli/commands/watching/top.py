@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from moldau import Admin
     from moldau_cli.live.collecting import Collector
-    from moldau_cli.live.core.samples import View
+    from moldau_cli.live.core.samples import Sample, View
 
 
 def top(
@@ -42,31 +42,44 @@ def top(
     document a line with --json. Rates of records are those of log end offsets; bytes are those of log directories.
     While no broker answers, the last view stays, and its first line says how old it is.
     """
+    import trio
+
     views = 2 if once else count
     has_screen = sys.stdout.isatty() and not output.wants_json() and views is None
+    looks = trio.CancelScope()
 
     async def work(admin: Admin) -> None:
         from moldau_cli.live.collecting import Collector
 
         collector = Collector(admin, requests_per_s=requests, groups_max=max(1, groups), with_groups=groups > 0)
-        skipped = 1 if once else 0
-        if has_screen:
-            await _on_screen(collector, interval_s)
-        else:
-            await _until_signal(lambda: _watch(collector, interval_s, views, lambda view: _write(view, rows), skipped))
 
-    with_admin(bootstrap_server, work, explains_waits=not has_screen)
+        async def show() -> None:
+            first = await collector.look()
+            looks.cancel()  # the views say from here on that no broker answers, and a note would fall into the screen
+            if has_screen:
+                await _on_screen(collector, first, interval_s)
+            else:
+                await _watch(collector, first, interval_s, views, lambda view: _write(view, rows), 1 if once else 0)
+
+        await _until_signal(show)
+
+    with_admin(bootstrap_server, work, looks=looks)
 
 
 async def _watch(
-    collector: Collector, interval_s: float, views: int | None, show: Callable[[View], None], skipped: int = 0
+    collector: Collector,
+    first: Sample,
+    interval_s: float,
+    views: int | None,
+    show: Callable[[View], None],
+    skipped: int = 0,
 ) -> None:
     """Shows ``views`` views, or views until it is cancelled, without the first ``skipped``.
 
-    While no broker answers, the last view is shown as one of the past.
+    ``first`` is the first look. While no broker answers, the last view is shown as one of the past.
 
     Raises:
-        KafkaError: the first look had no answer, or a later one where views are skipped: that is one of a script.
+        KafkaError: a look had no answer where views are skipped: that is one of a script.
     """
     import trio
 
@@ -74,23 +87,23 @@ async def _watch(
     from moldau_cli.live.core.samples import Views
 
     maker, made = Views(), 0
-    last: View | None = None
-    seen = trio.current_time()
+    view = last = maker.view(first)
+    seen = began = trio.current_time()
     while True:
-        began = trio.current_time()
-        try:
-            view = last = maker.view(await collector.look())
-            seen = began
-        except KafkaError as error:
-            if last is None or skipped:
-                raise
-            view = last.after_silence(trio.current_time() - seen, error.message)
         made += 1
         if made > skipped:
             show(view)
         if views is not None and made >= views:
             return
         await trio.sleep_until(began + interval_s)
+        began = trio.current_time()
+        try:
+            view = last = maker.view(await collector.look())
+            seen = began
+        except KafkaError as error:
+            if skipped:
+                raise
+            view = last.after_silence(trio.current_time() - seen, error.message)
 
 
 def _write(view: View, rows: int) -> None:
@@ -99,7 +112,7 @@ def _write(view: View, rows: int) -> None:
     output.answer(view.document(), text(view, rows_max=rows) + "\n")
 
 
-async def _on_screen(collector: Collector, interval_s: float) -> None:
+async def _on_screen(collector: Collector, first: Sample, interval_s: float) -> None:
     from rich.console import Console
     from rich.live import Live
 
@@ -111,7 +124,7 @@ async def _on_screen(collector: Collector, interval_s: float) -> None:
         def show(view: View) -> None:
             live.update(screen(view, height=console.height), refresh=True)
 
-        await _until_signal(lambda: _watch(collector, interval_s, None, show))
+        await _watch(collector, first, interval_s, None, show)
 
 
 async def _until_signal(work: Callable[[], Awaitable[None]]) -> None:
