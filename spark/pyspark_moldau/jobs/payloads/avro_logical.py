@@ -3,6 +3,9 @@
 ``fastavro`` converts values by the logical types of the writer, while the columns come from the reader's schema. So the
 writer's schema is aligned with the reader's before it is used: a logical type stands in it only where the reader has
 one. Where the writer has one too, it is kept, because it says the unit or the scale of the values.
+
+A writer may define a named type in a field that the reader does not have, and name it in a later one. Such a definition
+is aligned with the reader's type of the same name; Avro compares names without their namespaces.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ class Alignment:
     def __init__(self, reader: Schema) -> None:
         self._reader = reader
         self._named: dict[str, Schema] = {}
+        self._by_short_name: dict[str, dict[str, Any]] = {}
         self._collect(reader)
 
     def aligned(self, writer: Schema) -> Schema:
@@ -46,6 +50,8 @@ class Alignment:
         elif isinstance(schema, dict):
             if schema.get("type") in _NAMED and "name" in schema:
                 self._named[schema["name"]] = schema
+                for name in (schema["name"], *schema.get("aliases", ())):
+                    self._by_short_name.setdefault(_short(name), schema)
             for part in [schema.get(name, "null") for name in ("type", "items", "values")]:
                 self._collect(part)
             for field in schema.get("fields", ()):
@@ -60,12 +66,12 @@ class Alignment:
         kind = writer["type"]
         if isinstance(kind, dict | list):
             return self._aligned(kind, reader)
-        if kind != wanted.get("type"):
-            return {name: each for name, each in writer.items() if name not in _MEANING}
+        if kind in _NAMED and kind != wanted.get("type"):
+            wanted = self._by_short_name.get(_short(writer["name"]), wanted)
+        has_counterpart = kind == wanted.get("type")
         if kind == "record":
-            types = {
-                name: each["type"] for each in wanted["fields"] for name in (each["name"], *each.get("aliases", ()))
-            }
+            known = wanted["fields"] if has_counterpart else ()
+            types = {name: each["type"] for each in known for name in (each["name"], *each.get("aliases", ()))}
             fields = [
                 each | {"type": self._aligned(each["type"], types.get(each["name"], "null"))}
                 for each in writer["fields"]
@@ -73,8 +79,8 @@ class Alignment:
             return writer | {"fields": fields}
         for part in ("items", "values"):
             if part in writer:
-                return writer | {part: self._aligned(writer[part], wanted[part])}
-        return self._with_meaning(writer, wanted)
+                return writer | {part: self._aligned(writer[part], wanted[part] if has_counterpart else "null")}
+        return self._with_meaning(writer, wanted if has_counterpart else {})
 
     def _only(self, reader: Schema) -> dict[str, Any]:
         """Returns the reader's type besides null, with its name resolved."""
@@ -92,3 +98,8 @@ class Alignment:
             return plain
         source = reader if logical_of(writer) is None else writer
         return plain | {name: source[name] for name in _MEANING if name in source}
+
+
+def _short(name: str) -> str:
+    """Returns a name without its namespace."""
+    return name.rpartition(".")[2]

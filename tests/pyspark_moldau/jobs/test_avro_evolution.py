@@ -1,0 +1,117 @@
+"""Goal: an Avro value is read by the reader's logical types wherever it stands in the writer's schema.
+
+Method: each pair of types of a writer and a reader stands in each place where two versions of a schema may have it.
+"""
+
+import datetime
+import io
+import json
+from decimal import Decimal
+
+import fastavro
+import pytest
+
+from pyspark_moldau.jobs.config.job_config import PayloadConfig
+from pyspark_moldau.jobs.payloads import avro_codec
+from pyspark_moldau.jobs.payloads.decoding import decode_values, decoder_of
+
+MOMENT = datetime.datetime(2013, 1, 1, 5, 15, tzinfo=datetime.UTC)
+LONG_MS = 1_357_017_300_000
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+MICROS = {"type": "long", "logicalType": "timestamp-micros"}
+CENTS = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+
+PAIRS = {
+    "both": (MILLIS, MOMENT, MILLIS, MOMENT),
+    "reader": ("long", LONG_MS, MILLIS, MOMENT),
+    "writer": (MILLIS, MOMENT, "long", LONG_MS),
+    "other unit": (MICROS, MOMENT, MILLIS, MOMENT),
+    "decimal": (CENTS, Decimal("1.25"), CENTS, Decimal("1.25")),
+    "decimal of the reader": ("bytes", b"\x7d", CENTS, Decimal("1.25")),
+    "decimal of the writer": (CENTS, Decimal("1.25"), "bytes", b"\x7d"),
+}
+"""The writer's type, its value, the reader's type, and the value that is read."""
+
+
+def record(*fields, name="R", namespace="air"):
+    return {"type": "record", "name": name, "namespace": namespace, "fields": [dict(each) for each in fields]}
+
+
+def field(name, kind, **more):
+    return {"name": name, "type": kind, **more}
+
+
+def inner(kind):
+    return record(field("x", kind), name="I")
+
+
+def plain(wrote, value, read, found):
+    return record(field("a", wrote)), {"a": value}, record(field("a", read)), {"a": found}
+
+
+def renamed(wrote, value, read, found):
+    return record(field("a", wrote)), {"a": value}, record(field("b", read, aliases=["a"])), {"b": found}
+
+
+def nested(wrote, value, read, found):
+    return plain(inner(wrote), {"x": value}, inner(read), {"x": found})
+
+
+def used_twice(wrote, value, read, found):
+    return (
+        record(field("a", inner(wrote)), field("b", "I")),
+        {"a": {"x": value}, "b": {"x": value}},
+        record(field("a", inner(read)), field("b", "air.I")),
+        {"a": {"x": found}, "b": {"x": found}},
+    )
+
+
+def defined_where_it_was_dropped(wrote, value, read, found):
+    """The reader has no field any more in which the writer defines a type that a later field names."""
+    return (
+        record(field("old", inner(wrote)), field("b", ["null", "I"])),
+        {"old": {"x": value}, "b": {"x": value}},
+        record(field("b", ["null", inner(read)])),
+        {"b": {"x": found}},
+    )
+
+
+def defined_in_a_dropped_array(wrote, value, read, found):
+    return (
+        record(field("old", {"type": "array", "items": inner(wrote)}), field("b", "air.I")),
+        {"old": [{"x": value}], "b": {"x": value}},
+        record(field("b", inner(read))),
+        {"b": {"x": found}},
+    )
+
+
+PLACES = (plain, renamed, nested, used_twice, defined_where_it_was_dropped, defined_in_a_dropped_array)
+
+
+def decoded(monkeypatch, writer, value, reader):
+    """Returns the value and the error that a job reads."""
+    text = json.dumps({"schema": json.dumps(writer)}).encode()
+    monkeypatch.setattr(avro_codec.urllib.request, "urlopen", lambda request, timeout: io.BytesIO(text))
+    written = io.BytesIO(b"\0\0\0\0\x07")
+    written.seek(0, io.SEEK_END)
+    fastavro.schemaless_writer(written, fastavro.parse_schema(writer), value)
+    decoder_of.cache_clear()
+    payload = PayloadConfig(format="avro", schema=json.dumps(reader).encode(), registry="http://registry")
+    values, errors = decode_values(decoder_of(payload), [written.getvalue()])
+    decoder_of.cache_clear()
+    return values.to_pylist()[0], errors[0]
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("place", PLACES)
+def test_the_readers_logical_type_counts_in_each_place(monkeypatch, place, pair):
+    writer, value, reader, expected = place(*PAIRS[pair])
+    assert decoded(monkeypatch, writer, value, reader) == (expected, None)
+
+
+def test_a_fixed_decimal_of_a_dropped_field_stays_one(monkeypatch):
+    """Every record that named the type again became a dead letter."""
+    cents = {"type": "fixed", "name": "Cents", "size": 4, "logicalType": "decimal", "precision": 9, "scale": 2}
+    writer = record(field("old", cents), field("price", "Cents"))
+    value = {"old": Decimal("1.25"), "price": Decimal("2.50")}
+    assert decoded(monkeypatch, writer, value, record(field("price", cents))) == ({"price": Decimal("2.50")}, None)
