@@ -34,8 +34,8 @@ class PartitionStatus:
 
     @property
     def lag(self) -> int:
-        """Offsets of the source behind the stored position."""
-        return self.end_offset - max(self.position, 0)
+        """Offsets of the source behind the stored position; 0 if its log was cut below that."""
+        return max(0, self.end_offset - max(self.position, 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

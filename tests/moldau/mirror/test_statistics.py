@@ -3,6 +3,7 @@
 from moldau import TopicPartition
 from moldau.mirror import statistics
 from moldau.mirror.statistics import PartitionState, SourceStatistics, register_metrics
+from moldau.mirror.status import PartitionStatus, SourceStatus
 from moldau.runtime.telemetry.metrics import Registry
 
 
@@ -36,3 +37,14 @@ def test_partitions_with_metrics_are_bounded(monkeypatch):
     text = exposed(source).expose()
     assert text.count("moldau_mirror_lag_records{") == 3
     assert 'moldau_mirror_source_lag_records{source="east"} 10' in text
+
+
+def test_a_log_that_was_cut_hides_no_lag_of_others():
+    """The lag of a source was the sum of 10 and -10 here, so the mirror seemed to have caught up."""
+    places = {0: (-1, 3), 1: (0, 7), 2: (20, 10), 3: (5, 5)}
+    parts = tuple(
+        PartitionStatus(partition=TopicPartition("t", number), remote_topic="e.t", position=position, end_offset=end)
+        for number, (position, end) in places.items()
+    )
+    assert [each.lag for each in parts] == [3, 7, 0, 0]
+    assert SourceStatus(alias="e", heartbeat_age_ms=None, missing=(), partitions=parts).lag == 10
