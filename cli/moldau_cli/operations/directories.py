@@ -68,6 +68,8 @@ async def drain_directory(
 ) -> dict[Replica, str]:
     """Cordons a log directory, and moves its replicas to others of the same broker; returns where they went.
 
+    Moves of replicas to the directory end, so that it holds none on return.
+
     Raises:
         UsageError: the broker has no such directory, or none that can take the replicas.
         CommandError: the directory has failed, or nothing was copied for ``stall_s`` seconds.
@@ -81,25 +83,51 @@ async def drain_directory(
         )
     await set_cordons(admin, broker, add=[path])
     known = await log_dirs_of(admin, broker)
+    moves, returning = leave(known, broker, path)
+    if moves or returning:
+        await move_to_directories(admin, {**moves, **returning}, throttle=throttle, stall_s=stall_s)
+    elif throttle is not None:  # the moves of an interrupted call have ended by themselves
+        await _limit(admin, broker, None)
+    return moves
+
+
+def leave(
+    known: Mapping[str, LogDirDescription], broker: int, path: str
+) -> tuple[dict[Replica, str], dict[Replica, str]]:
+    """Returns the targets of replicas that leave ``path``, and the places of those that were moving to it. Pure.
+
+    A replica that leaves already goes on to where it goes, because its next target would copy it from the start.
+
+    Raises:
+        UsageError: no other directory can take the replicas.
+    """
     targets = {
         each.path: sum(part.size_bytes for part in each.partitions)
         for each in known.values()
         if each.error == 0 and not each.is_cordoned
     }
-    leaving = {
-        (*part.topic_partition, broker): part.size_bytes for part in known[path].partitions if not part.is_future
-    }
+    places: dict[bool, dict[Replica, str]] = {False: {}, True: {}}  # of present and of future replicas
+    sizes: dict[tuple[Replica, str], int] = {}
+    for each in known.values():
+        for part in each.partitions:
+            replica = (*part.topic_partition, broker)
+            places[part.is_future][replica] = each.path
+            sizes[replica, each.path] = part.size_bytes
+    present, future = places[False], places[True]
+    leaving = {replica: sizes[replica, path] for replica, place in present.items() if place == path}
     if leaving and not targets:
         raise UsageError(
             f"broker {broker} has no other log directory that works and is not cordoned: "
             f"moldau brokers drain {broker} moves its replicas to other brokers"
         )
-    moves = spread_over_directories(leaving, targets)
-    if moves:
-        await move_to_directories(admin, moves, throttle=throttle, stall_s=stall_s)
-    elif throttle is not None:  # the moves of an interrupted call have ended by themselves
-        await _limit(admin, broker, None)
-    return moves
+    going = {replica: future[replica] for replica in leaving if future.get(replica) in targets}
+    for replica, target in going.items():
+        targets[target] += max(leaving[replica] - sizes[replica, target], 0)
+    rest = {replica: size for replica, size in leaving.items() if replica not in going}
+    returning = {
+        replica: present[replica] for replica, to in future.items() if to == path and present.get(replica, path) != path
+    }
+    return {**going, **spread_over_directories(rest, targets)}, returning
 
 
 def spread_over_directories(replicas: Mapping[Replica, int], targets: Mapping[str, int]) -> dict[Replica, str]:
