@@ -152,12 +152,20 @@ class _Processor:
             try:
                 self._handle(record)
                 is_done = True
-            except BaseException as error:  # noqa: BLE001 - ``run`` raises it
-                self._failure = error
+            except BaseException as error:  # noqa: BLE001 - ``run`` raises the first one
+                self._fail(record, error)
             finally:
                 with self._lock:
                     (self._work.finish if is_done else self._work.fail)(record)
             record = self._next()
+
+    def _fail(self, record: ConsumedRecord[Any, Any], error: BaseException) -> None:
+        """Keeps the first failure, after which no record begins; others may be its consequences, and are logged."""
+        with self._lock:
+            if self._failure is None:
+                self._failure = error
+                return
+        _logger.warning("record-failed", topic=record.topic, offset=record.offset, error=error)
 
     def _handle(self, record: ConsumedRecord[Any, Any]) -> None:
         try:

@@ -4,6 +4,7 @@ Method: the processors of threads and of trio, with a consumer whose partitions 
 """
 
 import asyncio
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ import moldau.blocking.processing
 from moldau import TopicPartition
 from moldau.consumer import ConsumedBatch
 from moldau.processing import RetryTopics, process
+from moldau.processing.core.work import Work
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import Record
 from moldau.serialization import RecordDeserializationError
@@ -340,3 +342,28 @@ def test_a_commit_ends_with_the_processor(monkeypatch):
         assert ended, "no commit runs any more"
 
     asyncio.run(main())
+
+
+def test_the_first_of_several_failures_is_raised(monkeypatch):
+    """The handler that failed next, perhaps because of the first one, hid what had happened."""
+    group, end_of = Group(), Work.fail
+    has_begun, has_failed = threading.Event(), threading.Event()
+
+    def fail(work, record):
+        end_of(work, record)
+        has_failed.set()
+
+    def handler(record):
+        if record.partition == LOST.partition:
+            has_begun.set()
+            assert has_failed.wait(60)
+        assert has_begun.wait(60)
+        raise ValueError(f"failure of partition {record.partition}")
+
+    monkeypatch.setattr(Work, "fail", fail)
+    shape = {"records": [Record(0, 0, b"", b"")], "next_offset": 1, "leader_epoch": 0, "high_watermark": 1}
+    batches = [ConsumedBatch(topic="t", partition=each.partition, **shape) for each in (KEPT, LOST)]
+    given = iter([batches])
+    consumer = face(group, lambda timeout_ms: next(given, []), group.commit, seek=lambda *_, **__: None)
+    with pytest.raises(ValueError, match="failure of partition 0"):
+        moldau.blocking.processing.process(consumer, handler, concurrency=2)
