@@ -6,6 +6,7 @@ change between two polls.
 
 import uuid
 
+import pytest
 import trio
 
 from moldau import Consumer, TopicPartition
@@ -30,7 +31,7 @@ SETTINGS = (
 class Lab:
     """A reader of the topic ``t`` of scripted brokers."""
 
-    def __init__(self, world, consumer, stored):
+    def __init__(self, world, consumer, stored, *, starts_at_end=False):
         self.clock = world.node("client").environment.clock
         (settings,) = parse_settings(SETTINGS, "mirror.toml").sources
         self.statistics = SourceStatistics(alias="e")
@@ -38,7 +39,7 @@ class Lab:
             world.node("client").environment,
             consumer,
             stored,
-            starts_at_end=False,
+            starts_at_end=starts_at_end,
             memory=SourceMemory(),
             retry_max_ms=4_000,
             statistics=self.statistics,
@@ -72,14 +73,14 @@ class Lab:
         return self.reader.progress.by_partition[T0].position.offset
 
 
-def simulate(scenario, stored=None):
+def simulate(scenario, stored=None, *, starts_at_end=False):
     async def main(world):
         cluster = FakeCluster(world, 2)
         cluster.start()
         (part,) = cluster.add_topic("t")
         config = {"bootstrap.servers": cluster.bootstrap, "auto.offset.reset": "none", "metadata.max.age.ms": 1000}
         async with Consumer(config, environment=world.node("client").environment) as consumer:
-            lab = Lab(world, consumer, stored or {})
+            lab = Lab(world, consumer, stored or {}, starts_at_end=starts_at_end)
             lab.want = lambda: lab.reader.want({"t": SourceTopic(topic_id=cluster.ids["t"], partitions=1)})
             lab.want()
             await scenario(cluster, part, lab)
@@ -230,6 +231,34 @@ def test_a_partition_without_a_leader_does_not_stop_the_others():
         assert await lab.take(20) == numbers(20, 40)
 
     simulate(scenario)
+
+
+@pytest.mark.parametrize("starts_at_end", [False, True])
+@pytest.mark.parametrize("goes", [False, True])
+def test_a_partition_begins_where_it_must_whatever_came_before(goes, starts_at_end):
+    """Its topic went, and came back, before a leader had named the offset at which the partition begins."""
+
+    async def scenario(cluster, part, lab):
+        part.leader = -1
+        fill(part, 0, 10)
+        for _ in range(3):
+            await lab.reader.poll(100, 1 << 20)
+        if goes:
+            lab.reader.want({})
+            await lab.reader.poll(100, 1 << 20)
+            lab.want()
+            await lab.reader.poll(100, 1 << 20)
+        part.leader = 1
+        expected = numbers(0, 20)
+        if starts_at_end:
+            expected = numbers(10, 20)
+            with trio.fail_after(60):
+                while lab.statistics.partitions[T0].position < 10:
+                    await lab.reader.poll(100, 1 << 20)
+        fill(part, 10, 20)
+        assert await lab.take(len(expected)) == expected
+
+    simulate(scenario, starts_at_end=starts_at_end)
 
 
 def test_an_acknowledgement_ends_no_wait_after_a_failure():

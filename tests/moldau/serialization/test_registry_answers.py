@@ -10,6 +10,7 @@ import fastavro
 import httpx
 import pytest
 import trio
+import trio.testing
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from pydantic import BaseModel
 from trio.testing import MockClock
@@ -29,7 +30,7 @@ from moldau.serialization.core.registry_requests import SchemaById
 from moldau.serialization.core.subjects import SubjectPolicy
 from moldau.serialization.core.values import SchemaNeeded
 from moldau.serialization.core.wire_format import frame
-from moldau.serialization.lookups import SchemaLookups
+from moldau.serialization.lookups import REQUESTS_MAX, SchemaLookups
 from support.certificates import authority
 
 CONTEXT = SerializationContext("flights", "value")
@@ -407,8 +408,9 @@ class Slow(httpx.AsyncBaseTransport):
         return httpx.Response(200, json={"schema": json.dumps(FLIGHT)})
 
 
-def test_tasks_that_need_the_same_schema_share_one_request():
-    """A schema for which the registry gives no answer does not hold up the others."""
+@pytest.mark.parametrize("waiting", [2, REQUESTS_MAX, 3 * REQUESTS_MAX])
+def test_tasks_that_need_the_same_schema_share_one_request(waiting):
+    """A schema for which the registry gives no answer does not hold up the others, however many tasks need it."""
     slow, results = Slow(never={0}), []
     registry = SchemaRegistry({"schema.registry.url": "http://registry"}, transport=slow)
     lookups = SchemaLookups("max.block.ms", 5000)
@@ -427,13 +429,16 @@ def test_tasks_that_need_the_same_schema_share_one_request():
         nonlocal began_s
         began_s = trio.current_time()
         async with trio.open_nursery() as nursery:
-            for number in (0, 0, 1, 1, 1, 2, 2):
+            for number in (0,) * waiting:
+                nursery.start_soon(look_up, number)
+            await trio.testing.wait_all_tasks_blocked()
+            for number in (1, 1, 1, 2, 2):
                 nursery.start_soon(look_up, number)
 
     began_s = 0.0
     trio.run(main, clock=MockClock(autojump_threshold=0))
     late = "the schema registry does not answer within max.block.ms = 5000 ms"
-    assert sorted(results) == [(0, 5, late)] * 2 + [(1, 3, 1)] * 3 + [(2, 3, 2)] * 2
+    assert sorted(results) == [(0, 5, late)] * waiting + [(1, 3, 1)] * 3 + [(2, 3, 2)] * 2
     assert sorted(slow.requests) == [0, 1, 2]
     assert lookups._turns == {}
 
