@@ -5,6 +5,7 @@ Method: properties over random placements; hand-made files.
 
 import json
 from collections import Counter
+from itertools import product
 
 import pytest
 from hypothesis import example, given
@@ -76,6 +77,19 @@ def test_a_plan_has_nothing_that_is_left_out() -> None:
     with pytest.raises(UsageError, match=r"t-0 names log_dirs, .* moldau logdirs move does that"):
         parse_plan(plan({"replicas": [1], "log_dirs": ["/d1"]}), "plan.json")
     assert parse_plan(plan({"replicas": [1, 2], "log_dirs": ["any", "any"]}), "plan.json") == {("t", 0): [1, 2]}
+
+
+def test_a_plan_with_any_directory_is_refused() -> None:
+    """Kafka's tool would move that replica to the directory; a plan that leaves it out reports success."""
+    for count in (1, 2, 3):
+        for named in product(["any", "/d1"], repeat=count):
+            entry = {"topic": "t", "partition": 0, "replicas": list(range(count)), "log_dirs": named}
+            text = json.dumps({"version": 1, "partitions": [entry]})
+            if "/d1" in named:
+                with pytest.raises(UsageError, match="t-0 names log_dirs"):
+                    parse_plan(text, "plan.json")
+            else:
+                assert parse_plan(text, "plan.json") == {("t", 0): list(range(count))}
 
 
 def test_replicas_leave_a_machine_that_they_share() -> None:

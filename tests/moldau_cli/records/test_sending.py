@@ -1,0 +1,91 @@
+"""Goal: the count of acknowledged records is that of the topic's readers. Method: a producer that takes all records."""
+
+from __future__ import annotations
+
+from itertools import product
+from types import SimpleNamespace
+
+import pytest
+import trio
+
+from moldau_cli.errors import UsageError
+from moldau_cli.records.core.lines import LineRules, parse_line
+from moldau_cli.records.sending import Job, send_all
+
+
+class Delivery:
+    """An outcome that is known when it is awaited."""
+
+    def __init__(self, place):
+        self.place = place
+        self.is_done = False
+
+    async def wait(self):
+        await trio.lowlevel.checkpoint()
+        self.is_done = True
+        return self.place
+
+    def __await__(self):
+        return self.wait().__await__()
+
+
+class Producer:
+    """Writes records to partitions in turn; ``committed`` are those that a ``read_committed`` consumer gets."""
+
+    def __init__(self, *, is_transactional):
+        self.is_transactional = is_transactional
+        self.sent = 0
+        self.open = None
+        self.committed = []
+
+    async def init_transactions(self):
+        await trio.lowlevel.checkpoint()
+
+    def begin_transaction(self):
+        assert self.is_transactional
+        assert self.open is None
+        self.open = []
+
+    async def send(self, topic, value, **_):
+        await trio.lowlevel.checkpoint()
+        place = SimpleNamespace(topic=topic, partition=self.sent % 2, offset=self.sent, timestamp=0)
+        self.sent += 1
+        (self.committed if self.open is None else self.open).append((place.partition, value))
+        return Delivery(place)
+
+    async def flush(self):
+        await trio.lowlevel.checkpoint()
+
+    async def commit_transaction(self):
+        await trio.lowlevel.checkpoint()
+        self.committed += self.open
+        self.open = None
+
+
+def parsed(line, rules, origin):
+    if line == b"wrong":
+        raise UsageError(f"{origin}: wrong")
+    return parse_line(line, rules, origin)
+
+
+@pytest.mark.parametrize("size", [None, 0, 1, 2, 3])
+def test_acknowledged_records_are_those_that_readers_get(tmp_path, size):
+    """Records of aborted transactions do not count, and those of a committed one count once."""
+    for count, wrong_at in product(range(8), (None, 0, 3, 5)):
+        lines = [b"%d" % number for number in range(count)]
+        if wrong_at is not None:
+            lines.insert(wrong_at, b"wrong")
+        source = tmp_path / "lines"
+        source.write_bytes(b"".join(line + b"\n" for line in lines))
+        job = Job(topic="t", sources=[source], rules=LineRules(), parse=parsed, transaction_records=size)
+        producer = Producer(is_transactional=size is not None)
+        if wrong_at is None:
+            trio.run(send_all, producer, job, trio.CancelScope())
+        else:
+            with pytest.raises(UsageError, match="wrong"):
+                trio.run(send_all, producer, job, trio.CancelScope())
+        readers = {partition: sum(each[0] == partition for each in producer.committed) for partition in (0, 1)}
+        assert {partition: job.acknowledged[partition] for partition in (0, 1)} == readers, (count, wrong_at)
+        assert job.sent == producer.sent == min(count, count if wrong_at is None else wrong_at)
+        values = [value for _, value in producer.committed]
+        assert values == lines[: len(values)]
