@@ -138,7 +138,7 @@ class TestCluster(LocalCluster):
             raise LauncherError(f"{error}{in_force(links, paused)}") from error
 
     def restore(self) -> None:
-        """Heals links, resumes paused nodes and starts stopped ones, also those that ended without a fault from here.
+        """Heals links, frees disks, resumes paused nodes and starts stopped ones, also those that ended by themselves.
 
         Raises:
             LauncherError: The cluster did not become ready; call ``make_whole``.
@@ -147,8 +147,7 @@ class TestCluster(LocalCluster):
         if not self.touched and all(self.state(node.node_id) is ProcessState.RUNNING for node in self.nodes):
             return
         self._is_broken = True  # It stays set if a step below raises.
-        if self._fabric is not None:
-            self.heal()
+        self._lift_faults()
         for node in self.nodes:
             if self.state(node.node_id) is ProcessState.PAUSED:
                 self.resume(node.node_id)
@@ -163,13 +162,20 @@ class TestCluster(LocalCluster):
         """
         if not self._is_broken:
             return
-        if self._fabric is not None:
-            self.heal()
+        self._lift_faults()
         self.shut_down()
         for node in self.nodes:
             self.wipe(node.node_id)
         self.start_all()
         self.touched = self._is_broken = False
+
+    def _lift_faults(self) -> None:
+        """Lifts what would keep nodes from serving although they run."""
+        if self._fabric is not None:
+            self.heal()
+        for node in self.nodes:
+            if node.hostile:
+                self.free_disk(node.node_id)
 
     def last_words(self) -> list[tuple[str, str]]:
         """Returns the ends of the nodes' logs, each with a heading that names the node and its process's state."""

@@ -4,11 +4,13 @@ Goal: no test meets a node that an earlier one has lost. Method: a cluster witho
 states that the test gives them.
 """
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from moldau_jepsen.launcher import LauncherError, Node
+from moldau_jepsen.launcher.control import CONTROL, ControlReader, ControlWriter
 from moldau_jepsen.launcher.process import ProcessState
 from moldau_jepsen.testing.local import TestCluster
 
@@ -16,8 +18,8 @@ from moldau_jepsen.testing.local import TestCluster
 class Scripted(TestCluster):
     """Two nodes; ``did`` has what was done to them."""
 
-    def __init__(self):
-        places = {"host": "h", "directory": "d", "config": "c", "log": "l"}
+    def __init__(self, hostile=""):
+        places = {"host": "h", "directory": "d", "config": "c", "log": "l", "hostile": str(hostile)}
         nodes = [Node(node_id=number, role="broker", port=number, **places) for number in (1, 2)]
         super().__init__(Path("d"), nodes)
         self.states = {1: ProcessState.RUNNING, 2: ProcessState.RUNNING}
@@ -66,6 +68,23 @@ def test_a_node_that_was_paused_from_elsewhere_goes_on(cluster):
     cluster.states[1] = ProcessState.PAUSED
     cluster.restore()
     assert cluster.did == ["resume 1", "start"]
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_no_disk_stays_full(tmp_path, starts):
+    """The broker ended again as soon as it was started, also with an empty disk."""
+    ControlWriter(tmp_path / CONTROL).close()
+    cluster = Scripted(tmp_path)
+    cluster.fill_disk(1)
+    cluster.states[1] = ProcessState.STOPPED
+    cluster.starts = starts
+    with nullcontext() if starts else pytest.raises(LauncherError):
+        cluster.restore()
+    assert ControlReader(tmp_path / CONTROL).read().disk_full == 0.0
+    cluster.fill_disk(1)
+    cluster.starts = True
+    cluster.make_whole()
+    assert ControlReader(tmp_path / CONTROL).read().disk_full == (1.0 if starts else 0.0)
 
 
 def test_a_node_that_does_not_start_again_begins_empty(cluster):
