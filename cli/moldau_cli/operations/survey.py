@@ -13,7 +13,7 @@ from moldau_cli.plans.balance.execution import RunningMove
 from moldau_cli.plans.balance.state import BrokerState, PlacedPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from moldau import Admin
     from moldau.admin import LogDirDescription, TopicDescription
@@ -143,9 +143,30 @@ async def copied_bytes(admin: Admin, moves: Mapping[Partition, RunningMove]) -> 
 async def current_replicas(admin: Admin, topics: Iterable[str]) -> dict[Partition, tuple[int, ...]]:
     """Returns the replicas of the partitions of those topics that exist."""
     known = {topic.name for topic in await admin.list_topics(include_internal=True)}
-    names = [name for name in dict.fromkeys(topics) if name in known]
-    described = await admin.describe_topics(names) if names else {}
+    described = await describe_present(admin, [name for name in dict.fromkeys(topics) if name in known])
     return {(name, part.partition): part.replicas for name, one in described.items() for part in one.partitions}
+
+
+async def settled_replicas(admin: Admin, topics: Sequence[str] = ()) -> dict[Partition, list[int]]:
+    """Returns the replicas of all partitions, or of those of some topics; of one that moves, those after the move.
+
+    A description of a partition that moves has the old and the new replicas.
+
+    Raises:
+        KafkaError: a request was refused, or one of ``topics`` does not exist.
+    """
+    moving = await running_moves(admin)
+    if topics:
+        described = await admin.describe_topics(topics)
+    else:
+        described = await describe_present(admin, [one.name for one in await admin.list_topics()])
+    moving |= await running_moves(admin)  # one that began before the description may have ended since
+    found = {(name, part.partition): list(part.replicas) for name, one in described.items() for part in one.partitions}
+    return found | {
+        where: [node for node in move.replicas if node in move.wanted]
+        for where, move in moving.items()
+        if where in found
+    }
 
 
 def sizes_of(directories: Mapping[int, Iterable[LogDirDescription]]) -> dict[tuple[str, int, int], int]:

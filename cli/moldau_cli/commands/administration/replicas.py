@@ -97,6 +97,7 @@ def plan(
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Compute moves that spread replicas and leaders evenly over brokers; nothing moves yet."""
+    from moldau_cli.operations.survey import settled_replicas
     from moldau_cli.plans.crowding import Place, Places
     from moldau_cli.plans.reassignment import plan_document, plan_moves
 
@@ -108,12 +109,7 @@ def plan(
         missing = [broker for broker in wanted if broker not in known]
         if missing:
             raise UsageError(f"no live broker {missing[0]}; live brokers are {','.join(map(str, known))}")
-        names = topic or [one.name for one in await admin.list_topics()]
-        current = {
-            (name, part.partition): list(part.replicas)
-            for name, described in (await admin.describe_topics(names)).items()
-            for part in described.partitions
-        }
+        current = await settled_replicas(admin, topic or ())
         return current, Places({one.node_id: Place(machine=one.host or None, rack=one.rack) for one in nodes})
 
     current, places = with_admin(bootstrap_server, work)

@@ -1,0 +1,76 @@
+"""Goal: a plan counts no replica that a move removes, and moves go on although a topic is deleted.
+
+Method: an admin client of a cluster that changes between two requests.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import trio
+
+from moldau import TopicPartition
+from moldau.admin import AdminError
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau_cli.operations.survey import current_replicas, settled_replicas
+from moldau_cli.plans.reassignment import plan_moves
+
+OLD, NEW = (1, 2), (3, 2)
+
+
+class Cluster:
+    """A topic whose partition 0 moves from ``OLD`` to ``NEW``; it begins and ends at requests of the given numbers."""
+
+    def __init__(self, begins=0, ends=99, *, deleted=()):
+        self.begins, self.ends = begins, ends
+        self.deleted = deleted
+        self.requests = 0
+
+    async def asked(self):
+        await trio.lowlevel.checkpoint()
+        self.requests += 1
+        return self.begins < self.requests <= self.ends
+
+    async def list_topics(self, *, include_internal=False):
+        del include_internal
+        await trio.lowlevel.checkpoint()
+        return [SimpleNamespace(name=name) for name in ("t", *self.deleted)]
+
+    async def list_partition_reassignments(self):
+        move = SimpleNamespace(replicas=(3, 2, 1), adding=(3,), removing=(1,))
+        return {TopicPartition("t", 0): move} if await self.asked() else {}
+
+    async def describe_topics(self, names):
+        moves = await self.asked()
+        replicas = (3, 2, 1) if moves else OLD if self.requests <= self.begins else NEW
+        parts = [SimpleNamespace(partition=0, replicas=replicas), SimpleNamespace(partition=1, replicas=(1, 2))]
+        found = {"t": SimpleNamespace(partitions=parts)}
+        gone = [name for name in names if name not in found]
+        if gone:
+            error = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise AdminError(dict.fromkeys(gone, error), found)
+        return found
+
+
+@pytest.mark.parametrize("topics", [(), ("t",)])
+def test_a_plan_gives_a_moving_partition_no_more_replicas(topics):
+    """The plan had the old and the new replicas, and gave the partition one more for good."""
+    for begins in range(4):
+        for ends in range(begins, 4):
+            if (begins, ends) == (1, 2):
+                continue  # it begins and ends around the description alone, so no answer tells of it
+            found = trio.run(settled_replicas, Cluster(begins, ends), topics)
+            assert found["t", 1] == [1, 2]
+            assert tuple(found["t", 0]) in (OLD, NEW), (begins, ends)
+            planned = {**found, **plan_moves(found, [1, 2, 3])}
+            assert {len(replicas) for replicas in planned.values()} == {2}
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_left_out():
+    """It was there when topics were listed, so all moves of a plan ended with an error."""
+    cluster = Cluster(deleted=("gone",))
+    assert set(trio.run(current_replicas, cluster, ["t", "gone"])) == {("t", 0), ("t", 1)}
+    assert set(trio.run(settled_replicas, cluster)) == {("t", 0), ("t", 1)}
+    with pytest.raises(AdminError):
+        trio.run(settled_replicas, cluster, ["t", "gone"])
