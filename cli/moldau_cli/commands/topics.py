@@ -236,9 +236,13 @@ def _pattern(include: str | None) -> Callable[[str], bool]:
 async def _described(admin: Admin, chosen: Chosen, *, configured: bool) -> Described:
     """Describes topics, and with ``configured`` what the filters need to know of them."""
     from moldau.admin import ConfigResource, ResourceType
+    from moldau_cli.operations.partial import describe_present
 
     names = await _names(admin, chosen)
-    topics = await admin.describe_topics(names) if names else {}
+    if chosen.names and not chosen.if_exists:
+        topics = await admin.describe_topics(names)
+    else:
+        topics = await describe_present(admin, names)
     if not configured or not topics:
         return Described(topics=topics)
     resources = [ConfigResource(type=ResourceType.TOPIC, name=name) for name in topics]

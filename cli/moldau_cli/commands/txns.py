@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from moldau import Admin
-    from moldau.admin import ProducerDescription, TransactionDescription, TransactionListing
+    from moldau.admin import ProducerDescription, TopicDescription, TransactionDescription, TransactionListing
     from moldau.protocol.errors import KafkaError
 
 commands = typer.Typer(help="List, describe, terminate and abort transactions.", rich_markup_mode=None)
@@ -148,10 +148,9 @@ def find_hanging_transactions(
     now_ms = time.time() * 1000
 
     async def work(admin: Admin) -> Hanging:
-        names = [each.name for each in await admin.list_topics(include_internal=True)] if topic is None else [topic]
         wanted = {
             TopicPartition(described.name, part.partition): part.leader
-            for described in (await admin.describe_topics(names)).values()
+            for described in (await _topics(admin, topic)).values()
             for part in described.partitions
             if part.leader >= 0 and partition in (None, part.partition) and broker_id in (None, part.leader)
         }
@@ -186,6 +185,15 @@ def find_hanging_transactions(
     refuse_failures("partitions or coordinators are missing", failures)
     if found:
         raise typer.Exit(1)
+
+
+async def _topics(admin: Admin, name: str | None) -> dict[str, TopicDescription]:
+    """Describes a topic, or all that exist."""
+    from moldau_cli.operations.partial import describe_present
+
+    if name is not None:
+        return await admin.describe_topics([name])
+    return await describe_present(admin, [each.name for each in await admin.list_topics(include_internal=True)])
 
 
 @commands.command()

@@ -132,6 +132,7 @@ def leaders(bootstrap_server: BootstrapServer = None) -> None:
 
     async def work(admin: Admin) -> tuple[int, Mapping[int, tuple[int, int]]]:
         from moldau_cli.operations.moves import elect_preferred
+        from moldau_cli.operations.partial import describe_present
         from moldau_cli.operations.survey import survey
 
         seen = await survey(admin)
@@ -143,9 +144,7 @@ def leaders(bootstrap_server: BootstrapServer = None) -> None:
         ]
         changed = await elect_preferred(admin, strayed)
         now = Counter(
-            part.leader
-            for topic in (await admin.describe_topics(list(seen.topics)) if seen.topics else {}).values()
-            for part in topic.partitions
+            part.leader for topic in (await describe_present(admin, seen.topics)).values() for part in topic.partitions
         )
         preferred = Counter(one.replicas[0] for one in seen.placed.values())
         return changed, {node: (now[node], preferred[node]) for node in sorted(seen.brokers)}

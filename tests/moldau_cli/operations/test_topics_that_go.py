@@ -1,0 +1,91 @@
+"""Goal: a command about all topics answers although one is deleted between two of its requests.
+
+Method: whole commands with an admin client that lists one topic more than it can describe.
+"""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from uuid import UUID
+
+import pytest
+import trio
+
+from moldau.admin import AdminError, PartitionDescription, TopicDescription
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau_cli.commands import topics, txns
+from moldau_cli.commands.operations import balance
+from moldau_cli.operations import survey
+from support.commands import run_command
+
+PART = PartitionDescription(partition=0, leader=1, leader_epoch=0, replicas=(1,), isr=(1,))
+HELD = TopicDescription(name="t", topic_id=UUID(int=1), is_internal=False, partitions=(PART,))
+
+
+class Admin:
+    """Has the topic ``t``; ``gone`` was deleted after it was listed."""
+
+    async def list_topics(self, *, include_internal=False):
+        del include_internal
+        await trio.lowlevel.checkpoint()
+        return [SimpleNamespace(name=name) for name in ("gone", "t")]
+
+    async def describe_topics(self, names):
+        await trio.lowlevel.checkpoint()
+        missing = [name for name in names if name != "t"]
+        found = {"t": HELD} if "t" in names else {}
+        if missing:
+            raise AdminError(dict.fromkeys(missing, KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)), found)
+        return found
+
+    def within(self, timeout_ms):
+        del timeout_ms
+        return self
+
+    async def describe_producers(self, partition):
+        await trio.lowlevel.checkpoint()
+        assert partition == ("t", 0)
+        return []
+
+
+async def surveyed(_):
+    await trio.lowlevel.checkpoint()
+    placed = {("t", 0): SimpleNamespace(replicas=(1,))}
+    return SimpleNamespace(topics={"gone": HELD, "t": HELD}, placed=placed, brokers={1: None})
+
+
+async def elected(_, __):
+    await trio.lowlevel.checkpoint()
+    return 0
+
+
+@pytest.fixture
+def moldau(monkeypatch):
+    for module in (topics, txns, balance):
+        monkeypatch.setattr(module, "with_admin", lambda _, work: trio.run(work, Admin()))
+    monkeypatch.setattr(survey, "survey", surveyed)
+    monkeypatch.setattr("moldau_cli.operations.moves.elect_preferred", elected)
+    return run_command
+
+
+def test_the_other_topics_are_shown(moldau):
+    done = moldau("topics", "describe", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [row["topic"] for row in json.loads(done.stdout)["partitions"]] == ["t"]
+    with pytest.raises(AdminError, match="gone"):  # a topic that the user names must exist
+        moldau("topics", "describe", "gone", "t")
+
+
+def test_the_other_topics_are_searched_for_hanging_transactions(moldau):
+    done = moldau("txns", "find-hanging", "--json")
+    assert (done.returncode, json.loads(done.stdout)) == (0, {"transactions": []}), done.stderr
+    with pytest.raises(AdminError, match="gone"):
+        moldau("txns", "find-hanging", "--topic", "gone")
+
+
+def test_leaders_of_the_other_topics_are_counted(moldau):
+    """Leaders had changed, and the command ended with an error."""
+    done = moldau("balance", "leaders", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["brokers"] == [{"broker": 1, "leaders": 1, "preferred": 1}]
