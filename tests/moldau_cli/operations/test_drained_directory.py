@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from moldau import TopicPartition
 from moldau.admin import LogDirDescription, LogDirPartition, ReplicaLogDir
 from moldau.protocol.errors import ErrorCode
-from moldau_cli.operations.directories import drain_directory, leave, spread
+from moldau_cli.operations.directories import drain_directory, leave, spread_over_directories
 
 PATHS = ("/d1", "/d2", "/d3")
 PLACES = [(present, future) for present in PATHS for future in (None, *PATHS) if future != present]
@@ -119,7 +119,7 @@ def test_a_drained_directory_holds_no_replica(first):
 def test_a_drain_goes_on_where_it_was_interrupted():
     """The half-copied replica made its directory the fuller one, so both were copied again to the other one."""
     whole = {path: description(path, []) for path in ("/d2", "/d3")}
-    begun = spread({("t", 0, 1): 100, ("t", 1, 1): 100}, {"/d2": 0, "/d3": 0})
+    begun = spread_over_directories({("t", 0, 1): 100, ("t", 1, 1): 100}, {"/d2": 0, "/d3": 0})
     assert begun == {("t", 0, 1): "/d2", ("t", 1, 1): "/d3"}
     known = {
         "/d1": description("/d1", [(0, 100, False), (1, 100, False), (2, 60, False)], is_cordoned=True),
