@@ -83,9 +83,7 @@ def consume(
     exit_at_end: Annotated[
         bool, typer.Option("--exit", "-e", help="End at the present end of the topic (implies --from-beginning).")
     ] = False,
-    timeout_ms: Annotated[
-        int | None, typer.Option("--timeout-ms", min=1, help="End after this time without a record.")
-    ] = None,
+    timeout_ms: options.IdleTime = None,
     group: Annotated[
         str | None,
         typer.Option("--group", "-g", help="Consume as a member of this group.", autocompletion=names.groups),
@@ -261,22 +259,27 @@ async def _read(
     import trio
 
     from moldau import Consumer
-    from moldau_cli.records.reading import Pump, assign, matching_topics
+    from moldau_cli.records.reading import Pump, assign, matching_topics, no_start, reason_for_no_start
 
+    start_s = request.start_ms / 1000
     if request.pattern is not None and request.group is None:
-        request = replace(request, topics=await matching_topics(admin_settings(config), request.pattern))
+        request = replace(request, topics=await matching_topics(admin_settings(config), request.pattern, start_s))
     elif request.pattern is None:
         for topic in request.topics:
-            await check_topic(topic, config)
+            await check_topic(topic, config, within_s=start_s)
     async with Consumer(config, **deserializers) as consumer:
+        reason = partial(reason_for_no_start, admin_settings(config), consumer, request)
         ends = {}
         if request.group is not None:
             consumer.subscribe(request.topics, pattern=request.pattern)
         else:
-            ends = await assign(consumer, request)
+            with trio.move_on_after(start_s) as patience:
+                ends = await assign(consumer, request)
+            if patience.cancelled_caught:
+                raise no_start(request, await reason())
             if request.span.origin is Origin.OFFSET and checks_offset:
                 for topic in request.topics:
                     for number in request.partitions:
                         await check_offset(topic, number, request.span.number, config)
-        pump = Pump(consumer, request, _Stdout(write, values), ends, lambda: trio.current_time() * 1000)
+        pump = Pump(consumer, request, _Stdout(write, values), ends, lambda: trio.current_time() * 1000, reason)
         return not await ends_at_signal(pump.run)

@@ -1,4 +1,4 @@
-"""Options that ``moldau produce`` and ``moldau consume`` share."""
+"""Options of ``moldau produce`` and ``moldau consume``, most of which both have."""
 
 from __future__ import annotations
 
@@ -29,4 +29,13 @@ Registry = Annotated[
 RegistryConfig = Annotated[
     Path | None,
     typer.Option("--registry-config", metavar="FILE", help="Configuration keys of the registry's client."),
+]
+IdleTime = Annotated[
+    int | None,
+    typer.Option(
+        "--timeout-ms",
+        min=1,
+        help="End when no record came for so long, from when all start positions are known. Brokers that do not tell "
+        "these in that time, and in at least 3 s (15 s with --group), are an error. Default: never.",
+    ),
 ]

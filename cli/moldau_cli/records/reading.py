@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -13,7 +14,7 @@ from moldau_cli.records.core.positions import LogRange, Origin, starts, stops
 from moldau_cli.records.core.values import Content, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from moldau import Consumer, TopicPartition
     from moldau.consumer import ConsumedBatch
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
     from moldau_cli.records.core.positions import Span
 
 POLL_MS: Final = 500
+START_MS_MIN: Final = 3000
+"""How long the start positions may take at least: a look at each leader, also through TLS and a login."""
+REASON_MS: Final = 1000
+"""How long brokers may take to answer when the reason of a failure is looked for; those that do not are named."""
+START_GROUP_MS_MIN: Final = 15_000
+"""How long the assignment of a group may take at least: a new group waits 3 s for more members before the first one."""
 NOTES_MAX: Final = 10
 """Records whose error is shown, of those that cannot be; a wrong schema would fill the screen."""
 
@@ -55,8 +62,8 @@ class Request:
     """The records to read.
 
     ``pattern`` is a regular expression for whole topic names, instead of ``topics``. Empty ``partitions`` are all.
-    ``idle_ms`` ends reading after that time without a record. ``errors`` is the effect of a record that cannot be
-    deserialized.
+    ``idle_ms`` ends reading after that time without a record, from when all start positions are known. ``errors`` is
+    the effect of a record that cannot be deserialized.
     """
 
     topics: tuple[str, ...] = ()
@@ -67,6 +74,13 @@ class Request:
     count: int | None = None
     idle_ms: float | None = None
     errors: OnError = OnError.REPORT
+
+    @property
+    def start_ms(self) -> float:
+        """How long start positions may take; without ``idle_ms`` the limits of the consumer's calls decide."""
+        if self.idle_ms is None:
+            return math.inf
+        return max(self.idle_ms, START_MS_MIN if self.group is None else START_GROUP_MS_MIN)
 
 
 async def assign(consumer: Consumer[Any, Any], request: Request) -> dict[TopicPartition, int]:
@@ -108,8 +122,10 @@ async def _at(
     return {partition: offset for partition, (offset, _) in found.items()}
 
 
-async def matching_topics(bootstrap_settings: Mapping[str, str], pattern: str) -> tuple[str, ...]:
-    """Returns the topics whose whole name matches a regular expression.
+async def matching_topics(
+    bootstrap_settings: Mapping[str, str], pattern: str, within_s: float = math.inf
+) -> tuple[str, ...]:
+    """Returns the topics whose whole name matches a regular expression; ``within_s`` as in ``first_answer``.
 
     Raises:
         UsageError: the expression is wrong, or no topic matches.
@@ -122,11 +138,42 @@ async def matching_topics(bootstrap_settings: Mapping[str, str], pattern: str) -
     except re.error as error:
         raise UsageError(f"--include: {pattern!r} is no regular expression: {error}") from error
     async with Admin(bootstrap_settings) as admin:
-        names = [topic.name for topic in await first_answer(admin, lambda asked: asked.list_topics())]
+        names = [topic.name for topic in await first_answer(admin, lambda asked: asked.list_topics(), within_s)]
     found = tuple(name for name in names if expression.fullmatch(name))
     if not found:
         raise UsageError(f"--include: no topic matches {pattern!r}")
     return found
+
+
+async def reason_for_no_start(settings: Mapping[str, str], consumer: Consumer[Any, Any], request: Request) -> str:
+    """Returns why the coordinator of the group, or leaders of partitions, do not say where reading starts.
+
+    ``settings`` are those of an admin client.
+    """
+    from moldau import Admin
+    from moldau.admin import LATEST
+    from moldau.protocol.errors import KafkaError
+    from moldau_cli.operations.partial import ask_offsets, describe_present, summarize_failures
+
+    try:
+        async with Admin(settings) as admin:
+            bounded = admin.within(REASON_MS)
+            if request.group is not None:
+                described = (await bounded.describe_groups([request.group]))[request.group]
+            if request.group is not None and consumer.assignment_generation < 0:
+                return f"the group is in state {described.state} at its coordinator, broker {described.coordinator}"
+            if not consumer.assignment:
+                await describe_present(bounded, request.topics)
+            answer = await ask_offsets(admin, dict.fromkeys(consumer.assignment, LATEST), within_s=REASON_MS / 1000)
+    except KafkaError as error:
+        return str(error)
+    return summarize_failures(answer.failures) or "its brokers answer now"
+
+
+def no_start(request: Request, reason: str) -> CommandError:
+    """Returns the error of a command whose start positions are not known in time."""
+    what = "no start position" if request.group is None else f"no assignment or start position in group {request.group}"
+    return CommandError(f"{what} within {request.start_ms / 1000:g} s: {reason}")
 
 
 class Pump:
@@ -139,6 +186,7 @@ class Pump:
         sink: Sink,
         ends: dict[TopicPartition, int],
         now_ms: Callable[[], float],
+        reason_for_no_start: Callable[[], Awaitable[str]],
     ) -> None:
         """``ends`` are the exclusive ends of partitions; empty means that reading has none, or has reached them."""
         self._consumer = consumer
@@ -146,6 +194,7 @@ class Pump:
         self._sink = sink
         self._ends = ends
         self._now_ms = now_ms
+        self._reason_for_no_start = reason_for_no_start
         self._has_ends = request.span.is_bounded and request.group is None
         self.written = 0
         self.skipped = 0
@@ -154,7 +203,8 @@ class Pump:
         """Reads until the count, all ends, or the idle time is reached.
 
         Raises:
-            CommandError: records cannot be deserialized, and the request does not accept that.
+            CommandError: records cannot be deserialized, and the request does not accept that; or the idle time is
+                over, and the start positions are not known after ``Request.start_ms``.
         """
         await self._read()
         if self.skipped and self._request.errors is OnError.REPORT:
@@ -163,7 +213,7 @@ class Pump:
 
     async def _read(self) -> None:
         request = self._request
-        last_ms = self._now_ms()
+        last_ms, has_started = self._now_ms(), False
         while not self._is_done():
             left = None if request.count is None else request.count - self.written
             handled = self.written + self.skipped
@@ -171,10 +221,20 @@ class Pump:
                 self._write(batch)
             self._sink.flush()
             self._retire()
-            if self.written + self.skipped > handled:
+            is_first, has_started = not has_started, has_started or self._has_started()
+            if self.written + self.skipped > handled or (is_first and has_started):
                 last_ms = self._now_ms()
             elif request.idle_ms is not None and self._now_ms() - last_ms >= request.idle_ms:
-                return
+                if has_started:
+                    return
+                if self._now_ms() - last_ms >= request.start_ms:
+                    raise no_start(request, await self._reason_for_no_start())
+
+    def _has_started(self) -> bool:
+        """Returns whether the first record to read of each assigned partition is known."""
+        if self._request.group is not None and self._consumer.assignment_generation < 0:
+            return False
+        return all(self._consumer.position_nowait(one) is not None for one in self._consumer.assignment)
 
     def _is_done(self) -> bool:
         counted = self._request.count is not None and self.written >= self._request.count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, TypeVar
 
 from moldau_cli.client import PROBE_TIMEOUT_S, command_config
@@ -15,11 +16,14 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-async def check_topic(topic: str, settings: Mapping[str, str], partition: int | None = None) -> None:
+async def check_topic(
+    topic: str, settings: Mapping[str, str], partition: int | None = None, within_s: float = math.inf
+) -> None:
     """Checks that a broker knows the topic, because a client's metadata request might otherwise create it.
 
     ``settings`` are those of the client that will use the topic, so that the check connects in the same way. It asks
     all brokers, because only the one that answered CreateTopics knows a new topic at once; likewise for ``partition``.
+    ``within_s`` as in ``first_answer``.
 
     Raises:
         UsageError: no broker knows the topic, or the partition.
@@ -30,7 +34,7 @@ async def check_topic(topic: str, settings: Mapping[str, str], partition: int | 
 
     async with Admin(admin_settings(settings)) as admin:
         wanted = 1 if partition is None else partition + 1
-        if (count := await first_answer(admin, lambda asked: _partition_count(asked, topic, None))) >= wanted:
+        if (count := await first_answer(admin, lambda asked: _partition_count(asked, topic, None), within_s)) >= wanted:
             return
         for broker in (await admin.describe_cluster()).brokers:
             with trio.move_on_after(PROBE_TIMEOUT_S):
@@ -61,15 +65,15 @@ async def check_offset(topic: str, partition: int, offset: int, settings: Mappin
         )
 
 
-async def first_answer(admin: Admin, ask: Callable[[Admin], Awaitable[R]]) -> R:
+async def first_answer(admin: Admin, ask: Callable[[Admin], Awaitable[R]], within_s: float = math.inf) -> R:
     """Returns the answer to the first question of a command; a note says that no broker answers while that is so.
 
     Raises:
-        KafkaError: REQUEST_TIMED_OUT if no broker has answered after ``ANSWER_S``.
+        KafkaError: REQUEST_TIMED_OUT if no broker has answered after ``ANSWER_S``, or ``within_s`` if that is less.
     """
     from moldau_cli.quorum_watch import ANSWER_S, FIRST_LOOK_S, SILENCE_S, SILENT, noting_a_wait
 
-    bounded = admin.within(round(ANSWER_S * 1000))
+    bounded = admin.within(round(min(ANSWER_S, within_s) * 1000))
     return await noting_a_wait(lambda: ask(bounded), SILENT, after_s=FIRST_LOOK_S + SILENCE_S)
 
 
