@@ -33,6 +33,15 @@ def test_the_rooms_of_the_architecture_are_up_to_date():
     assert rooms.PAGE.read_text(encoding="utf-8") == rooms.page(), "run: PYTHONPATH=tests python -m support.rooms"
 
 
+def test_the_page_of_commands_has_defaults_and_names_as_the_help():
+    """It left out a default of 1, those of pairs of flags, and named arguments as the code does."""
+    rows = reference.document().splitlines()
+    assert "| `--first`, `--from` `NUMBER` | First of the seeds. Default: `1`. |" in rows
+    assert any(row.startswith("| `--elect`, `--no-elect`") and row.endswith("Default: `--elect`. |") for row in rows)
+    assert any(row.startswith("| `--internal`, ") and row.endswith("Default: `--exclude-internal`. |") for row in rows)
+    assert "| `PLAN` | File written by plan. Required. |" in rows
+
+
 def test_the_page_has_the_options_of_a_node():
     """A node reads its words itself, without the library that the page is made from."""
     described = {name for parameter in application.commands["server"].params for name in parameter.opts}

@@ -37,7 +37,7 @@ Pairs = list[str] | None
 def run(
     context: typer.Context,
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="Folder for history, verdict and report; must be empty.")
+        Path | None, typer.Option("--dir", help="Empty folder for history and report. Default: moldau-chaos-SEED.")
     ] = None,
     workload: Annotated[
         str,
@@ -52,7 +52,7 @@ def run(
         typer.Option(help="How links are controlled: proxies (before every node), or network namespaces (as root)."),
     ] = "proxies",
     duration: Annotated[float, typer.Option(min=1, help="Seconds of load under faults.")] = 60.0,
-    seed: Annotated[int | None, typer.Option(help="Seed of the plan of faults and of the clients.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of faults and clients. Default: the time.")] = None,
     window: Annotated[float, typer.Option(min=1, help="Seconds between draws of new faults.")] = 30.0,
     churn: Annotated[
         bool,

@@ -67,7 +67,7 @@ def consume(
             "-o",
             metavar="POSITION",
             help="Start (and end): beginning, end, stored, N, -N (the last N of each partition), N:M (without M), "
-            "+N, s@TIME and e@TIME.",
+            "+N, s@TIME and e@TIME. Default: end, or beginning with --exit or --to.",
         ),
     ] = None,
     tail: Annotated[
@@ -89,7 +89,7 @@ def consume(
         typer.Option("--group", "-g", help="Consume as a member of this group.", autocompletion=names.groups),
     ] = None,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only these partitions.")
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only these partitions. Default: all.")
     ] = None,
     isolation: Annotated[Isolation | None, typer.Option("--isolation-level", help="Default: read_uncommitted.")] = None,
     shape: Annotated[Shape | None, typer.Option("--output", help="Form of the output. Default: text.")] = None,

@@ -50,7 +50,8 @@ def init(
     ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the broker.")] = 9092,
     directories: Annotated[
-        list[str] | None, typer.Option("--dir", help="Directory of the data, once for each disk.")
+        list[str] | None,
+        typer.Option("--dir", help="Directory of the data, once for each disk. Default: /var/lib/moldau."),
     ] = None,
     cluster_id: Annotated[
         str, typer.Option("--cluster-id", help="Id of the cluster; default: that of the voters, if one answers.")

@@ -102,7 +102,8 @@ def produce(
     compression: Annotated[Codec | None, typer.Option("--compression", "-z", help="Default: none.")] = None,
     acks: Annotated[Acks | None, typer.Option("--acks", help="Acknowledgements to wait for. Default: all.")] = None,
     partitioner: Annotated[
-        Partitioner | None, typer.Option("--partitioner", help="Partitions of records that name none.")
+        Partitioner | None,
+        typer.Option("--partitioner", help="For records that name no partition. Default: default."),
     ] = None,
     idempotence: Annotated[
         bool | None, typer.Option("--idempotence/--no-idempotence", help="Retries write no duplicates. Default: yes.")
@@ -111,7 +112,8 @@ def produce(
         str | None, typer.Option("--transactional-id", help="Send all records in one transaction.")
     ] = None,
     transaction_size: Annotated[
-        int | None, typer.Option("--transaction-size", min=1, help="Commit after this many records.")
+        int | None,
+        typer.Option("--transaction-size", min=1, help="Commit after so many records. Default: all."),
     ] = None,
     format_text: Annotated[
         str | None,

@@ -391,7 +391,7 @@ def delete_records(
     before: Annotated[
         str | None, typer.Option(metavar="OFFSET", help="Delete records below this offset; end: all.")
     ] = None,
-    partition: Annotated[list[int] | None, typer.Option(min=0, help="Only these partitions.")] = None,
+    partition: Annotated[list[int] | None, typer.Option(min=0, help="Only these partitions; default: all.")] = None,
     file: Annotated[Path | None, typer.Option(help="JSON, as for kafka-delete-records.")] = None,
     bootstrap_server: BootstrapServer = None,
 ) -> None:

@@ -24,9 +24,11 @@ commands = typer.Typer(
 
 Broker = Annotated[int, typer.Argument(metavar="BROKER", min=0, help="Id of a broker.")]
 Paths = Annotated[
-    list[str] | None, typer.Argument(metavar="[PATH]...", help="Its log.dirs, as `describe` shows them; default: all.")
+    list[str] | None, typer.Argument(metavar="PATH...", help="Its log.dirs, as `describe` shows them; default: all.")
 ]
-Throttle = Annotated[int | None, typer.Option(min=1, help="Bytes per second that the broker may copy for such moves.")]
+Throttle = Annotated[
+    int | None, typer.Option(min=1, help="Bytes per second that the broker may copy for such moves. Default: no limit.")
+]
 Stall = Annotated[float, typer.Option(min=1, help="Give up when nothing was copied for so many seconds.")]
 Topics = Annotated[
     list[str] | None, typer.Option("--topic", help="Only replicas of these topics.", autocompletion=names.topics)
@@ -35,7 +37,7 @@ Topics = Annotated[
 
 @commands.command()
 def describe(
-    broker: Annotated[list[int] | None, typer.Option(help="Only these brokers.")] = None,
+    broker: Annotated[list[int] | None, typer.Option(help="Only these brokers; default: all in service.")] = None,
     topic: Topics = None,
     partitions: Annotated[bool, typer.Option("--partitions", help="One line for each partition.")] = False,
     bootstrap_server: BootstrapServer = None,

@@ -129,7 +129,10 @@ def plan(
 def execute(
     plan_file: Plan,
     throttle: Annotated[
-        int | None, typer.Option(min=1, help="Bytes per second that each broker may send and receive for the moves.")
+        int | None,
+        typer.Option(
+            min=1, help="Bytes per second that each broker may send and receive for the moves. Default: no limit."
+        ),
     ] = None,
     bootstrap_server: BootstrapServer = None,
 ) -> None:

@@ -115,7 +115,7 @@ def describe(
         typer.Option("--watch", "-w", min=0.1, metavar="SECONDS", help="Show lag and rates again and again."),
     ] = None,
     times: Annotated[
-        int | None, typer.Option("--times", min=1, help="End after this many looks (with --watch).")
+        int | None, typer.Option("--times", min=1, help="End after this many looks (with --watch). Default: never.")
     ] = None,
     bootstrap_server: BootstrapServer = None,
 ) -> None:

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 commands = typer.Typer(help="Even out replicas, bytes, racks and leaders over the brokers.", rich_markup_mode=None)
 
 Throttle = Annotated[
-    int | None, typer.Option(min=1, help="Bytes per second that each broker may send and receive for the moves.")
+    int | None,
+    typer.Option(
+        min=1, help="Bytes per second that each broker may send and receive for the moves. Default: no limit."
+    ),
 ]
 Batch = Annotated[
     int, typer.Option("--batch", min=1, max=1000, help="Replicas copied to one broker, and away from one, at a time.")
@@ -37,14 +40,15 @@ BATCH, STALL_S = 5, 600.0
 
 @commands.command()
 def plan(
-    out: Annotated[Path | None, typer.Option("--out", help="File for the plan, for execute.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="File for the plan, for execute. Default: none.")] = None,
     exclude: Annotated[
         str, typer.Option(metavar="IDS", help="Brokers that keep their replicas and get no others: 4,5")
     ] = "",
     drain: Annotated[str, typer.Option(metavar="IDS", help="Brokers that lose all replicas: 4,5")] = "",
     topic: Annotated[list[str] | None, typer.Option("--topic", help="Move only these topics; default: all.")] = None,
     max_moves: Annotated[
-        int | None, typer.Option(min=0, help="Replicas to copy at most; those of drained brokers do not count.")
+        int | None,
+        typer.Option(min=0, help="Replicas to copy at most; those of drained brokers do not count. Default: all."),
     ] = None,
     tolerance: Annotated[
         float, typer.Option(min=0, max=100, help="Percent of the mean by which a broker may differ from it.")

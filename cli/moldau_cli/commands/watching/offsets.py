@@ -42,7 +42,8 @@ def offsets(
             "--time",
             "-t",
             metavar="TIME",
-            help="earliest, latest, max-timestamp, earliest-local, latest-tiered, a time, or a duration before now.",
+            help="earliest, latest, max-timestamp, earliest-local, latest-tiered, a time, or a duration before now. "
+            "Default: the first three.",
         ),
     ] = None,
     isolation: Annotated[

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def top(
     once: Annotated[bool, typer.Option("--once", help="Show rates of one interval, and end.")] = False,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="End after this many views; the first has no rates.")
+        int | None,
+        typer.Option("--count", "-n", min=1, help="End after this many views; the first has no rates. Default: never."),
     ] = None,
     interval_s: Annotated[
         float, typer.Option("--interval", "-d", min=0.1, metavar="SECONDS", help="Time between two looks.")
