@@ -28,6 +28,7 @@ LATE_S: Final = 5.0
 """After a call that took as long, a look asks whether any broker answers; it would wait for each further call."""
 GROUP_REQUESTS: Final = 5
 """Requests about one group: its coordinator twice, its description in two protocols, its offsets."""
+GROUPS_AT_ONCE: Final = 16
 
 
 class Collector:
@@ -171,12 +172,33 @@ class Collector:
             self._turn += self._groups_max
         else:
             asked = names
+        return await self._described(asked), len(names) - len(asked)
+
+    async def _described(self, names: list[str]) -> dict[str, GroupSample]:
+        """Returns the groups that are described in time; several are asked for at once, as a coordinator may hang."""
         found: dict[str, GroupSample] = {}
-        for name in asked:
-            group = await self._tried(f"group {name}", GROUP_REQUESTS, partial(self._group, name))
+        failed: list[KafkaError] = []
+        limit = trio.CapacityLimiter(GROUPS_AT_ONCE)
+        before = len(self._unanswered)
+
+        async def ask(name: str) -> None:
+            async with limit:
+                try:
+                    group = await self._tried(f"group {name}", GROUP_REQUESTS, partial(self._group, name))
+                except KafkaError as error:
+                    failed.append(error)
+                    nursery.cancel_scope.cancel()
+                    return
             if group is not None:
                 found[name] = group
-        return found, len(names) - len(asked)
+
+        async with trio.open_nursery() as nursery:
+            for name in names:
+                nursery.start_soon(ask, name)
+        if failed:
+            raise failed[0]
+        self._unanswered[before:] = sorted(self._unanswered[before:])
+        return {name: found[name] for name in names if name in found}
 
     async def _group(self, name: str) -> GroupSample:
         described = (await self._admin.describe_groups([name]))[name]

@@ -88,6 +88,8 @@ class FakeAdmin:
 
     async def describe_groups(self, names):
         await self._note("group")
+        if self.silent.intersection(names):
+            await trio.sleep_forever()
         return {name: types.SimpleNamespace(state="Stable", members=()) for name in names}
 
     async def list_group_offsets(self, name):
@@ -196,6 +198,22 @@ def test_a_silent_call_is_given_up():
         return trio.current_time() - admin.times[0]
 
     assert ANSWER_S <= run(main) < 3 * ANSWER_S
+
+
+def test_a_silent_coordinator_holds_up_a_look_for_a_while_only():
+    """Each of its groups took 10 s, one after the other, and the former view stayed for minutes."""
+    admin = FakeAdmin(groups=48)
+    admin.silent.update(admin.names[::2])
+
+    async def main():
+        began = trio.current_time()
+        look = await Collector(admin, requests_per_s=1000, groups_max=50).look()
+        return look, trio.current_time() - began
+
+    look, took_s = run(main)
+    assert list(look.groups) == admin.names[1::2]
+    assert list(look.unanswered) == [f"group {name}" for name in admin.names[::2]]
+    assert took_s < 3 * ANSWER_S + 1
 
 
 def test_views_come_at_their_interval():
