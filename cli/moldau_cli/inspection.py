@@ -10,7 +10,7 @@ import trio
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli.health import judge, verdict
 from moldau_cli.operations.node_pages import known_addresses
-from moldau_cli.operations.partial import describe_present, results_of
+from moldau_cli.operations.partial import describe_present, describe_present_configs
 from moldau_cli.operations.refused_logins import Refusals, ask_for_refusals
 from moldau_cli.operations.remote_copies import ask_for_copies
 from moldau_cli.operations.reported_problems import ask_for_problems
@@ -125,12 +125,7 @@ async def _min_isr(admin: Admin, short: Sequence[ConfigResource]) -> dict[str, i
     Raises:
         KafkaError: no broker answered.
     """
-    from moldau.admin import AdminError
-
-    try:
-        configs = await admin.describe_configs(short) if short else {}
-    except AdminError as error:
-        configs = results_of(error, dict)
+    configs = await describe_present_configs(admin, short)
     return {one.name: int(entries["min.insync.replicas"].value or 1) for one, entries in configs.items()}
 
 

@@ -9,13 +9,13 @@ from weakref import WeakKeyDictionary
 import trio
 
 from moldau.protocol.errors import KafkaError
-from moldau_cli.operations.partial import results_of
+from moldau_cli.operations.partial import describe_present_configs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from moldau import Admin
-    from moldau.admin import ConfigEntry, ConfigResource
+    from moldau.admin import ConfigEntry
     from moldau.cluster.metadata import BrokerNode
 
 ANSWER_S: Final = 2.0
@@ -61,16 +61,13 @@ async def known_settings(admin: Admin, brokers: Sequence[BrokerNode]) -> Mapping
 
 
 async def _settings(admin: Admin, brokers: Sequence[BrokerNode]) -> dict[int, BrokerSettings]:
-    from moldau.admin import AdminError, ConfigResource, ResourceType
+    from moldau.admin import ConfigResource, ResourceType
 
     resources = {ConfigResource(type=ResourceType.BROKER, name=str(one.node_id)): one.node_id for one in brokers}
-    found: Mapping[ConfigResource, Mapping[str, ConfigEntry]] = {}
     try:
-        found = await admin.within(round(ANSWER_S * 1000)).describe_configs(resources) if resources else {}
-    except AdminError as error:
-        found = results_of(error, dict)
+        found = await describe_present_configs(admin.within(round(ANSWER_S * 1000)), resources)
     except KafkaError:
-        pass  # the verdict names brokers that do not answer
+        return {}  # the verdict names brokers that do not answer
     return {resources[resource]: _of(entries) for resource, entries in found.items()}
 
 

@@ -106,14 +106,14 @@ def leave(
         for each in known.values()
         if each.error == 0 and not each.is_cordoned
     }
-    places: dict[bool, dict[Replica, str]] = {False: {}, True: {}}  # of present and of future replicas
+    present: dict[Replica, str] = {}
+    future: dict[Replica, str] = {}
     sizes: dict[tuple[Replica, str], int] = {}
     for each in known.values():
         for part in each.partitions:
             replica = (*part.topic_partition, broker)
-            places[part.is_future][replica] = each.path
+            (future if part.is_future else present)[replica] = each.path
             sizes[replica, each.path] = part.size_bytes
-    present, future = places[False], places[True]
     leaving = {replica: sizes[replica, path] for replica, place in present.items() if place == path}
     if leaving and not targets:
         raise UsageError(

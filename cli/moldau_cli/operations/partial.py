@@ -14,7 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from moldau import Admin, TopicPartition
-    from moldau.admin import ApiVersion, GroupListing, LogDirDescription, TopicDescription, TransactionListing
+    from moldau.admin import (
+        ApiVersion,
+        ConfigEntry,
+        ConfigResource,
+        GroupListing,
+        LogDirDescription,
+        TopicDescription,
+        TransactionListing,
+    )
 
 C = TypeVar("C", dict[Any, Any], list[Any])
 
@@ -152,6 +160,21 @@ async def describe_present(admin: Admin, names: Iterable[str]) -> dict[str, Topi
         if not isinstance(error.results, dict) or any(each.code not in gone for each in error.failures.values()):
             raise
         return error.results
+
+
+async def describe_present_configs(
+    admin: Admin, resources: Iterable[ConfigResource]
+) -> Mapping[ConfigResource, Mapping[str, ConfigEntry]]:
+    """Returns the configurations of those that exist, that answer and that this user may describe.
+
+    Raises:
+        KafkaError: no broker can be used.
+    """
+    wanted = list(resources)
+    try:
+        return await admin.describe_configs(wanted) if wanted else {}
+    except AdminError as error:
+        return results_of(error, dict)
 
 
 def summarize_failures(failures: Mapping[str, KafkaError]) -> str:

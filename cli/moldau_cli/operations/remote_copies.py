@@ -16,14 +16,13 @@ from moldau.admin import (
     EARLIEST_LOCAL,
     LATEST,
     LATEST_TIERED,
-    AdminError,
     ConfigResource,
     ResourceType,
 )
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli.health import COPIES_BEHIND, STORE_FAILS, Problem
 from moldau_cli.operations.broker_settings import known_settings
-from moldau_cli.operations.partial import OFFSETS_S, ask_log_dirs, ask_offsets, results_of
+from moldau_cli.operations.partial import OFFSETS_S, ask_log_dirs, ask_offsets, describe_present_configs
 from moldau_cli.words import counted
 
 if TYPE_CHECKING:
@@ -137,9 +136,7 @@ async def _configs(
 ) -> Mapping[ConfigResource, Mapping[str, ConfigEntry]]:
     """Returns the configurations that this user may describe, none if no broker answers in time."""
     try:
-        return await admin.within(round(OFFSETS_S * 1000)).describe_configs(resources) if resources else {}
-    except AdminError as error:
-        return results_of(error, dict)
+        return await describe_present_configs(admin.within(round(OFFSETS_S * 1000)), resources)
     except KafkaError as error:
         if error.code is ErrorCode.SASL_AUTHENTICATION_FAILED:
             raise

@@ -51,15 +51,12 @@ async def throttle_moves(admin: Admin, moves: dict[tuple[str, int], list[int]], 
 
 async def throttled_with(admin: Admin, topics: list[str], broker: int) -> list[tuple[str, int]]:
     """Returns the partitions whose throttled replicas have one on a broker."""
-    from moldau.admin import AdminError, ConfigResource, ResourceType
-    from moldau_cli.operations.partial import results_of
+    from moldau.admin import ConfigResource, ResourceType
+    from moldau_cli.operations.partial import describe_present_configs
     from moldau_cli.plans.throttle import FOLLOWER_REPLICAS, LEADER_REPLICAS, partitions_of
 
     resources = [ConfigResource(type=ResourceType.TOPIC, name=name) for name in topics]
-    try:
-        found = await admin.describe_configs(resources) if resources else {}
-    except AdminError as error:  # a topic was deleted meanwhile
-        found = results_of(error, dict)
+    found = await describe_present_configs(admin, resources)
     return [
         (resource.name, number)
         for resource, entries in found.items()

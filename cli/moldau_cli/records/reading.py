@@ -160,8 +160,8 @@ async def reason_for_no_start(settings: Mapping[str, str], consumer: Consumer[An
             bounded = admin.within(REASON_MS)
             if request.group is not None:
                 described = (await bounded.describe_groups([request.group]))[request.group]
-            if request.group is not None and consumer.assignment_generation < 0:
-                return f"the group is in state {described.state} at its coordinator, broker {described.coordinator}"
+                if consumer.assignment_generation < 0:
+                    return f"the group is in state {described.state} at its coordinator, broker {described.coordinator}"
             if not consumer.assignment:
                 await describe_present(bounded, request.topics)
             answer = await ask_offsets(admin, dict.fromkeys(consumer.assignment, LATEST), within_s=REASON_MS / 1000)
@@ -221,8 +221,10 @@ class Pump:
                 self._write(batch)
             self._sink.flush()
             self._retire()
-            is_first, has_started = not has_started, has_started or self._has_started()
-            if self.written + self.skipped > handled or (is_first and has_started):
+            goes_on = self.written + self.skipped > handled
+            if not has_started and self._has_started():
+                has_started = goes_on = True
+            if goes_on:
                 last_ms = self._now_ms()
             elif request.idle_ms is not None and self._now_ms() - last_ms >= request.idle_ms:
                 if has_started:
