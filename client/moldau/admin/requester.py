@@ -239,8 +239,8 @@ class Requester:
         client.check_cluster(node_id, clusters_left)
 
     def broker_name(self, node_id: int) -> str:
-        """Returns the name of a broker for failures: its id, and its address if it is known."""
-        return f"broker {self.client.cluster_metadata.brokers.get(node_id, node_id)}"
+        """See ``ClusterMetadata.broker_name``."""
+        return self.client.cluster_metadata.broker_name(node_id)
 
     async def ask_each(
         self,
@@ -459,7 +459,7 @@ def _silence(client: ClusterClient, node_id: int | None = None, *, is_named: boo
         return f"no {kind} of {', '.join(client.config.get_list(bootstrap_key(client.config)))} answers in time"
     if is_named:
         return "no answer in time"
-    return f"broker {client.cluster_metadata.brokers.get(node_id, node_id)} does not answer in time"
+    return f"{client.cluster_metadata.broker_name(node_id)} does not answer in time"
 
 
 def _not_available(client: ClusterClient, node_id: int) -> KafkaError:

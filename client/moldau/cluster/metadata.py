@@ -169,6 +169,10 @@ class ClusterMetadata:
             self.brokers[broker.node_id] = broker
             self.version += 1
 
+    def broker_name(self, node_id: int) -> str:
+        """Returns the name of a broker for errors: its id, and its address if it is known."""
+        return f"broker {self.brokers.get(node_id, node_id)}"
+
     def partition_info(self, partition: TopicPartition) -> PartitionInfo | None:
         """Returns the metadata of a partition, or None."""
         topic = self.topics.get(partition.topic)

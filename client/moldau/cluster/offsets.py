@@ -112,7 +112,7 @@ class _Search:
             self._reasons[partition] = self._silent(node_id)
 
     def _silent(self, node_id: int) -> str:
-        return f"broker {self._client.cluster_metadata.brokers.get(node_id, node_id)} does not answer"
+        return f"{self._client.cluster_metadata.broker_name(node_id)} does not answer"
 
     def missing(self) -> list[TopicPartition]:
         """Returns the partitions without an outcome."""
