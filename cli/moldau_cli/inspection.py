@@ -12,11 +12,10 @@ from moldau_cli.health import judge, verdict
 from moldau_cli.operations.node_pages import known_addresses
 from moldau_cli.operations.partial import describe_present, describe_present_configs
 from moldau_cli.operations.refused_logins import Refusals, ask_for_refusals
-from moldau_cli.operations.remote_copies import ask_for_copies
 from moldau_cli.operations.reported_problems import ask_for_problems
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from moldau import Admin
     from moldau.admin import (
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     )
     from moldau.cluster.metadata import BrokerNode
     from moldau_cli.health import Problem
+
+    CopiesQuestion = Callable[[Mapping[str, TopicDescription], Sequence[BrokerNode]], Awaitable[list[Problem]]]
 
 LOG_DIRS_S: Final = 3.0
 """How long a broker may take to describe its log directories, in seconds; a later one does not answer its clients."""
@@ -65,13 +66,13 @@ class Inspection:
 
 
 async def inspect_cluster(
-    admin: Admin, quorum_admin: Admin | None = None, *, copies_at_ms: int | None = None
+    admin: Admin, quorum_admin: Admin | None = None, *, ask_copies: CopiesQuestion | None = None
 ) -> Inspection:
     """Describes cluster, quorum and all topics, and judges them.
 
     ``quorum_admin`` asks for the quorum, if ``admin`` has other users: a broker that waits for a controller answers
-    nothing else on the same connection. ``copies_at_ms`` is the wall-clock time, if leaders of tiered topics are to be
-    asked for their copies; that costs the configurations of all topics.
+    nothing else on the same connection. ``ask_copies`` returns problems with the copies of tiered topics at the
+    brokers that answer.
 
     Raises:
         KafkaError: a request was refused, or no broker answered in time.
@@ -93,9 +94,9 @@ async def inspect_cluster(
     answering = [broker for broker in cluster.brokers if broker.node_id not in silent]
     refusals, reported = await ask_pages(admin, answering)
     quorum = await ask_quorum(quorum_admin or admin)  # late, because it may hold up the connection
-    if copies_at_ms is not None:
+    if ask_copies is not None:
         known = {(each.kind, each.subject) for each in reported}
-        copies = await ask_for_copies(admin, topics, answering, copies_at_ms)
+        copies = await ask_copies(topics, answering)
         reported += [each for each in copies if (each.kind, each.subject) not in known]
     problems = judge(topics, min_isr, quorum, brokers, cluster.fenced, log_dirs, silent, reported)
     return Inspection(problems=problems, cluster=cluster, quorum=quorum, topics=topics, refusals=refusals)

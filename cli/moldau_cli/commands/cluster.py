@@ -20,6 +20,8 @@ from moldau_cli.words import counted, parse_settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from moldau import Admin
+    from moldau_cli.inspection import Inspection
     from moldau_jepsen.launcher import LocalCluster
 
 commands = typer.Typer(help="Start, inspect and disturb a local cluster.", rich_markup_mode=None)
@@ -215,9 +217,14 @@ def _report_health(bootstrap_server: str | None) -> None:
     """
     from moldau_cli.client import with_admin
     from moldau_cli.inspection import inspect_cluster
+    from moldau_cli.operations.remote_copies import ask_for_copies
 
     now_ms = time.time_ns() // 1_000_000
-    seen = with_admin(bootstrap_server, partial(inspect_cluster, copies_at_ms=now_ms))
+
+    async def inspected(admin: Admin) -> Inspection:
+        return await inspect_cluster(admin, ask_copies=partial(ask_for_copies, admin, now_ms=now_ms))
+
+    seen = with_admin(bootstrap_server, inspected)
     problems, found = seen.problems, seen.verdict
     brokers, topics, partitions = len(seen.cluster.brokers), len(seen.topics), seen.partitions
     rows: list[dict[str, output.Json]] = [

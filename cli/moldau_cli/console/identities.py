@@ -16,6 +16,7 @@ from moldau.protocol.errors import KafkaError
 from moldau.runtime.config import ADMIN_CONFIG
 from moldau_cli.console.core.rates import RateHistory, Sample
 from moldau_cli.console.data.asking import Notes, ask_ends, ask_log_dirs, leader_sizes
+from moldau_cli.console.data.copies import CopiesWatch
 from moldau_cli.operations.partial import describe_present
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Identity:
     quorum_admin: Admin
     """Asks for the quorum, on connections of its own: without a leader brokers answer nothing else on the same ones."""
     requester: Requester
+    copies: CopiesWatch
     rates: RateHistory = field(default_factory=RateHistory)
     used_at_s: float = 0.0
 
@@ -96,14 +98,21 @@ async def open_identity(settings: Mapping[str, str], environment: Environment | 
     async with (
         Admin(config, environment=used) as admin,
         Admin(config, environment=used) as quorum_admin,
+        Admin(config, environment=used) as copies_admin,
         trio.open_nursery() as nursery,
     ):
         await nursery.start(client.run)
         identity = Identity(
-            settings=dict(settings), environment=used, admin=admin, quorum_admin=quorum_admin, requester=requester
+            settings=dict(settings),
+            environment=used,
+            admin=admin,
+            quorum_admin=quorum_admin,
+            requester=requester,
+            copies=CopiesWatch(copies_admin, used.clock),
         )
         identity.use()
         nursery.start_soon(identity.sample_forever)
+        nursery.start_soon(identity.copies.run)
         try:
             yield identity
         finally:

@@ -105,6 +105,11 @@ async def _nodes(asked: Question) -> Answer:
     return await asked.local_cluster().nodes.rows()
 
 
+async def _overview(asked: Question) -> Answer:
+    identity = asked.identity
+    return await cluster.overview(identity.admin, identity.quorum_admin, identity.copies.latest, identity.rates)
+
+
 async def _topics(asked: Question) -> Answer:
     wanted, internal = asked.text("filter", ""), asked.text("internal", "") == "1"
     return await topics.topics(asked.identity.admin, asked.identity.rates, wanted, internal=internal)
@@ -120,7 +125,7 @@ async def _transactions(asked: Question) -> Answer:
 
 
 QUESTIONS: dict[str, Callable[[Question], Awaitable[Answer]]] = {
-    "overview": lambda asked: cluster.overview(asked.identity.admin, asked.identity.quorum_admin, asked.identity.rates),
+    "overview": _overview,
     "brokers": lambda asked: cluster.brokers(asked.identity.admin, asked.identity.quorum_admin),
     "controllers": lambda asked: cluster.controllers(asked.identity.quorum_admin),
     "topics": _topics,

@@ -96,7 +96,7 @@ def late_bytes(limits: LocalLimits, log: Copied, past_retention: int, past_grace
 
 
 async def ask_for_copies(
-    admin: Admin, topics: Mapping[str, TopicDescription], brokers: Sequence[BrokerNode], now_ms: int
+    admin: Admin, topics: Mapping[str, TopicDescription], brokers: Sequence[BrokerNode], *, now_ms: int
 ) -> list[Problem]:
     """Returns the leaders whose copies are behind, or which cannot say what the store has; one problem for each.
 

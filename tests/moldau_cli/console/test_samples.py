@@ -27,7 +27,9 @@ class SlowIdentity(Identity):
 
 def test_a_slow_sample_is_followed_by_a_long_rest() -> None:
     nothing: Any = None
-    identity = SlowIdentity(settings={}, environment=nothing, admin=nothing, quorum_admin=nothing, requester=nothing)
+    identity = SlowIdentity(
+        settings={}, environment=nothing, admin=nothing, quorum_admin=nothing, requester=nothing, copies=nothing
+    )
     identity.began = []
 
     async def main() -> None:

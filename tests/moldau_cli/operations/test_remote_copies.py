@@ -5,6 +5,7 @@ Method: the arithmetic by hand; then a simulated cluster whose store is away, or
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,25 @@ import pytest
 import trio
 
 from moldau.admin import Admin
+from moldau_cli.console.data.copies import KEPT_S
+from moldau_cli.console.identities import open_identity
+from moldau_cli.console.pages import QUESTIONS, Question
 from moldau_cli.health import COPIES_BEHIND, STORE_FAILS
 from moldau_cli.inspection import inspect_cluster
-from moldau_cli.operations.remote_copies import GRACE_MS, Copied, LocalLimits, late_bytes, limits_of
+from moldau_cli.operations.remote_copies import (
+    ANSWER_S,
+    GRACE_MS,
+    Copied,
+    LocalLimits,
+    ask_for_copies,
+    late_bytes,
+    limits_of,
+)
 from support.cluster.broker_cluster import run_cluster
 from support.objects.tiered import TIERED, created, fill, log_of, store_away
 
 if TYPE_CHECKING:
+    from moldau_cli.console.identities import Identity
     from moldau_cli.health import Problem
     from support.cluster.broker_cluster import Cluster
 
@@ -69,10 +82,15 @@ def test_a_log_without_records_on_the_disk_has_none_late() -> None:
     assert Copied(5, 5, 5, 0).waiting_bytes(5) == 0
 
 
+async def overview(identity: Identity) -> dict[str, Any]:
+    return await QUESTIONS["overview"](Question(identity=identity, parameters={}, local=None, avro=None))
+
+
 async def problems(cluster: Cluster) -> list[Problem]:
     servers = ",".join(f"b{broker_id}:9092" for broker_id in cluster.broker_ids)
     async with Admin({"bootstrap.servers": servers}, environment=cluster.client_environment) as admin:
-        seen = await inspect_cluster(admin, copies_at_ms=cluster.client_environment.clock.wall_ms())
+        now_ms = cluster.client_environment.clock.wall_ms()
+        seen = await inspect_cluster(admin, ask_copies=partial(ask_for_copies, admin, now_ms=now_ms))
     return seen.problems
 
 
@@ -99,7 +117,7 @@ def test_copies_that_are_behind_are_a_problem_until_done(limit: dict[str, str]) 
 
 
 def test_a_leader_that_does_not_know_the_store_is_a_problem() -> None:
-    """It has not reached the store since it began to lead."""
+    """It has not reached the store since it began to lead. The overview of the console says so, as the command does."""
 
     async def scenario(cluster: Cluster) -> None:
         with store_away(cluster):
@@ -108,6 +126,15 @@ def test_a_leader_that_does_not_know_the_store_is_a_problem() -> None:
             (problem,) = await problems(cluster)
             assert (problem.kind, problem.subject) == (STORE_FAILS, f"broker {leader}")
             assert "1 tiered partition that it leads" in problem.detail
+            async with open_identity({"bootstrap.servers": f"b{leader}:9092"}, cluster.client_environment) as identity:
+                assert (await overview(identity))["problems"] == [], "the leaders are asked beside the page"
+                await trio.sleep(2 * ANSWER_S)
+                (shown,) = (await overview(identity))["problems"]
+                assert shown == {"kind": problem.kind, "subject": problem.subject, "detail": problem.detail}
+                await trio.sleep(2 * KEPT_S)
+                assert (await overview(identity))["problems"] == [], "an old answer says nothing about now"
+                await trio.sleep(2 * ANSWER_S)
+                assert (await overview(identity))["problems"] == [shown]
 
     run_cluster(scenario, **TIERED)
 
@@ -127,7 +154,8 @@ def test_a_cluster_without_a_store_is_asked_for_no_topics() -> None:
                 return await describe(resources, **more)
 
             admin.describe_configs = counted  # type: ignore[method-assign]
-            assert (await inspect_cluster(admin, copies_at_ms=1)).problems == []
+            ask_copies = partial(ask_for_copies, admin, now_ms=1)
+            assert (await inspect_cluster(admin, ask_copies=ask_copies)).problems == []
         assert asked == [1]
 
     run_cluster(scenario)

@@ -19,15 +19,18 @@ if TYPE_CHECKING:
     from moldau import Admin
     from moldau.admin import PartitionDescription
     from moldau_cli.console.core.rates import Point, RateHistory
+    from moldau_cli.inspection import CopiesQuestion
     from moldau_cli.output import Json
 
 PROBLEMS_MAX = 100
 CONFIG_KINDS = {"topic": ResourceType.TOPIC, "broker": ResourceType.BROKER, "group": ResourceType.GROUP}
 
 
-async def overview(admin: Admin, quorum_admin: Admin, rates: RateHistory) -> dict[str, Json]:
+async def overview(
+    admin: Admin, quorum_admin: Admin, ask_copies: CopiesQuestion, rates: RateHistory
+) -> dict[str, Json]:
     """Returns the verdict and its reasons first, then the figures of the whole cluster."""
-    seen = await inspect_cluster(admin, quorum_admin)
+    seen = await inspect_cluster(admin, quorum_admin, ask_copies=ask_copies)
     parts = [part for topic in seen.topics.values() for part in topic.partitions]
     return {
         "verdict": seen.verdict,
