@@ -23,6 +23,7 @@ from moldau_jepsen.workloads.recording.transaction_recorder import (
     persist,
 )
 from support.cluster.story import TOPIC, run_story
+from support.proof import proof_beyond
 
 PRODUCER = {
     "transactional.id": "writer",
@@ -173,7 +174,7 @@ def test_a_late_commit_changes_nothing_at_level_2():
 UNVERIFIED = {"transaction.partition.verification.enable": "false"}
 
 
-@pytest.mark.parametrize(("level", "hanging"), [(1, True), (2, False)])
+@pytest.mark.parametrize(("level", "hanging"), proof_beyond(1, [(2, False), (1, True)]))
 def test_a_late_record_hangs_at_level_1_unverified(level, hanging):
     """Without verification, level 1 opens a transaction that no marker ends; level 2 refuses the record's epoch."""
     outcome = run(late_record(level), **UNVERIFIED)

@@ -70,7 +70,7 @@ def test_headers_refuse_loops_of_equal_names(mode):
     run_clusters(scenario, "east", "west")
 
 
-@pytest.mark.parametrize("way", [["east", "west"], ["east", "west", "hub"]], ids=["pair", "ring"])
+@pytest.mark.parametrize("way", proof_beyond(1, [["east", "west", "hub"], ["east", "west"]]), ids=["ring", "pair"])
 def test_a_cycle_of_equal_names_is_refused(way):
     """The mirror that would close the cycle finds the others by their heartbeats, and ends."""
 

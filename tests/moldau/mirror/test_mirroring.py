@@ -268,7 +268,7 @@ def test_deleted_records_are_skipped(mode):
 
 
 @pytest.mark.parametrize("mode", proof_beyond(1, MODES))
-@pytest.mark.parametrize("down", ["east", "hub"])
+@pytest.mark.parametrize("down", proof_beyond(1, ["east", "hub"]))
 def test_a_cluster_that_is_down_is_waited_for(down, mode):
     """The cluster is away for 20 s, longer than any timeout of the mirror's clients."""
 
@@ -406,7 +406,7 @@ def test_a_start_at_the_end_is_stored_at_once(support):
     run_clusters(scenario)
 
 
-@pytest.mark.parametrize("flush_ms", [500, 600_000])
+@pytest.mark.parametrize("flush_ms", proof_beyond(1, [500, 600_000]))
 def test_a_source_that_restarts_does_not_start_at_the_end(monkeypatch, flush_ms):
     """Neither with a topic that was made meanwhile, nor where its position was not stored yet."""
     failing, failed, has_failed = AtLeastOnce.run, trio.Event(), trio.Event()

@@ -17,6 +17,7 @@ from moldau.producer import Producer
 from moldau.protocol.errors import ErrorCode, KafkaError
 from support import tokens
 from support.cluster.broker_cluster import run_cluster
+from support.proof import proof_beyond
 
 RECORDS = 60
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
@@ -83,7 +84,7 @@ async def consumed(cluster, count, config):
     return found
 
 
-@pytest.mark.parametrize("engine", ["raft", "pysyncobj"])
+@pytest.mark.parametrize("engine", proof_beyond(1, ["raft", "pysyncobj"]))
 def test_a_cluster_whose_links_all_use_sasl(engine):
     settings = {"metadata.quorum.engine": engine, "min.insync.replicas": "2"}
     found, _ = run_secured(produce_through_faults, seed=5, **settings)

@@ -88,6 +88,7 @@ async def send_and_commit(scope, bootstrap, name, topics, price, environment):
             await trio.sleep(0.2)
 
 
+@pytest.mark.proof
 def test_a_service_without_transactions_is_convicted():
     scope = scope_of()
     scope["run_step"] = partial(send_and_commit, scope)

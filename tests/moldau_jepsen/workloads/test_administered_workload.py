@@ -14,6 +14,7 @@ from moldau_jepsen.checkers.group.administered import OPEN, Act, GroupOperation
 from moldau_jepsen.coverage.situations import ADMINISTERED, Situation
 from moldau_jepsen.workloads.administered import PARTITIONS, AdministeredOptions, AdministeredWorkload
 from support.cluster.broker_cluster import BROKER_PORT, run_cluster
+from support.proof import proof_beyond
 
 
 class Nodes:
@@ -24,7 +25,7 @@ class Nodes:
         return f"b{node_id}", BROKER_PORT
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("protocol", proof_beyond(1, ["consumer", "classic"]))
 def test_an_administered_group_is_used_and_judged(protocol: str) -> None:
     async def scenario(cluster: Any) -> None:
         for partition in PARTITIONS:

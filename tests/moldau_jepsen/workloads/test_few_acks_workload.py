@@ -30,6 +30,7 @@ def test_a_written_out_run_has_none_and_shifts_no_draw() -> None:
     assert [drawn_streams(seed, beside) for seed in range(50)] == [drawn_streams(seed, alone) for seed in range(50)]
 
 
+@pytest.mark.proof
 def test_a_short_run_has_producers_of_all_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[FewAcksWorkload] = []
     verdict = FewAcksWorkload.verdict

@@ -19,6 +19,7 @@ from moldau_jepsen.simulation.mutants.pressed import QUOTAS
 from moldau_jepsen.world.world import run_world
 
 
+@pytest.mark.proof
 def test_changing_quotas_are_obeyed_under_faults(monkeypatch):
     """Clients are throttled often, and no answer contradicts what its broker knew."""
     verdicts = []

@@ -21,6 +21,7 @@ from moldau_jepsen.workloads.access.rights import TOPICS, drawn_entry, opposite_
 from moldau_jepsen.world.world import run_world
 
 
+@pytest.mark.proof
 def test_changing_rights_are_obeyed_under_faults(monkeypatch):
     """Both answers are frequent, and no answer contradicts what its broker knew."""
     verdicts = []

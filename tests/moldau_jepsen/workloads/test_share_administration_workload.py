@@ -40,7 +40,7 @@ def test_share_groups_are_administered_and_judged() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.run)
             nursery.start_soon(client.live, environment)
-            await trio.sleep(25)
+            await trio.sleep(14)
             client.stop()
         await client.final_read(10)
         assert client.stuck is None

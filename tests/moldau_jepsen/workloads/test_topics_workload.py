@@ -13,6 +13,7 @@ from moldau_jepsen.history import Evidence
 from moldau_jepsen.workloads.recording.recorder import Recorder
 from moldau_jepsen.workloads.topics import TopicsWorkload
 from support.cluster.broker_cluster import BROKER_PORT, run_cluster
+from support.proof import proof_beyond
 
 WRITES = [
     TopicWrite("first", 0, "0 for first", 0),
@@ -96,7 +97,7 @@ class Brokers:
         return f"b{node_id}", BROKER_PORT
 
 
-@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("replicas", proof_beyond(1, [1, 3]))
 def test_successive_topics_hold_what_was_written_to_them(replicas) -> None:
     """Successive topics of one name hold exactly what was written to them."""
 

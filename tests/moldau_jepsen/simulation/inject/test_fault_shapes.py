@@ -394,6 +394,7 @@ async def moves(world):
     return seen
 
 
+@pytest.mark.proof
 def test_each_kind_of_move_makes_the_moves_that_it_reports():
     """Voters, partitions, leaders and replicas move as was asked for, and each kind moves nothing else."""
     seen = run_world(moves, 5)

@@ -28,6 +28,7 @@ def test_a_quorum_bears_the_loss_of_logs(seed, seconds, changes):
     assert result.faults_by_kind["lost-log"] >= 2, "they took effect"
 
 
+@pytest.mark.proof
 def test_emptied_voters_that_vote_are_convicted():
     with planted(MUTANTS["raft-emptied-voter-accepted"]):
         result = run_seed(1, LOST_VOTERS.of_seed(1))

@@ -14,7 +14,6 @@ from moldau_jepsen.simulation.campaign.seed import run_seed
 from moldau_jepsen.simulation.mutants.mutants import planted
 from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
 from support.kit.small_run import SMALL_RUN
-from support.proof import proof_beyond
 
 ALONE = replace(
     OUTAGES.options,
@@ -26,7 +25,8 @@ ALONE = replace(
 HOW = {FaultKind.POWER: "is down", FaultKind.PAUSE: "is paused", FaultKind.BLIND: "is cut off"}
 
 
-@pytest.mark.parametrize("kind", proof_beyond(1, HOW), ids=lambda kind: kind.value)
+@pytest.mark.proof
+@pytest.mark.parametrize("kind", HOW, ids=lambda kind: kind.value)
 def test_a_broker_without_heartbeats_is_fenced(kind):
     fault = PlannedFault(kind=kind, begin=1.0, end=12.0, number=0)
     options = replace(ALONE, faults=(fault,))

@@ -130,6 +130,7 @@ def test_rotten_files_are_not_judged(story):
     assert story.look() is None
 
 
+@pytest.mark.proof
 def test_a_false_claim_of_a_sync_is_convicted_before_power_loss():
     options = RunOptions(faults=(), fault_seconds=2.0, transactions=False, pipe=False, synced=True)
     with planted(MUTANTS["log-not-synced"]):

@@ -55,6 +55,7 @@ def test_an_entry_is_durable_once_it_was_synced():
     assert seen[4][0]
 
 
+@pytest.mark.proof
 def test_a_false_claim_of_a_sync_is_convicted_before_power_loss():
     """A log that claims a sync that did not happen is convicted before any power loss."""
     options = RunOptions(faults=(), fault_seconds=2.0, transactions=False, pipe=False)

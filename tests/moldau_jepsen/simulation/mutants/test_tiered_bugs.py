@@ -14,20 +14,14 @@ from moldau_jepsen.simulation.campaign.later_profiles import TIERED
 from moldau_jepsen.simulation.mutants.judged import ALONE
 from moldau_jepsen.simulation.mutants.mutants import MUTANTS, run_mutant, run_trial
 from moldau_jepsen.simulation.mutants.planted.registry.tiered import TIERED as BUGS
-from support.proof import proof_beyond
 
 AWAY = (PlannedFault(kind=FaultKind.STORE_AWAY, begin=0.3, end=2.0, number=0),)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("name", "faults", "rule"),
-    proof_beyond(
-        1,
-        [
-            ("local-deletion-without-copy", AWAY, "local-range-copied"),
-            ("remote-aborts-omitted", (), "tiered-read"),
-        ],
-    ),
+    [("local-deletion-without-copy", AWAY, "local-range-copied"), ("remote-aborts-omitted", (), "tiered-read")],
 )
 def test_planted_bugs_are_found_in_short_runs(name: str, faults: tuple[PlannedFault, ...], rule: str) -> None:
     options = replace(TIERED.of_seed(2), fault_seconds=2.0, faults=faults, core_first=False)

@@ -46,6 +46,7 @@ def test_hardened_library_breaks_no_invariant(part):
         raft_campaign.run_seed(seed, **raft_pysyncobj.OPTIONS)
 
 
+@pytest.mark.proof
 def test_stock_library_is_convicted():
     """A node applies an entry that is not the committed one: what facts and the decision record say of the library."""
     rule, text = raft_stock_pysyncobj.convict(13)

@@ -35,6 +35,7 @@ from moldau_quorum.log.port import (
     VoterEndpoint,
 )
 from moldau_quorum.log.raft.core.raft_core import COMMITTED_ENTRIES_MAX
+from support.proof import proof_beyond
 
 PORT = 9093
 
@@ -147,7 +148,7 @@ class Quorum:
                 await trio.sleep(0.005)
 
 
-ENGINES = [EngineName.RAFT, EngineName.PYSYNCOBJ]
+ENGINES = proof_beyond(1, [EngineName.RAFT, EngineName.PYSYNCOBJ])
 
 
 def play(story, seed=1):
