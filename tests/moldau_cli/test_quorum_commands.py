@@ -98,9 +98,20 @@ def test_the_level_of_the_metadata_goes_down_and_up_again(moldau):
     wait_until(lambda: level() == 1, "the level is 1")
     moldau("features", "upgrade", "--feature", f"metadata.version={METADATA_LEVEL_LATEST}")
     wait_until(lambda: level() == METADATA_LEVEL_LATEST, "the level is the latest")
-    moldau("features", "downgrade", "--feature", "metadata.version=1")  # one log directory each: nothing is forgotten
+    lower = ("features", "downgrade", "--feature", "metadata.version=1")  # one log directory each: nothing is forgotten
+    assert moldau(*lower, "--dry-run").stdout == "metadata.version would be at level 1\n"
+    assert level() == METADATA_LEVEL_LATEST
+    moldau(*lower)
     wait_until(lambda: level() == 1, "the level is 1")
-    moldau("features", "upgrade", "--feature", f"metadata.version={METADATA_LEVEL_LATEST}")
+    raised = {"features": {"metadata.version": METADATA_LEVEL_LATEST}}
+    assert json.loads(moldau("features", "upgrade", "--all", "--dry-run", "--json").stdout) == raised | {
+        "dry_run": True
+    }
+    assert level() == 1
+    assert json.loads(moldau("features", "upgrade", "--all", "--json").stdout) == raised
+    wait_until(lambda: level() == METADATA_LEVEL_LATEST, "the level is the latest")
+    assert moldau("features", "upgrade", "--all").stdout == "no feature has a higher level\n"
+    assert "or raise all with --all" in moldau("features", "upgrade", code=2).stderr
 
 
 def test_a_plan_is_computed_executed_and_ends(moldau, running, tmp_path):

@@ -13,11 +13,14 @@ from moldau_cli.errors import UsageError
 from moldau_cli.words import is_number
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from moldau import Admin
     from moldau.admin import FeatureDescription
 
 commands = typer.Typer(help="Describe and change feature levels.", rich_markup_mode=None)
 
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only ask the controller whether it would do so.")]
 Levels = Annotated[list[str], typer.Option("--feature", metavar="NAME=LEVEL", help="Feature and its new level.")]
 
 
@@ -55,39 +58,52 @@ def describe(bootstrap_server: BootstrapServer = None, bootstrap_controller: Boo
 
 @commands.command()
 def upgrade(
-    feature: Levels,
+    feature: Annotated[
+        list[str] | None, typer.Option("--feature", metavar="NAME=LEVEL", help="Feature and its new level.")
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Raise each feature to the highest level that the node supports.")
+    ] = False,
+    dry_run: DryRun = False,
     bootstrap_server: BootstrapServer = None,
     bootstrap_controller: BootstrapController = None,
 ) -> None:
-    """Raise levels, either all or none."""
-    _update(feature, bootstrap_server, bootstrap_controller)
+    """Raise levels, either all or none; all brokers and voters must support them."""
+    if every == bool(feature):
+        raise UsageError("name levels with --feature NAME=LEVEL, or raise all with --all")
+    levels = parse_levels(feature or [])
+
+    async def work(admin: Admin) -> dict[str, int]:
+        wanted = levels or {
+            each.name: each.level_max for each in await admin.describe_features() if each.level < each.level_max
+        }
+        if wanted:
+            await admin.update_features(wanted, validate_only=dry_run)
+        return wanted
+
+    _answer(with_admin_of(bootstrap_server, bootstrap_controller, work), dry_run=dry_run)
 
 
 @commands.command()
 def downgrade(
     feature: Levels,
     unsafe: Annotated[bool, typer.Option("--unsafe", help="Allow it even if recorded metadata is lost.")] = False,
+    dry_run: DryRun = False,
     bootstrap_server: BootstrapServer = None,
     bootstrap_controller: BootstrapController = None,
 ) -> None:
     """Lower levels, either all or none; the controller refuses if recorded metadata needs the higher level."""
-    _update(feature, bootstrap_server, bootstrap_controller, allow_downgrade=True, unsafe=unsafe)
-
-
-def _update(
-    words: list[str],
-    bootstrap_server: str | None,
-    bootstrap_controller: str | None,
-    *,
-    allow_downgrade: bool = False,
-    unsafe: bool = False,
-) -> None:
-    levels = parse_levels(words)
+    levels = parse_levels(feature)
 
     async def work(admin: Admin) -> None:
-        await admin.update_features(levels, allow_downgrade=allow_downgrade, unsafe=unsafe)
+        await admin.update_features(levels, allow_downgrade=True, unsafe=unsafe, validate_only=dry_run)
 
     with_admin_of(bootstrap_server, bootstrap_controller, work)
-    output.answer(
-        {"features": dict(levels)}, ", ".join(f"{name} is at level {level}" for name, level in sorted(levels.items()))
-    )
+    _answer(levels, dry_run=dry_run)
+
+
+def _answer(levels: Mapping[str, int], *, dry_run: bool) -> None:
+    verb = "would be" if dry_run else "is"
+    said = ", ".join(f"{name} {verb} at level {level}" for name, level in sorted(levels.items()))
+    document: dict[str, output.Json] = {"features": dict(levels)}
+    output.answer(document | {"dry_run": True} if dry_run else document, said or "no feature has a higher level")
