@@ -446,7 +446,7 @@ class Accumulator:
         """
         if not queue.needs_new_epoch or queue.in_flight or (queue.outstanding and queue.outstanding[0].is_uncertain):
             return
-        if queue.stamp == (self.producer_id, self.producer_epoch):
+        if self.producer_id != NO_PRODUCER_ID and queue.stamp == (self.producer_id, self.producer_epoch):
             self._bump_epoch()
         if self.producer_id == NO_PRODUCER_ID:
             return
@@ -490,6 +490,8 @@ class Accumulator:
             self.producer_id, self.producer_epoch, self.needs_producer_id = NO_PRODUCER_ID, -1, True
             for queue in self.queues.values():
                 queue.needs_new_epoch = queue.needs_new_epoch or bool(queue.outstanding)
+                # The other cluster may assign the same id, and its leaders know nothing of this producer.
+                queue.stamp, queue.known_producer_id = (NO_PRODUCER_ID, -1), NO_PRODUCER_ID
                 for batch in queue.outstanding:
                     batch.is_uncertain = False
 

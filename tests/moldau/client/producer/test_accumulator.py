@@ -252,6 +252,20 @@ def test_a_retry_in_another_cluster_waits_for_its_producer_id():
     assert [sequence(batch) for batch in sent(core, 1000)] == [(8, 0, 0), (8, 0, 0)]
 
 
+def test_the_same_producer_id_in_another_cluster_begins_again():
+    """Each cluster counts its ids from the same number, and leaders there know nothing of this producer."""
+    core = known(accumulator(linger_ms=0))
+    core.leave_cluster()
+    core.set_producer_id(7, 0)
+    for value in (b"1", b"2"):
+        add(core, value)
+        core.queue(P0).shut()
+    (first,) = sent(core)
+    assert (sequence(first), sent(core)) == ((7, 0, 0), []), "it goes alone until a leader has acknowledged it"
+    core.settle(first, ErrorCode.NONE, 1, base_offset=0)
+    assert [sequence(batch) for batch in sent(core)] == [(7, 0, 1)]
+
+
 def test_only_idempotent_producers_leave_their_id_behind():
     """The coordinator of the other cluster refuses the transactions of an unknown producer id."""
     for limits in ({"is_idempotent": False}, {"is_idempotent": True, "is_transactional": True}):
