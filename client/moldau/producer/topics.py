@@ -101,7 +101,9 @@ class ProducerTopics:
                     del self.known[name]
                 elif info is not state.info:
                     state.report(began_batch=False, is_full=False)
-                    self.known[name] = self._make_state(info, state.keyless)
+                    renewed = self.known[name] = self._make_state(info, state.keyless)
+                    renewed.sent = state.sent  # else the topic may look idle
+                    renewed.load_at += state.sent
         known = self.known.get(topic)
         if known is not None:
             return known

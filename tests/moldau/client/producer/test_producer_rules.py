@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from moldau.cluster.metadata import TopicPartition
+from moldau.cluster.metadata import ClusterMetadata, TopicPartition
 from moldau.producer.core.accumulator import Accumulator
 from moldau.producer.core.counters import ProducerCounters
 from moldau.producer.core.limits import Limits
@@ -24,6 +24,7 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from moldau.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from moldau.protocol.messages.end_txn import EndTxnRequest
+from moldau.protocol.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from moldau.records import encode_batch
 from moldau.runtime.config import PRODUCER_CONFIG
@@ -320,6 +321,36 @@ def test_a_topic_stays_known_while_its_last_batch_is_in_flight():
             core.settle(batch, ErrorCode.NONE, 21_000, base_offset=0)
             await trio.sleep(10)
             assert (forgotten, list(topics.known)) == (["t"], [])
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_a_topic_that_gets_records_is_not_idle():
+    """Each metadata answer describes the topic again, and then its count of records must go on."""
+    core = accumulator()
+    config = PRODUCER_CONFIG.parse({"bootstrap.servers": "b:9092", "metadata.max.idle.ms": "5000"})
+    topics = ProducerTopics(config, core, batch_size=1000)
+    metadata, forgotten = ClusterMetadata(), []
+    client = SimpleNamespace(cluster_metadata=metadata, forget_topic=forgotten.append)
+    answer = MetadataResponse(
+        cluster_id="c",
+        controller_id=1,
+        brokers=[],
+        topics=[
+            MetadataResponseTopic(name="t", partitions=[MetadataResponsePartition(partition_index=0, leader_id=1)])
+        ],
+    )
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(topics.forget_idle, client)
+            await trio.sleep(1)
+            for _ in range(4):  # metadata come as often as the topics are looked at, and one record between two looks
+                await trio.sleep(5)
+                metadata.update(answer)
+                topics.look_up(client, "t").sent += 1
+            assert (forgotten, topics.known["t"].sent) == ([], 4)
             nursery.cancel_scope.cancel()
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
