@@ -25,6 +25,7 @@ from moldau.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from moldau.runtime.net.rpc import REQUESTS_IN_FLIGHT_MAX
 from moldau.runtime.tasks.step_loop import StepLoop
 from moldau.runtime.tasks.sync import Signal
 
@@ -126,7 +127,7 @@ class Sender:
             if connection is None:
                 next_ms = min(next_ms, now_ms + max(client.retry_delay_ms(node_id), 1.0))
                 continue
-            if connection.in_flight >= accumulator.limits.in_flight_max:
+            if connection.in_flight >= min(accumulator.limits.in_flight_max, REQUESTS_IN_FLIGHT_MAX):
                 # Other requests share the connection; an answer to one of them does not wake this loop.
                 next_ms = min(next_ms, now_ms + 1.0)
                 continue

@@ -28,6 +28,7 @@ from moldau.protocol.messages.metadata import MetadataResponse, MetadataResponse
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from moldau.records import encode_batch
 from moldau.runtime.config import PRODUCER_CONFIG
+from moldau.runtime.net.rpc import REQUESTS_IN_FLIGHT_MAX
 from moldau.runtime.tasks.sync import Signal
 from support.client.asked_coordinator import GROUP, P0, P1, answer_to, ready, serve
 
@@ -273,10 +274,10 @@ def test_a_broker_without_batches_is_not_stuck():
     assert (step(300), step(360)) == ([], [1])
 
 
-@pytest.mark.parametrize("in_flight", [None, 5, 7])
-def test_a_full_connection_is_looked_at_again_soon(in_flight):
+@pytest.mark.parametrize(("in_flight", "most"), [(None, 5), (5, 5), (7, 5), (REQUESTS_IN_FLIGHT_MAX, 1_000)])
+def test_a_full_connection_is_looked_at_again_soon(in_flight, most):
     """Requests of other parts fill it, or it is not open yet: their ends do not wake the sender."""
-    core = accumulator(delivery_timeout_ms=60_000)
+    core = accumulator(delivery_timeout_ms=60_000, in_flight_max=most)
     client = SimpleNamespace(
         now_ms=1_000.0,
         environment=SimpleNamespace(clock=None),
