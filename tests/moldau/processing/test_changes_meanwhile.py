@@ -245,6 +245,46 @@ def test_records_that_were_not_processed_come_again(run):
     assert log.committed == [1, 8]
 
 
+def refuse():
+    raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+
+def refused_threads(log, **settings):
+    consumer = face(log, lambda timeout_ms: log.poll(), log.commit, seek=log.seek)
+    producer = SimpleNamespace(send=lambda *_, **__: SimpleNamespace(result=refuse))
+    with pytest.raises(KafkaError):
+        moldau.blocking.processing.process(consumer, log.handle, producer=producer, **settings)
+
+
+def refused_tasks(log, **settings):
+    poll, commit = calls_of_tasks(log, trio.testing.wait_all_tasks_blocked)
+
+    async def delivered():
+        await trio.lowlevel.checkpoint()
+        refuse()
+
+    async def send(*_, **__):
+        await trio.lowlevel.checkpoint()
+        return delivered()
+
+    async def handle(record):
+        await trio.lowlevel.checkpoint()
+        log.handle(record)
+
+    consumer, producer = face(log, poll, commit, seek=log.seek), SimpleNamespace(send=send)
+    with pytest.raises(ExceptionGroup):
+        trio.run(lambda: process(consumer, handle, producer=producer, **settings))
+
+
+@pytest.mark.parametrize("run", [refused_threads, refused_tasks])
+def test_a_record_that_no_retry_topic_takes_is_not_committed(run):
+    """It would be in no topic that a later processor reads."""
+    log = Log()
+    run(log, retries=RetryTopics("t"), until=log.is_over)
+    assert log.handled[:2] == [0, 1]
+    assert (log.committed, log.position) == ([1], 1)
+
+
 class Moving(Group):
     """Goes to another cluster as soon as its first poll has returned, and has read nothing there."""
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from moldau import KafkaError, TopicPartition
 from moldau.cluster.group_bytes import encode_assignment
@@ -20,6 +21,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.heartbeat import HeartbeatResponse
 from moldau.protocol.messages.join_group import JoinGroupResponse
 from moldau.protocol.messages.sync_group import SyncGroupResponse
+from moldau.runtime.telemetry.log import EventLogger
 from support.client.consumer_stories import fill, numbers, simulate, take
 
 T0 = TopicPartition("t", 0)
@@ -133,6 +135,54 @@ def test_answer_to_a_heartbeat_of_a_former_membership_is_dropped():
     coordinator = FormerCoordinator(SimpleNamespace(now_ms=0.0), "g", config, membership)
     assert trio.run(coordinator._heartbeat, membership) is Next.GO_ON
     assert (membership.generation, membership.member_id, membership.losses) == (6, "M2", 0)
+
+
+class Steadfast(GroupClient):
+    """A coordinator that answers all heartbeats alike; None stands for no answer."""
+
+    code = None
+
+    async def _request(self, *_arguments, **_more):
+        await trio.lowlevel.checkpoint()
+        if self.code is None:
+            raise ConnectionError("no answer")
+        return HeartbeatResponse(error_code=self.code)
+
+
+@pytest.mark.parametrize(
+    ("code", "losses"),
+    [
+        (ErrorCode.NONE, 0),
+        (ErrorCode.REBALANCE_IN_PROGRESS, 0),
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 1),
+        (ErrorCode.NOT_COORDINATOR, 1),
+        (None, 1),
+    ],
+)
+def test_a_session_lasts_while_the_coordinator_knows_the_member(code, losses):
+    """A rebalance waits for a member longer than a session lasts, and it keeps its partitions all the time."""
+
+    async def main():
+        membership = new_membership()
+        join(membership, 5, "M1")
+        config = SimpleNamespace(get_int=lambda _: 1_000, get_str=lambda _: "")
+        coordinator = Steadfast(MockedTime(), "g", config, membership)
+        coordinator.code = code
+        with trio.move_on_after(4.5):
+            await coordinator.heartbeat_forever(lambda: trio.current_time() * 1000, lambda: None)
+        assert (membership.losses, membership.has_generation) == (losses, not losses)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+class MockedTime:
+    """The part of a cluster client that heartbeats use."""
+
+    logger = EventLogger("test")
+
+    @property
+    def now_ms(self):
+        return trio.current_time() * 1000
 
 
 class Lost:

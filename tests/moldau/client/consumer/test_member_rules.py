@@ -84,6 +84,22 @@ def test_a_transaction_commits_in_the_epoch_of_the_takeover():
     assert membership.assigned_as == (5, "M")
 
 
+def test_a_subscription_during_a_heartbeat_is_still_to_be_sent():
+    """The answer is about the earlier one, whose target must not end the join for the new one."""
+    membership = EpochMembership(IDENTITY, "M", None)
+    membership.want(["t"])
+    request = membership.epoch_heartbeat(())
+    membership.want(["u"])
+    partitions = [ConsumerGroupHeartbeatResponseTopicPartitions(topic_id=TOPIC, partitions=[0])]
+    answer = ConsumerGroupHeartbeatResponse(member_epoch=3, assignment=Assignment(topic_partitions=partitions))
+    membership.on_epoch_heartbeat(request, answer, membership.losses)
+    assert not membership.has_answer
+    assert membership.epoch_heartbeat(()).subscribed_topic_names == ["u"]
+    heartbeat(membership, 4)
+    assert membership.has_answer
+    assert membership.epoch_heartbeat(()).subscribed_topic_names is None
+
+
 def test_a_sticky_member_without_partitions_claims_none():
     """Its subscription has no user data, as that of a new member has none in Kafka's client."""
     membership = Membership(IDENTITY, assignors_of(["sticky"]))

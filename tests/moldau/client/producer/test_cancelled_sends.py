@@ -1,12 +1,16 @@
-"""Goal: a send that is cancelled has sent nothing, and interceptors learn of it.
+"""Goal: a send that is cancelled has sent nothing, interceptors learn of it, and calls that end early leave no trace.
 
-Method: a producer on virtual time whose tasks are cancelled at the first checkpoint of a call.
+Method: a producer on virtual time whose tasks are cancelled at the first checkpoint of a call, or while it waits.
 """
+
+from uuid import UUID
 
 import pytest
 import trio
 
-from moldau import Producer, ProducerInterceptor
+from moldau import KafkaError, Producer, ProducerInterceptor
+from moldau.cluster.metadata import PartitionInfo, TopicInfo
+from moldau.producer.core.transaction_values import State
 from moldau.producer.intake import PAUSE_INTERVAL_RECORDS
 from moldau.records import encode_batch
 from moldau_jepsen.world.world import run_world
@@ -84,3 +88,62 @@ def test_an_interceptor_learns_of_a_cancelled_send():
 
     assert simulate(scenario, [noting]) == [b"before"]
     assert noting.outcomes == [(b"before", None), (b"x", trio.Cancelled)]
+
+
+def fills(call):
+    """Makes a call that waits for memory: another record has taken it."""
+
+    async def wait(producer):
+        await producer.send("t", bytes(900))
+        await call(producer)
+
+    return wait
+
+
+def ends(name):
+    """Makes a call that waits for the record before it, for a little time or until it is cancelled."""
+
+    async def wait(producer):
+        await producer.send("t", bytes(900))
+        await getattr(producer, name)(*([10] if name == "flush" else []))
+
+    return wait
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        fills(lambda producer: producer.send("t", bytes(900))),
+        fills(lambda producer: producer.send_columns("t", rows([bytes(900)]))),
+        fills(lambda producer: producer.send_encoded("t", 0, encode_batch([(1, None, bytes(900), ())]))),
+        ends("flush"),
+        ends("prepare_transaction"),
+        ends("commit_transaction"),
+    ],
+    ids=["memory", "columns", "encoded", "flush", "prepare", "commit"],
+)
+@pytest.mark.parametrize("seconds", [0.005, 1])
+def test_a_call_that_ends_early_leaves_no_count(call, seconds):
+    """What it had counted makes batches leave at once; if that stayed, ``linger.ms`` would never count again."""
+
+    async def main(world):
+        config = {
+            "bootstrap.servers": "nowhere:1",
+            "transactional.id": "tx",
+            "buffer.memory": 1_500,
+            "max.block.ms": 50,
+        }
+        async with Producer(config, environment=world.node("client").environment) as producer:
+            client, manager = producer._client, producer._transactions.manager
+            part = PartitionInfo(topic="t", partition=0, leader=1, leader_epoch=0)
+            client.cluster_metadata.topics["t"] = TopicInfo(name="t", topic_id=UUID(int=1), partitions=(part,))
+            manager.state = State.IN_TRANSACTION
+            with trio.move_on_after(seconds) as scope, pytest.raises((KafkaError, trio.TooSlowError)):
+                await call(producer)
+            core = producer._accumulator
+            assert scope.cancelled_caught == (seconds < 0.01)
+            assert (core.memory_waiters, core.flushes) == (0, 0)
+            assert core.is_completing == (manager.state in (State.COMMITTING, State.ABORTING))
+            producer.abandon()
+
+    run_world(main, 1)

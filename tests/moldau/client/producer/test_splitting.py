@@ -5,6 +5,8 @@ Method: the producer's core by hand, and a producer beside simulated brokers who
 """
 
 import pytest
+import trio
+import trio.testing
 
 from moldau import Consumer, KafkaError, Producer
 from moldau.cluster.metadata import TopicPartition
@@ -13,6 +15,7 @@ from moldau.producer.core.limits import Limits
 from moldau.producer.delivery import ColumnsDelivery, Delivery
 from moldau.protocol.errors import ErrorCode
 from moldau.records import Compression, decode_records, parse_batch_header
+from moldau_jepsen.world.world import run_world
 from support.client.columns import rows
 from support.cluster.broker_cluster import run_cluster
 
@@ -153,6 +156,37 @@ def test_a_late_refusal_and_the_expiry_of_parts():
     assert whole.is_settled
     assert whole.error.code is ErrorCode.REQUEST_TIMED_OUT
     assert core.memory_used == 0
+
+
+@pytest.mark.parametrize("call", ["flush", "close"])
+def test_a_call_that_finds_parts_ends_with_the_last_of_them(call):
+    """The deliveries, and so the tasks that wait for records, know the whole batch only."""
+
+    async def main(world):
+        config = {"bootstrap.servers": "nowhere:1", "linger.ms": 0}
+        async with Producer(config, environment=world.node("client").environment) as producer:
+            core, sender, ended = producer._accumulator, producer._sender, []
+            core.set_producer_id(7, 0)
+            add(core, 4, now=producer._client.now_ms)
+            (batch,) = sent(core, producer._client.now_ms)
+            assert core.settle(batch, TOO_LARGE, producer._client.now_ms) is Verdict.SPLIT
+
+            async def wait():
+                await getattr(producer, call)()
+                ended.append(call)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait)
+                for _ in range(2):
+                    await trio.testing.wait_all_tasks_blocked()
+                    assert not ended
+                    (part,) = sent(core, producer._client.now_ms)
+                    sender._settle(part, ErrorCode.NONE, 0)
+                await trio.sleep(1)
+                assert ended == [call]
+                nursery.cancel_scope.cancel()
+
+    run_world(main, 1)
 
 
 async def read_all(cluster, count):

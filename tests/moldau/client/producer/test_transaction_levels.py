@@ -147,6 +147,19 @@ def test_the_step_down_needs_no_request():
     assert manager.producer_epoch == 1
 
 
+def test_a_step_up_that_was_taken_back_does_not_come_later():
+    """The begin that needed it was interrupted, and the cluster has stepped down since."""
+    manager = ready(1)
+    manager.cluster_level = 2
+    manager.begin()
+    manager.undeliver(of_begin=True)
+    manager.cluster_level = 1
+    manager.begin()
+    assert manager.admit(P0)
+    assert [type(request) for request in serve(manager)] == [AddPartitionsToTxnRequest]
+    assert end(manager) == ([EndTxnRequest], 4)
+
+
 @pytest.mark.parametrize("code", [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.TRANSACTION_ABORTABLE])
 def test_a_lost_record_needs_another_epoch_at_level_1(code):
     """The next transaction would begin behind a gap in the sequence numbers, and fail too."""
