@@ -186,6 +186,31 @@ def test_offsets_of_an_older_broker_are_read():
     simulate(scenario, {ApiKey.OFFSET_FETCH: fetch})
 
 
+@pytest.mark.parametrize("version", [7, 9])
+def test_stable_offsets_are_waited_for_on_brokers_of_any_version(version):
+    """An open transaction holds an offset: without it the partition would look as if the group had none."""
+    codes = [ErrorCode.NONE, ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.UNSTABLE_OFFSET_COMMIT]
+
+    def fetch(broker, request):
+        code = codes.pop()
+        fields = {"committed_offset": -1 if code else 7, "error_code": code}
+        if version == 7:
+            part = of.OffsetFetchResponsePartition(partition_index=0, **fields)
+            return of.OffsetFetchResponse(topics=[of.OffsetFetchResponseTopic(name="t", partitions=[part])])
+        topic = of.OffsetFetchResponseTopics(
+            name="t", partitions=[of.OffsetFetchResponsePartitions(partition_index=0, **fields)]
+        )
+        return of.OffsetFetchResponse(groups=[of.OffsetFetchResponseGroup(group_id="g", topics=[topic])])
+
+    async def scenario(cluster, admin):
+        cluster.max_versions[ApiKey.OFFSET_FETCH] = version
+        found = await admin.list_group_offsets("g", require_stable=True)
+        assert {place.partition: each.offset for place, each in found.items()} == {0: 7}
+        assert codes == []
+
+    simulate(scenario, {ApiKey.OFFSET_FETCH: fetch})
+
+
 @pytest.mark.parametrize("version", [7, 8, 9])
 def test_an_answer_without_the_group_has_no_offsets_to_show(version):
     """From version 8 on it must name the group; before, a group without offsets has an empty answer."""

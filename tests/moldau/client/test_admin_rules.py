@@ -3,11 +3,15 @@
 Method: canned answers of a small cluster on virtual time.
 """
 
+from types import SimpleNamespace
+
 import pytest
 import trio
 
 from moldau.admin import Acl, AdminError, QuotaAlteration, QuotaEntity
-from moldau.admin.requester import NOT_ASKED, operations_of
+from moldau.admin.requester import NOT_ASKED, Requester, operations_of
+from moldau.cluster.client import ClusterClient
+from moldau.cluster.metadata import ClusterMetadata
 from moldau.protocol.access import AclOperation
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -184,3 +188,23 @@ def test_a_dead_group_may_be_one_of_consumers(code):
         assert (group.type, group.state, group.epoch) == ("consumer", "Stable", 4)
 
     simulate(scenario, {ApiKey.DESCRIBE_GROUPS: lambda *_: dead, ApiKey.CONSUMER_GROUP_DESCRIBE: lambda *_: found})
+
+
+class Elsewhere(Requester):
+    """Finds the brokers of another cluster when it looks for them."""
+
+    async def fetch_brokers(self):
+        await trio.lowlevel.checkpoint()
+        self.cluster_client.clusters_left += 1
+        return [5]
+
+
+def test_a_broker_of_another_cluster_is_not_the_one_that_was_named():
+    """The bootstrap servers lead there while the client looks for the broker, whose id is used there too."""
+    client = SimpleNamespace(clusters_left=0, cluster_metadata=ClusterMetadata())
+    client.check_cluster = lambda *named: ClusterClient.check_cluster(client, *named)
+    requester = Elsewhere(SimpleNamespace(check=lambda: None), timeout_ms=1_000, retries=0)
+    requester.cluster_client = client
+    with pytest.raises(KafkaError) as caught:
+        trio.run(requester.ensure_broker_known, 5)
+    assert caught.value.code is ErrorCode.BROKER_NOT_AVAILABLE

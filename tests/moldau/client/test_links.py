@@ -3,7 +3,7 @@
 Method: a client of simulated brokers that are unreachable, unknown, slow to answer or idle.
 """
 
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import pytest
 import trio
@@ -13,6 +13,7 @@ from moldau.cluster.troubles import REMIND_MS, Troubles
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from moldau.runtime.config import ADMIN_CONFIG
+from moldau.runtime.net.features import FinalizedFeatures
 from moldau_jepsen.world.world import run_world
 from support.client.fake_cluster import PORT, FakeCluster
 
@@ -137,6 +138,24 @@ def test_no_call_goes_on_to_another_clusters_broker(at_s, starts_again):
         assert (await client.connection(1)).is_open
 
     with_client(scenario, **{"reconnect.backoff.ms": "5000", "reconnect.backoff.max.ms": "5000"})
+
+
+def test_the_newest_levels_of_the_present_cluster_count():
+    """Brokers learn levels one after the other; those of another cluster have epochs of their own."""
+
+    async def scenario(world, cluster, client):
+        def learn(*found):
+            for epoch in found:
+                client._learn_features(FinalizedFeatures(epoch=epoch, levels={"transaction.version": epoch}))
+            return client.feature_level("transaction.version")
+
+        for epochs in permutations([-1, 3, 7]):
+            assert learn(*epochs) == 7
+            client.rebootstrap("another cluster may be there")
+            assert client.feature_level("transaction.version") == 0
+            assert learn(2, -1) == 2
+
+    with_client(scenario)
 
 
 def test_idle_connections_close_unless_an_answer_is_due():

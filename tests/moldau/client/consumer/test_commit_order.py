@@ -5,12 +5,19 @@ commit a second or more later. Meanwhile another commit is requested, the caller
 generation. The tests check the requests at the coordinator and its final offsets.
 """
 
+from types import SimpleNamespace
+
 import pytest
 import trio
+import trio.testing
 
 from moldau import KafkaError, TopicPartition
+from moldau.consumer import CommitFailedError
+from moldau.consumer.auto_commit import AutoCommit
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
+from moldau.runtime.config import CONSUMER_CONFIG
+from moldau.runtime.telemetry.log import EventLogger
 from support.client.consumer_stories import fill, simulate
 
 T0, T1 = (TopicPartition("t", number) for number in range(2))
@@ -241,3 +248,35 @@ def test_a_commit_that_is_given_up_lets_the_next_one_go():
             assert cluster.offsets["g", "t", 0][0] == 50
 
     simulate(scenario)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [None, CommitFailedError(ErrorCode.ILLEGAL_GENERATION, ""), ConnectionError("lost"), trio.TooSlowError("late")],
+)
+@pytest.mark.parametrize("has_positions", [True, False])
+def test_automatic_commits_go_on_after_any_outcome(failure, has_positions):
+    """A consumer may be in no group yet at its first commit, and none may be the last."""
+    committed, client = [], SimpleNamespace(now_ms=0.0, request_timeout_ms=30_000, logger=EventLogger("test"))
+
+    async def carry_out(asked, deadline_ms, *, gives_way):
+        await trio.lowlevel.checkpoint()
+        committed.append(asked)
+        if failure is not None and len(committed) == 1:
+            raise failure
+
+    group = SimpleNamespace(ask_commit=lambda offsets, *, is_automatic: offsets, carry_out=carry_out)
+    config = CONSUMER_CONFIG.parse({"bootstrap.servers": "b:1", "group.id": "g", "auto.commit.interval.ms": "1000"})
+
+    async def main():
+        positions = {}
+        commits = AutoCommit(client, group, lambda: positions, config)
+        async with trio.open_nursery() as nursery:
+            for number in range(4):
+                positions = {T0: number} if has_positions or number > 1 else {}
+                assert commits.commit_when_due(nursery) == 1_000 * (number + 1)
+                await trio.testing.wait_all_tasks_blocked()
+                client.now_ms += 1_000
+
+    trio.run(main)
+    assert committed == [{T0: offset} for offset in range(1 if has_positions else 2, 4)]

@@ -24,6 +24,7 @@ from moldau.protocol.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from moldau.protocol.messages.offset_fetch import OffsetFetchResponse, OffsetFetchResponseGroup
 from support.client.consumer_stories import fill, numbers, simulate, take
 
 T0 = TopicPartition("t", 0)
@@ -294,6 +295,28 @@ def test_an_offset_that_is_left_out_is_asked_for_with_pauses():
             consumer.assign([T0])
             assert await take(consumer, 10) == numbers(0, 10)
         assert 2 < [key for _, key, _ in cluster.requests].count(ApiKey.LIST_OFFSETS) < 25
+
+    simulate(scenario)
+
+
+def test_a_look_up_that_is_refused_is_repeated_with_pauses():
+    """The application may poll on, as after any error, and the right may be granted later."""
+
+    def refuse(broker, request):
+        (group,) = request.groups
+        refused = OffsetFetchResponseGroup(group_id=group.group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        return OffsetFetchResponse(groups=[refused])
+
+    async def scenario(cluster, open_consumer):
+        fill(cluster.add_topic("t")[0], 0, 10)
+        cluster.handlers[ApiKey.OFFSET_FETCH] = refuse
+        async with open_consumer(group_id="g", enable_auto_commit=False) as consumer:
+            consumer.assign([T0])
+            _, codes = await polled(consumer, 3)
+            assert codes == [ErrorCode.GROUP_AUTHORIZATION_FAILED] * 3
+            assert trio.current_time() > 0.15, "the polls wait for the pauses, of about 0.1 s each"
+            del cluster.handlers[ApiKey.OFFSET_FETCH]
+            assert (await polled(consumer, 1))[0]
 
     simulate(scenario)
 

@@ -253,6 +253,7 @@ class Member:
         self.given: list[list[TopicPartition]] = []
         self.lost: list[list[TopicPartition]] = []
         self.cancels_in_lost: trio.CancelScope | None = None
+        self.cancels_in_assigned: trio.CancelScope | None = None
         self.on_commit: Callable[[], None] = lambda: None
         self.rebalancer = Rebalancer(
             Client(),  # type: ignore[arg-type]
@@ -271,6 +272,9 @@ class Member:
         self.on_commit()
 
     async def _assigned(self, partitions: list[TopicPartition]) -> None:
+        scope, self.cancels_in_assigned = self.cancels_in_assigned, None
+        if scope is not None:
+            scope.cancel()
         await trio.lowlevel.checkpoint()
         self.given.append(partitions)
 
@@ -322,6 +326,22 @@ def test_a_loss_counts_only_when_the_application_has_heard_it() -> None:
     trio.run(main)
     assert member.lost == [[T0], [T0]]
     assert list(member.positions.by_partition) == [T1]
+
+
+def test_an_assignment_counts_only_when_the_application_has_heard_it() -> None:
+    """The poll is cancelled while the application learns what it got; the next poll says the same again."""
+    member = Member([T0, T1])
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            with trio.CancelScope() as scope:
+                member.cancels_in_assigned = scope
+                await member.rebalancer.keep(nursery, 1_000.0)
+            assert (scope.cancelled_caught, member.given) == (True, [])
+            await member.rebalancer.keep(nursery, 1_000.0)
+
+    trio.run(main)
+    assert member.given == [[T0, T1]]
 
 
 def test_a_seek_during_a_fetch_is_not_taken_for_idle() -> None:

@@ -3,7 +3,7 @@
 Method: the pure cores alone; a Hypothesis test compares the bookkeeping of records with a dictionary.
 """
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import SimpleNamespace
 from uuid import UUID
@@ -420,6 +420,42 @@ def test_acknowledgements_of_a_refused_request_have_failed(code):
     trio.run(node.acknowledge, LIMITS)
     ((partition, offsets, error),) = outcomes
     assert (partition, offsets, error.code) == (P0, [5], code)
+
+
+@pytest.mark.parametrize("fetches", [True, False])
+@pytest.mark.parametrize("breaks", [None, "connection", "request"])
+def test_an_acknowledgement_is_held_or_on_its_way_or_known(fetches, breaks):
+    """A commit waits for those that are held or on their way, and then tells what became of all."""
+    node, held, outcomes = node_of(ShareFetchResponse() if fetches else ShareAcknowledgeResponse())
+    client, places = node._client, []
+
+    def look(what=None):
+        places.append([bool(held.nodes()), node.is_carrying, bool(outcomes)])
+        if what is not None and what == breaks:
+            raise ConnectionError(what)
+
+    async def connection(*_):
+        look("connection")
+        found = await connect()
+
+        async def request_as(*arguments):
+            look("request")
+            response = await found.request_as(*arguments)
+            look()
+            return response
+
+        return SimpleNamespace(request_as=request_as)
+
+    connect, client.connection = client.connection, connection
+    held.deliver(1, K0, 5)
+    held.acknowledge(P0, 5, ACCEPT)
+    node.session.fetched([(TOPIC, 0)])
+    look()
+    with suppress(ConnectionError):
+        trio.run(*((node.fetch, [K0]) if fetches else (node.acknowledge,)), LIMITS)
+    look()
+    assert [sum(each) for each in places] == [1] * len(places), places
+    assert places[0] + places[-1] == [True, False, False, False, False, True]
 
 
 @pytest.mark.parametrize("is_read", [True, False])

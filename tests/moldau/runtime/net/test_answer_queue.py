@@ -6,6 +6,7 @@ Method: a queue in a turn of its own, with a tracer that fails, or with an answe
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -101,6 +102,20 @@ def test_the_writer_goes_on_behind_an_answer_of_a_turn() -> None:
             nursery.cancel_scope.cancel()
 
     trio.run(main)
+
+
+def test_a_connection_stalls_from_its_first_waiting_answer_on() -> None:
+    """One that was idle for long is not ended as soon as a request of it waits while others need memory."""
+    now_ms, transmission = 0.0, Transmission()
+    clock: Any = SimpleNamespace(monotonic_ms=lambda: now_ms)
+    parts: Any = (transmission, HeldBytes(ByteBudget(1000), 1000), clock, None, EndedWaits())
+    queue, stalled = AnswerQueue(*parts), []
+    for at in (50.0, 60.0):
+        now_ms = at
+        queue._held.request_waits(1)
+        queue.leave([Poll()])
+        stalled.append(queue.stalled_since_ms)
+    assert stalled == [50.0, 50.0]
 
 
 @pytest.mark.parametrize("in_turn", [False, True])

@@ -163,6 +163,25 @@ def test_a_peer_that_is_silent_in_a_renewal_is_noticed(slept_s):
     run_world(run, 1, CALM)
 
 
+def test_a_request_that_a_renewal_holds_is_not_sent_yet():
+    """A producer with acks=0 takes records for delivered once the transport has their bytes."""
+
+    async def run(world):
+        listener = await world.node("b").environment.network.listen("b", 1000)
+        environment = world.node("a").environment
+        near = await environment.network.connect("b", 1000)
+        connection = RpcConnection(near, "a", authenticated=authenticated(environment.clock))
+        await listener.accept()
+        connection.submit_without_response(MetadataRequest(topics=[]), 1)
+        with trio.move_on_after(5.0) as scope:
+            await connection.flush()
+        assert scope.cancelled_caught
+        connection.fail("the peer is silent")
+        await connection.flush()
+
+    run_world(run, 1, CALM)
+
+
 def test_another_waiting_task_goes_on_sending():
     """It receives, and heard nothing of the cancelled task: its own request stayed here until its time was over."""
     slow = dataclasses.replace(CALM, window_bytes=1000)
