@@ -430,8 +430,11 @@ def test_an_abort_does_not_wait_for_the_queue():
 
     async def script(handover):
         deliveries = queued(handover, "no", "no", "t")
-        await trio.sleep(1)
-        await handover.abort_transaction(7)
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(handover.wait_empty)  # of another thread, which flushes
+                await trio.sleep(1)
+                await handover.abort_transaction(7)
         await handover.wait_empty()
         assert (trio.current_time(), producer.aborts, producer.taken) == (1, [7], [])
         for delivery in deliveries:

@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 import trio
 
+from moldau import blocking
 from moldau.blocking import portal as portal_module
 from moldau.blocking.consumer_calls import ConsumerCalls
 from moldau.blocking.portal import Call, Portal
@@ -158,6 +159,70 @@ def test_hidden_records_keep_no_others_from_being_put_back():
     call.give_up()
     assert call.is_over.is_set()
     assert consumer.seeks == [(TopicPartition("t", 1), 4)]
+
+
+class Recorder:
+    """A portal that interrupts its first call, and notes the others."""
+
+    def __init__(self):
+        self.calls = []
+        self.is_interrupted = False
+
+    def call_sync(self, function, *_arguments, **_more):
+        if not self.is_interrupted:
+            self.is_interrupted = True
+            raise Interrupt
+        self.calls.append(function)
+
+    def call(self, function, *_arguments, **_more):
+        self.calls.append(function)
+
+    def call_or_undo(self, _, function, *_arguments, **_more):
+        self.calls.append(function)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda consumer: consumer.assign([("t", 0)]),
+        lambda consumer: consumer.subscribe(["t"]),
+        lambda consumer: consumer.unsubscribe(),
+        lambda consumer: consumer.poll(0),
+        lambda consumer: consumer.poll_columns(0),
+        lambda consumer: next(consumer.batches()),
+        lambda consumer: consumer.seek(("t", 0), 5),
+        lambda consumer: consumer.seek_to_beginning(),
+        lambda consumer: consumer.seek_to_end(),
+        lambda consumer: consumer.pause(("t", 0)),
+    ],
+)
+def test_what_the_loop_has_not_received_goes_back_first(call):
+    """Each call acts on what the application has seen; one that is interrupted before that loses nothing."""
+    consumer = blocking.Consumer({"bootstrap.servers": "b:1", "group.id": "g"})
+    consumer._portal = portal = Recorder()
+    record, shape = Record(7, 0, None, b"v"), {"next_offset": 8, "leader_epoch": 0, "high_watermark": 8}
+    consumer._unread.fill([ConsumedBatch(topic="t", partition=0, records=[record], **shape)])
+    with pytest.raises(Interrupt):
+        call(consumer)
+    assert (len(consumer._unread), portal.calls) == (1, [])
+    call(consumer)
+    assert (len(consumer._unread), portal.calls[0]) == (0, consumer._seek_back)
+    assert len(portal.calls) == 2
+
+
+def test_a_callback_that_raises_has_ended():
+    """Its thread serves other calls later, which may close the client."""
+    portal = Portal("moldau-consumer", None)
+
+    def fail():
+        raise ValueError("once")
+
+    async def main():
+        with pytest.raises(ValueError, match="once"):
+            await portal.call_back(fail)
+        await trio.to_thread.run_sync(portal.check_closer)
+
+    trio.run(main)
 
 
 def test_a_call_that_failed_has_nothing_to_undo():
