@@ -166,6 +166,30 @@ def test_a_join_phase_ends_after_a_failed_upgrade_too() -> None:
     assert read([added, kept]) == list(range(6))
 
 
+def test_a_member_that_never_syncs_goes_after_a_failed_upgrade() -> None:
+    """It sends heartbeats and does not fetch its assignment; the others get its partitions as without the upgrade."""
+    driver = driver_of()
+    kept, idle = classic_group(driver, protocol=EAGER)
+    added = ClassicClient(driver, EAGER)
+    rest([added, kept])
+    idle.phase = JOIN
+    idle.send()
+    assert idle.take() is ErrorCode.NONE
+    rest([kept])
+    group = driver.core.rebalancer.groups[GROUP]
+    assert (group.state, list(group.pending_sync)) == (GroupState.STABLE, [idle.member_id, added.member_id])
+    driver.auto_commit = False
+    ConsumerClient(driver, "c").send()
+    driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    driver.auto_commit = True
+    for _ in range(16):
+        driver.pass_time(4_000)
+        beat = driver.ask(heartbeat_request(idle.member_id, idle.epoch), 4)
+        rest([added, kept])
+    assert code_of(beat) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert read([added, kept]) == list(range(6))
+
+
 def test_an_unused_id_delays_nothing_after_a_failed_upgrade() -> None:
     """A client got a member id and went away; the timer that forgets the id has ended with the upgrade."""
     driver = driver_of()

@@ -76,6 +76,8 @@ class Rebalancer:
         elif group.state is GroupState.PREPARING_REBALANCE:
             group.initial_delay_left_ms = None
             self.deadlines.set((_JOIN, group.group_id), moment.now_ms + group.rebalance_timeout_ms)
+        elif group.pending_sync:
+            self.deadlines.set((_SYNC, group.group_id), moment.now_ms + group.rebalance_timeout_ms)
 
     def join_answer(self, group: Group, member: Member, version: int) -> JoinGroupResponse:
         """Returns a member's answer about the generation; only the answer of the leader lists the members."""
