@@ -38,12 +38,16 @@ from moldau_broker.coordinator.runtime.effects import (
     TopicCreator,
 )
 from moldau_broker.coordinator.share.core.requests import KeyAnswer, ShareStateRequest, asks_of, response_of
+from support.coordinator.group_timers import check_timers
 
 WALL_START_MS = 1_700_000_000_000
 
 
 class CoreDriver:
-    """Drives one `GroupCore`: keeps the answers by request id, and commits writes on demand."""
+    """Drives one `GroupCore`: keeps the answers by request id, and commits writes on demand.
+
+    After each event `check_timers` looks for something that waits without a time limit.
+    """
 
     def __init__(self, config: GroupConfig | None = None, *, auto_commit: bool = True) -> None:
         self.config = config or GroupConfig()
@@ -122,11 +126,13 @@ class CoreDriver:
             append = self.uncommitted.pop(0)
             self.log.append(append)
             self.perform(self.core.committed(append.append_id, self.moment()))
+            check_timers(self.core)
 
     def refuse(self, code: ErrorCode, *, newest: bool = False) -> None:
         """Refuses the oldest pending write, or the newest one while the log still holds those before it."""
         append = self.uncommitted.pop(-1 if newest else 0)
         self.perform(self.core.failed(append.append_id, code, self.moment()))
+        check_timers(self.core)
 
     def pass_time(self, milliseconds: int) -> None:
         """Advances the time and runs the timer at each deadline on the way."""
@@ -134,6 +140,7 @@ class CoreDriver:
         while (due := self.core.next_deadline_ms()) is not None and due <= end:
             self.now_ms = max(due, self.now_ms)
             self.perform(self.core.on_timer(self.moment()))
+            check_timers(self.core)
         self.now_ms = end
 
     def fail_over(self) -> None:
@@ -144,6 +151,7 @@ class CoreDriver:
         self.creations.clear()
         self.core = self._new_core()
         self.perform(self.core.start(self.moment()))
+        check_timers(self.core)
 
     def delete_topic(self, name: str, *, made_again: bool = False, observed: bool = True) -> None:
         """Deletes a topic; ``made_again`` creates another one with its name.
@@ -172,6 +180,7 @@ class CoreDriver:
             creator=self.creator,
         )
         self.perform(self.core.handle(request_id, request, context, self.moment()))
+        check_timers(self.core)
         return request_id
 
     def ask(self, request: Request, version: int) -> Response:
