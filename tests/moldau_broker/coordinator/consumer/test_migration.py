@@ -166,6 +166,17 @@ def test_a_join_phase_ends_after_a_failed_upgrade_too() -> None:
     assert read([added, kept]) == list(range(6))
 
 
+def test_a_coordinator_that_ends_gives_the_memory_back() -> None:
+    """All partitions of a broker share it; the group whose conversion is being written counts as the others do."""
+    driver = driver_of()
+    classic_group(driver)
+    driver.auto_commit = False
+    ConsumerClient(driver, "c").send()
+    assert driver.core._memory.used_bytes > 0
+    driver.perform(driver.core.resign(ErrorCode.NOT_COORDINATOR, driver.moment()))
+    assert driver.core._memory.used_bytes == 0
+
+
 def test_a_member_that_never_syncs_goes_after_a_failed_upgrade() -> None:
     """It sends heartbeats and does not fetch its assignment; the others get its partitions as without the upgrade."""
     driver = driver_of()
@@ -269,6 +280,29 @@ def test_downgrade_needs_the_policy() -> None:
     rest(clients)
     assert group_of(driver).is_classic
     assert read(clients) == list(range(6))
+
+
+def test_offsets_stay_while_the_downgrade_is_written() -> None:
+    """All of them are old, and the members read the topic before, meanwhile and afterwards."""
+    driver = driver_of(offsets_retention_ms=100_000, offsets_retention_check_interval_ms=1_000)
+    clients: list[Any] = classic_group(driver)
+    newcomer = ConsumerClient(driver, "c")
+    rest([*clients, newcomer])
+    assert clients[0].commit() is ErrorCode.NONE
+    for _ in range(8):
+        driver.pass_time(12_000)
+        rest([*clients, newcomer], 1)
+    driver.auto_commit = False
+    request = newcomer.request()
+    request.member_epoch = -1
+    driver.send(request, 1)
+    assert driver.core.consumers.is_converting(GROUP)
+    driver.pass_time(10_000)
+    driver.commit()
+    driver.pass_time(2_000)
+    driver.commit()
+    assert driver.core.rebalancer.groups[GROUP].members
+    assert driver.core.offsets.committed(GROUP)
 
 
 def test_session_of_the_last_consumer_ends() -> None:

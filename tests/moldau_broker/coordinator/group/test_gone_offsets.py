@@ -294,6 +294,23 @@ def test_offsets_without_a_topic_id_go_when_the_deletion_is_seen(made_again: boo
     assert stored(driver) == {}
 
 
+def test_each_deletion_that_is_seen_counts_for_an_unnamed_offset() -> None:
+    """The log refuses the tombstone of a first deletion, its offset is replaced, and the next topic goes as well."""
+    driver = CoreDriver()
+    driver.send(commit_request(5), 9)
+    driver.auto_commit = False
+    driver.delete_topic("t", made_again=True)
+    driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    request = commit_request(6)
+    request.retention_time_ms = 3_600_000
+    driver.send(request, 4)
+    driver.commit()
+    driver.delete_topic("t", made_again=True)
+    driver.pass_time(driver.config.gone_offsets_retry_ms)
+    driver.commit()
+    assert stored(driver) == {}
+
+
 def test_offsets_without_topic_id_stay_after_an_unseen_deletion() -> None:
     """Offsets without a topic id stay if no coordinator observed the deletion of their topic."""
     driver = CoreDriver()

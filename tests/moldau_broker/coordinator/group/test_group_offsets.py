@@ -147,6 +147,8 @@ def test_writes_in_flight_are_bounded() -> None:
     driver = CoreDriver(GroupConfig(appends_pending_max=2), auto_commit=False)
     requests = [driver.send(commit_request(offset), 9) for offset in range(3)]
     assert code_of(driver.answers[requests[2]]) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    end(driver, commit=True)
+    assert len(driver.uncommitted) == 2, "a marker counts, too: the transaction coordinator sends it again"
     driver.commit()
     assert fetched(driver)["t", 0] == 1
 

@@ -99,3 +99,42 @@ def test_the_first_version_with_groups_names_them() -> None:
     (found,) = groups_of(request, 7, names)
     assert found.group_id == "old"
     assert [(each.name, list(each.partition_indexes)) for each in found.topics or ()] == [("t", [3])]
+
+
+def test_ids_that_are_promised_take_the_room_of_members() -> None:
+    """Clients that join with them one after the other would be refused only after a rebalance of the others."""
+    driver = CoreDriver(GroupConfig(size_max=3))
+    first, _ = stable_group(driver, 2)
+    codes = [code_of(driver.ask(join_request(), 9)) for _ in range(2)]
+    assert codes == [ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.GROUP_MAX_SIZE_REACHED]
+    assert first.heartbeat() is ErrorCode.NONE
+
+
+def test_a_static_member_that_restarts_needs_no_more_memory() -> None:
+    """Its metadata replace those of its former process, whose id it does not know."""
+    driver = CoreDriver()
+    stable_group(driver, 1, static=True)
+    driver.core.membership._memory.bytes_max = driver.core.membership._memory.used_bytes
+    again = Consumer(driver, instance="i0")
+    again.join()
+    answer = again.joined()
+    assert answer is not None
+    assert answer.error_code == ErrorCode.NONE
+
+
+def test_an_assignment_that_was_not_committed_is_forgotten() -> None:
+    """No member has heard of it, so a consumer group that the group becomes must not take anything for read by it."""
+    driver = CoreDriver(auto_commit=False)
+    members = [Consumer(driver) for _ in range(2)]
+    for each in members:
+        each.join()
+    driver.pass_time(driver.config.initial_rebalance_delay_ms * 2)
+    for each in members:
+        each.joined()
+    members[0].sync({each.member_id: b"its part" for each in members})
+    assert driver.uncommitted
+    late = Consumer(driver)
+    late.join()
+    group = driver.core.rebalancer.groups["g"]
+    assert group.state is GroupState.PREPARING_REBALANCE
+    assert {member.assignment for member in group.members.values()} == {b""}
