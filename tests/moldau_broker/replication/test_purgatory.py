@@ -66,6 +66,18 @@ def test_the_bound_refuses_and_leaves_no_trace() -> None:
     assert purgatory.complete(beyond)
 
 
+def test_the_bound_counts_operations_and_not_keys() -> None:
+    """Many produces wait for one partition, and one fetch waits for many."""
+    purgatory: Purgatory[str, int] = Purgatory(0, 3)
+    purgatory.watch(0, "abcdefgh", 10)
+    for number in (1, 2):
+        purgatory.watch(number, ["a"], 10)
+    with pytest.raises(PurgatoryFullError):
+        purgatory.watch(3, ["a"], 10)
+    assert purgatory.expire(10) == [0, 1, 2]
+    purgatory.watch(4, ["a"], 20)
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from(["watch", "complete", "expire", "unwatch"]), st.integers(0, 5), st.integers(0, 80)),

@@ -278,6 +278,20 @@ def test_strangers_and_offsets_from_the_future_are_refused() -> None:
     assert fetched(subject, 2, 4).error is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
+def test_a_refused_fetch_counts_for_nothing() -> None:
+    """A fetch from beyond the log end, or of an earlier registration: records appended later are not replicated by it."""
+    for offset, epoch in ((7, 20), (9, 20), (5, 19), (7, 19)):
+        subject = leader(isr=(1, 2), end=5)
+        fetched(subject, 2, 4, now_ms=1)
+        assert fetched(subject, 2, offset, now_ms=2, epoch=epoch).error is not ErrorCode.NONE
+        seen = subject.follower(2)
+        assert seen is not None
+        assert (seen.log_end_offset, seen.broker_epoch, seen.last_fetch_ms) == (4, 20, 1)
+        subject.log_end_moved(9, 3, ALIVE)
+        assert subject.high_watermark == 4
+        assert not subject.followed(2, 20, 4, 0, 4, ALIVE).high_watermark_advanced
+
+
 def test_a_refusal_that_changed_nothing_drops_the_proposal() -> None:
     subject = leader(isr=(1,), end=1, high_watermark=1)
     proposal = fetched(subject, 2, 1).proposal

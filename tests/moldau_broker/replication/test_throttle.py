@@ -42,6 +42,16 @@ def test_a_changed_rate_is_the_rate_from_then_on() -> None:
     assert not throttle.allows(500)
 
 
+def test_the_time_before_a_change_has_the_former_rate() -> None:
+    """A raised rate does not pay an overdraft for the time before, and a lowered one takes nothing of it back."""
+    for before, after, wait_ms in ((1000, 10_000, 500.1), (10_000, 1000, 1)):
+        throttle = ReplicationThrottle(before, 0)
+        throttle.spend(before + 10_000, 0)
+        now = 5_000 if before == 1000 else 1_000
+        throttle.set_rate(after, now)
+        assert throttle.wait_ms(now) == pytest.approx(wait_ms)
+
+
 @pytest.mark.parametrize("spent", [0, 1, 1.5, 1.99, 2, 3])
 def test_the_wait_is_over_when_bytes_may_be_copied(spent: float) -> None:
     throttle = ReplicationThrottle(2, 0)

@@ -173,3 +173,57 @@ def test_other_tasks_run_between_the_pieces_of_a_move() -> None:
     trio.run(main)
     assert len(seen) == pieces
     assert all(later > earlier for earlier, later in zip(seen, seen[2:], strict=False))
+
+
+def test_a_log_is_not_replaced_while_batches_are_staged() -> None:
+    """They have their offsets in the former log, and would be written into files that are deleted."""
+    key: Any = "t-0"
+    looks, replaced = 0, []
+
+    class Current:
+        log_end_offset, size_bytes = 9, 9_000
+
+        @property
+        def has_staged(self) -> bool:
+            return looks < 3
+
+    future: Any = SimpleNamespace(log_end_offset=9, size_bytes=9_000, parent_directory="/d2")
+    logs: Any = SimpleNamespace(
+        logs={key: Current()},
+        future_logs={key: future},
+        copy_to_future=lambda *_: True,
+        is_flushing=lambda _: False,
+        flush_work=lambda _: None,
+        get=lambda _: None,
+    )
+
+    def replace(_: object) -> Any:
+        replaced.append(looks)
+        return future
+
+    logs.replace_current_with_future = replace
+    directories = SimpleNamespace(may_take_over=lambda _: True, move_changed=lambda _: None)
+    clock = SimpleNamespace(monotonic_ms=lambda: 0.0, wall_ms=lambda: 0)
+    context: Any = SimpleNamespace(
+        logs=logs,
+        directories=directories,
+        replicas=SimpleNamespace(partitions={}),
+        environment=SimpleNamespace(clock=clock),
+        config=SimpleNamespace(get_int=lambda _: 2**62),
+    )
+    unused: Any = None
+
+    async def turns() -> None:
+        nonlocal looks
+        for _ in range(10):
+            looks += 1
+            await trio.lowlevel.checkpoint()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(turns)
+            await _move(context, key, unused, unused, CopyThrottle(), SimpleNamespace(info=lambda *_, **__: None))
+
+    trio.run(main)
+    assert len(replaced) == 1
+    assert replaced[0] >= 3
