@@ -17,8 +17,10 @@ import trio
 import trio.testing
 
 from moldau.cluster.metadata import TopicPartition
+from moldau.mirror import flow as module
 from moldau.mirror.core.formats import Position
 from moldau.mirror.core.progress import Progress
+from moldau.mirror.core.settings import parse_settings
 from moldau.mirror.exactly_once import ExactlyOnce
 from moldau.mirror.flow import SourceFlow
 from moldau.mirror.sending import Sent
@@ -33,6 +35,10 @@ if TYPE_CHECKING:
 
 PARTITION = TopicPartition("flights", 0)
 BEGINNING = Position(40, UUID(int=7), 3)
+SETTINGS = (
+    'target = "h"\n[clusters.h]\n"bootstrap.servers" = "h:1"\n[clusters.e]\n"bootstrap.servers" = "e:1"\n'
+    '[sources.e]\n"exactly.once.source.support" = "enabled"'
+)
 
 
 class Target:
@@ -194,6 +200,83 @@ def test_a_transaction_ends_with_the_log_that_it_copied(is_cut: bool) -> None:
     else:
         assert (target.ends[1:], again) == (["commit"], [])
         assert target.sent[1][PARTITION].offset == 50
+
+
+def test_a_start_that_is_found_during_a_transaction_is_stored() -> None:
+    """A leader names the first offset of another partition while the transaction waits for more records."""
+    progress, target, other = Progress(), Target(), TopicPartition("other", 0)
+    target.sent, target.ends = [{}], ["commit"]
+    progress.begin(PARTITION, BEGINNING, is_news=True)
+    now_ms = 0.0
+
+    async def poll(*arguments: object, may_assign: bool = True) -> list[object]:
+        nonlocal now_ms
+        await trio.lowlevel.checkpoint()
+        if not may_assign:
+            now_ms += 10
+            progress.begin(other, BEGINNING, is_news=True)
+        return [SimpleNamespace(partition=PARTITION, batches=SimpleNamespace(batches=["a batch"]))]
+
+    async def send(part: object, sent: list[Sent]) -> None:
+        await trio.lowlevel.checkpoint()
+
+    flow = flow_of(target, progress, lambda: now_ms)
+    flow._boundary_ms = 10
+    flow._reader = SimpleNamespace(progress=progress, poll=poll)  # type: ignore[assignment]
+    flow._sender = SimpleNamespace(send=send)  # type: ignore[assignment]
+    trio.run(flow._step)
+    assert target.sent[1:] == [{PARTITION: BEGINNING, other: BEGINNING}]
+
+
+def test_positions_are_read_after_the_former_producer_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mirror of the same name commits until then: from earlier positions its last records would be copied again."""
+    done: list[str] = []
+
+    class Store:
+        def __init__(self, *arguments: object) -> None:
+            pass
+
+        async def read(self) -> dict[TopicPartition, Position]:
+            await trio.lowlevel.checkpoint()
+            done.append("read")
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)  # ends the run
+
+    async def init_transactions() -> None:
+        await trio.lowlevel.checkpoint()
+        done.append("fence")
+
+    producer: Any = SimpleNamespace(init_transactions=init_transactions)
+
+    async def answer(*arguments: object) -> Any:
+        await trio.lowlevel.checkpoint()
+        return SimpleNamespace(producer=producer, consumer=None)
+
+    (settings,) = parse_settings(SETTINGS, "mirror.toml").sources
+    flow: Any = SourceFlow(SimpleNamespace(), settings, trio.Event())  # type: ignore[arg-type]
+    flow._open, flow._check_clusters, flow._create_internal = answer, answer, answer
+    monkeypatch.setattr(module, "PositionStore", Store)
+    with pytest.raises(KafkaError):
+        trio.run(flow._run_once)
+    assert done == ["fence", "read"]
+
+
+@pytest.mark.parametrize("failed", ["producer", "side", "syncs"])
+def test_each_producer_that_has_failed_ends_the_run(failed: str) -> None:
+    """Only a new one takes records again: without offset syncs no position of a group is translated any more."""
+    failure = KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
+    settings: Any = SimpleNamespace(is_exactly_once=False, alias="source", target_alias="target")
+    side: Any = SourceFlow(SimpleNamespace(), settings, trio.Event())  # type: ignore[arg-type]
+    producers = {
+        name: SimpleNamespace(failure=failure if name == failed else None) for name in ("producer", "side", "syncs")
+    }
+
+    async def main() -> None:
+        with trio.fail_after(60):
+            await side._watch_producers(SimpleNamespace(**producers))
+
+    with pytest.raises(KafkaError) as found:
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert found.value is failure
 
 
 def test_a_fence_of_a_young_transaction_stops_an_old_mirror() -> None:

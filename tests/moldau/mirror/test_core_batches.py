@@ -1,12 +1,22 @@
 """Batches of the source become batches of the target: what passes whole, and what is encoded again."""
 
+from types import SimpleNamespace
+from uuid import UUID
+
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.consumer.core.values import EncodedBatch
+from moldau import TopicPartition
+from moldau.consumer.core.values import EncodedBatch, EncodedBatches
 from moldau.mirror.core.batches import SMALL_RECORDS, Provenance, Run, groups, target_batches
+from moldau.mirror.core.formats import Position
+from moldau.mirror.core.progress import Progress
 from moldau.mirror.core.provenance import HEADER
+from moldau.mirror.reading import Part
+from moldau.mirror.sending import TargetSender
+from moldau.mirror.statistics import SourceStatistics
 from moldau.records import (
     BatchBuilder,
     Compression,
@@ -70,6 +80,16 @@ def test_times_of_the_broker_become_times_of_records():
     (one,) = target_batches(batch_of(raw))
     assert parse_batch_header(one.data).timestamp_type is TimestampType.CREATE_TIME
     assert {r.timestamp for r in decoded([one])} == {77_000}
+
+
+def test_a_copy_has_no_delete_horizon():
+    """The target would drop tombstones when the source may, and not ``delete.retention.ms`` after it got them."""
+    builder = BatchBuilder(10_000, delete_horizon_ms=9_000)
+    for n in range(2):
+        builder.append(1_000 + n, b"k%d" % n, None, ())
+    (one,) = target_batches(batch_of(builder.build()))
+    assert parse_batch_header(one.data).delete_horizon_ms is None
+    assert [(r.timestamp, r.key, r.value) for r in decoded([one])] == [(1_000, b"k0", None), (1_001, b"k1", None)]
 
 
 def test_records_get_their_provenance():
@@ -162,3 +182,39 @@ def test_batches_of_two_leader_epochs_are_not_joined():
         set_partition_leader_epoch(raw, 0, epoch)
         batches.append(batch_of(raw, base=base))
     assert [[each.header.base_offset for each in group] for group in groups(batches)] == [[100, 101], [102]]
+
+
+def test_a_position_has_the_epoch_of_its_batch():
+    """With that of a later batch in the same answer, the source would not notice that its log has diverged."""
+    batches, partition = [], TopicPartition("t", 0)
+    for base, epoch in ((100, 3), (101, 5), (102, 6)):
+        raw = bytearray(plain(1))
+        set_partition_leader_epoch(raw, 0, epoch)
+        batches.append(batch_of(raw, base=base))
+    progress, sent = Progress(), []
+    progress.begin(partition, Position(100))
+
+    async def send_encoded(*_):
+        await trio.lowlevel.checkpoint()
+
+    names = SimpleNamespace(policy=SimpleNamespace(remote_topic=lambda _, topic: topic), alias="e")
+    sender = TargetSender(
+        SimpleNamespace(send_encoded=send_encoded), progress, names, None, SourceStatistics(alias="e")
+    )
+    read = EncodedBatches(
+        topic="t",
+        partition=0,
+        topic_id=UUID(int=7),
+        batches=batches,
+        next_offset=104,  # a marker follows the last batch
+        leader_epoch=6,
+        high_watermark=200,
+        end_offset=200,
+    )
+    trio.run(sender.send, Part(progress.generation(partition), read), sent)
+    assert [(one.span.after.offset, one.span.after.leader_epoch) for one in sent] == [
+        (101, 3),
+        (102, 5),
+        (103, 6),
+        (104, 6),
+    ]

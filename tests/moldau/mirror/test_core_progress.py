@@ -206,6 +206,37 @@ def test_a_stop_during_a_flush_stores_what_that_had_taken():
     assert stored == [{P: Position(5)}]
 
 
+def test_a_part_without_records_holds_no_partition():
+    """After a failure one batch goes alone; where only markers are left, no outcome comes that would release it."""
+    progress, held = Progress(), {}
+    progress.begin(P, Position(5))
+    batches = SimpleNamespace(topic_partition=P, topic_id=TOPIC, next_offset=30)
+
+    async def poll(*_):
+        await trio.lowlevel.checkpoint()
+        return [Part(progress.generation(P), batches)]
+
+    async def send(part, sent, *, batches_max):
+        await trio.lowlevel.checkpoint()
+        sent.append(Sent(progress.sent(P, part.generation, (), 30, topic_id=TOPIC, leader_epoch=3), None, 0))
+        return False
+
+    reader = SimpleNamespace(
+        progress=progress,
+        poll=poll,
+        is_doubtful=lambda _: True,
+        hold=lambda partition: held.update({partition: None}),
+        release=lambda partitions: [held.pop(each, None) for each in partitions],
+        acknowledged=lambda _: None,
+    )
+    copies = AtLeastOnce(
+        reader, SimpleNamespace(send=send), None, None, None, None, flush_ms=100.0, statistics=None, logger=None
+    )
+    trio.run(copies._step, None)
+    assert held == {}
+    assert progress.by_partition[P].position.offset == 30
+
+
 def test_a_batch_that_goes_alone_skips_nothing_refused():
     """A batch before it is refused while it waits for memory: the partition is read again from that one."""
     progress, seeks = Progress(), []

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from moldau import TopicPartition
-from moldau.mirror import positions, status
+from moldau.mirror import internal, positions, status
 from moldau.mirror.core.batches import Run
 from moldau.mirror.core.formats import Heartbeat, OffsetSync, Position, position_key, position_value
 from moldau.mirror.core.settings import parse_settings
@@ -100,3 +100,26 @@ def test_syncs_that_come_during_a_failed_flush_are_written_later():
         trio.run(writer.flush, producer)
     trio.run(writer.flush, producer)
     assert written[1:] == [OffsetSync(P0, 5, 50), OffsetSync(P1, 7, 70)]
+
+
+def test_a_read_waits_for_a_transaction_that_is_open():
+    """It may hold the newest position: the coordinator has decided to commit, and the marker is on its way."""
+    place, taken, polls = TopicPartition("positions", 0), [], []
+
+    async def list_offsets(wanted, *, isolation_level=0):
+        await trio.lowlevel.checkpoint()
+        return dict.fromkeys(wanted, (5 if isolation_level else 7, -1))
+
+    async def position(_):
+        await trio.lowlevel.checkpoint()
+        return 5 if len(polls) < 3 else 7
+
+    async def poll(_):
+        await trio.lowlevel.checkpoint()
+        polls.append(place)
+        return [SimpleNamespace(records=["the position"])] if len(polls) == 3 else []
+
+    consumer = SimpleNamespace(assignment=[place], position=position, poll=poll)
+    reader = internal.TopicReader(SimpleNamespace(list_offsets=list_offsets), consumer, "positions", LOGGER)
+    trio.run(reader.read_to_end, taken.append)
+    assert taken == ["the position"]

@@ -31,7 +31,7 @@ SETTINGS = (
 class Lab:
     """A reader of the topic ``t`` of scripted brokers."""
 
-    def __init__(self, world, consumer, stored, *, starts_at_end=False):
+    def __init__(self, world, consumer, stored, *, starts_at_end=False, memory=None):
         self.clock = world.node("client").environment.clock
         (settings,) = parse_settings(SETTINGS, "mirror.toml").sources
         self.statistics = SourceStatistics(alias="e")
@@ -40,7 +40,7 @@ class Lab:
             consumer,
             stored,
             starts_at_end=starts_at_end,
-            memory=SourceMemory(),
+            memory=memory or SourceMemory(),
             retry_max_ms=4_000,
             statistics=self.statistics,
             syncs=SyncWriter(settings, self.statistics),
@@ -73,14 +73,14 @@ class Lab:
         return self.reader.progress.by_partition[T0].position.offset
 
 
-def simulate(scenario, stored=None, *, starts_at_end=False):
+def simulate(scenario, stored=None, *, starts_at_end=False, memory=None):
     async def main(world):
         cluster = FakeCluster(world, 2)
         cluster.start()
         (part,) = cluster.add_topic("t")
         config = {"bootstrap.servers": cluster.bootstrap, "auto.offset.reset": "none", "metadata.max.age.ms": 1000}
         async with Consumer(config, environment=world.node("client").environment) as consumer:
-            lab = Lab(world, consumer, stored or {}, starts_at_end=starts_at_end)
+            lab = Lab(world, consumer, stored or {}, starts_at_end=starts_at_end, memory=memory)
             lab.want = lambda: lab.reader.want({"t": SourceTopic(topic_id=cluster.ids["t"], partitions=1)})
             lab.want()
             await scenario(cluster, part, lab)
@@ -196,6 +196,38 @@ def test_a_held_partition_is_not_read():
         assert await lab.take(5) == numbers(5, 10)
 
     simulate(scenario)
+
+
+def test_a_wait_that_ends_reads_no_held_partition():
+    """It is held for the bytes on their way, which have no bound else."""
+
+    async def scenario(cluster, part, lab):
+        fill(part, 0, 5)
+        assert await lab.take(5) == numbers(0, 5)
+        lab.reader.failed(T0, OSError("refused"))
+        lab.reader.hold(T0)
+        fill(part, 5, 10)
+        ended = lab.clock.monotonic_ms() + 2 * FIRST_RETRY_MS
+        while lab.clock.monotonic_ms() < ended:
+            assert await lab.reader.poll(200, 1 << 20) == []
+        lab.reader.release([T0])
+        assert await lab.take(5) == numbers(5, 10)
+
+    simulate(scenario)
+
+
+def test_a_position_of_an_earlier_reader_is_stored():
+    """Only memory has it: a crash would begin again at the end, and leave records out."""
+    position = Position(10, uuid.UUID(int=1000))
+
+    async def scenario(cluster, part, lab):
+        fill(part, 0, 20)
+        assert await lab.reader.poll(0, 1) == []
+        assert lab.reader.progress.take_moved() == {T0: position}
+        assert await lab.take(10) == numbers(10, 20)
+
+    memory = SourceMemory(first={T0: position.topic_id}, positions={T0: position})
+    simulate(scenario, starts_at_end=True, memory=memory)
 
 
 def test_a_partition_that_comes_back_keeps_its_place():

@@ -54,10 +54,37 @@ def test_a_topic_that_grows_is_mirrored_meanwhile(caplog):
     source.topics["orders"] = 3
     trio.run(topics.refresh)
     assert target.grown == {"e.orders": 3}
+    assert wanted == [{"orders": 2}], "the target has no third partition yet"
     assert any(line.startswith("target-partitions-missing") for line in caplog.messages)
     target.topics.update(target.grown)
     trio.run(topics.refresh)
     assert wanted == [{"orders": 2}, {"orders": 3}]
+
+
+def test_a_topic_grows_although_another_one_is_refused():
+    """A name that the target's policy refuses is refused in each look."""
+
+    class Target(Cluster):
+        async def create_topics(self, topics):
+            await trio.lowlevel.checkpoint()
+            raise AdminError({each.name: KafkaError(ErrorCode.POLICY_VIOLATION) for each in topics})
+
+        async def create_partitions(self, growth):
+            await super().create_partitions(growth)
+            self.topics.update(growth)
+
+    class Source(Cluster):
+        async def describe_configs(self, resources):
+            await trio.lowlevel.checkpoint()
+            return {resource: {} for resource in resources}
+
+    (settings,) = parse_settings(SETTINGS, "mirror.toml").sources
+    wanted = []
+    topics = TopicSync(
+        settings, Source(new=1, orders=3), Target(**{"e.orders": 2}), wanted.append, EventLogger("moldau.mirror")
+    )
+    trio.run(topics.refresh)
+    assert [{name: topic.partitions for name, topic in each.items()} for each in wanted] == [{"orders": 3}]
 
 
 class Rights:
