@@ -73,6 +73,14 @@ def test_a_stream_compressor_writes_what_others_read(codec, size):
 def test_the_bound_of_pieces_is_exact(codec):
     packed = compress(codec, TEXT)
     assert joined(codec, packed, len(TEXT)) == TEXT
+    handed_out = []
+
+    def take():
+        handed_out.extend(map(len, pieces(codec, memoryview(packed), len(TEXT) - 1, PIECE)))
+
+    with pytest.raises(OversizedRecordsError):
+        take()
+    assert sum(handed_out) < len(TEXT), "what lies above the bound is not handed out"
     for whole in (10, 10**6):
         with pytest.raises(OversizedRecordsError, match=f"more than {len(TEXT) - 1} bytes"):
             joined(codec, packed, len(TEXT) - 1, whole)
@@ -121,6 +129,18 @@ def test_codecs_without_streaming_are_announced(raw):
     step.run()
     with pytest.raises(CorruptRecordError):
         next(found)
+
+
+def test_content_that_is_larger_than_estimated_is_announced():
+    """A zstd stream need not say how large it is; its few bytes let one expect little."""
+    stream = StreamCompressor(Compression.ZSTD, None)
+    packed = stream.add(BOMB[: 2 * 1024 * 1024]) + stream.finish()
+    assert len(packed) < 1000
+    found = pieces(Compression.ZSTD, memoryview(packed), LIMIT, PIECE)
+    step = next(found)
+    assert isinstance(step, LongStep)
+    step.run()
+    assert sum(len(piece) for piece in found) == 2 * 1024 * 1024
 
 
 @pytest.mark.parametrize("codec", CODECS)

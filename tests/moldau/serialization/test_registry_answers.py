@@ -26,10 +26,12 @@ from moldau.serialization import (
     SerializationContext,
     SerializationError,
 )
+from moldau.serialization import registry as registry_module
 from moldau.serialization.core.registry_requests import SchemaById
 from moldau.serialization.core.subjects import SubjectPolicy
 from moldau.serialization.core.values import SchemaNeeded
 from moldau.serialization.core.wire_format import frame
+from moldau.serialization.json_validation import compiled
 from moldau.serialization.lookups import REQUESTS_MAX, SchemaLookups
 from support.certificates import authority
 
@@ -335,6 +337,54 @@ def test_json_must_fit_the_schema_that_it_is_written_with(kind):
         run(serde.serialize, give(carrier="UAL"), CONTEXT)
 
 
+def test_json_must_fit_the_serdes_own_schema_too():
+    answers = Answers({LATEST_VALUE: version(json.dumps({"type": "object"}), 5, "JSON")})
+    serde = JsonSchemaSerde(answers.registry, {"type": "object", "required": ["carrier"]}, config=LATEST)
+    assert run(serde.serialize, VALUE, CONTEXT).startswith(frame(5))
+    with pytest.raises(SerializationError, match=r"must contain \['carrier'\]"):
+        run(serde.serialize, {}, CONTEXT)
+
+
+# --- the cache, and bounds of answers
+
+
+def test_the_cache_keeps_what_is_used():
+    """The schema of a busy topic would else be asked for again with each sixteenth other one."""
+    answers = Answers(otherwise=version('"string"'), **{"cache.capacity": 16})
+    for number in (*range(1, 17), 1, 17):
+        trio.run(answers.registry.schema, number)
+    answers.requests.clear()
+    trio.run(answers.registry.schema, 1)
+    assert answers.requests == []
+    trio.run(answers.registry.schema, 2)
+    assert answers.requests == ["GET /schemas/ids/2"]
+
+
+def test_an_application_gets_the_version_that_is_the_latest_now():
+    answers = Answers({LATEST_VALUE: version('"string"', 5)})
+    assert trio.run(answers.registry.latest, "flights-value").id == 5
+    answers.answers[LATEST_VALUE] = version('"int"', 6)
+    assert trio.run(answers.registry.latest, "flights-value").id == 6
+
+
+@pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning")  # of httpx, whose reader stops early
+def test_no_more_is_read_of_an_answer_than_its_bound(monkeypatch):
+    monkeypatch.setattr(registry_module, "ANSWER_BYTES_MAX", 1000)
+    parts = []
+
+    async def endless():
+        while len(parts) < 1000:
+            await trio.lowlevel.checkpoint()
+            parts.append(b" " * 100)
+            yield parts[-1]
+
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, content=endless()))
+    registry = SchemaRegistry({"schema.registry.url": "http://registry", "max.retries": 0}, transport=transport)
+    with pytest.raises(RegistryError, match="the answer has more than 1000 bytes"):
+        trio.run(registry.subjects)
+    assert len(parts) == 11
+
+
 # --- JSON Schema and Avro documents
 
 
@@ -364,6 +414,17 @@ def test_a_latest_schema_may_refer_to_others():
     assert run(serde.serialize, VALUE, CONTEXT).startswith(frame(5))
     with pytest.raises(SerializationError, match="must be shorter"):
         run(serde.serialize, {"carrier": "UAL"}, CONTEXT)
+
+
+@pytest.mark.parametrize(("address", "is_meant"), [("http://air/code.json", True), ("http://air/postcode.json", False)])
+def test_a_reference_is_found_by_its_whole_name(address, is_meant):
+    references = [("code.json", Schema(json.dumps({"maxLength": 2}), "JSON"))]
+    if is_meant:
+        with pytest.raises(ValueError, match="must be shorter"):
+            compiled({"$ref": address}, references)("UAL")
+    else:
+        with pytest.raises(SerializationError, match="which is none of its references"):
+            compiled({"$ref": address}, references)
 
 
 def test_half_of_a_surrogate_pair_fits_a_schema():
