@@ -11,6 +11,7 @@ from functools import partial
 
 import pytest
 import trio
+import trio.testing
 
 from moldau_jepsen.chaos.network.links import HOST, Links, member_of
 from moldau_jepsen.chaos.network.rules import CLIENT, Link, LinkRule
@@ -127,6 +128,28 @@ def test_a_one_way_cut_passes_requests_and_holds_responses() -> None:
             await read(stream, len(frame("broker-1")))
 
     trio.run(main)
+
+
+def test_a_cut_holds_bytes_that_waited_for_a_delay() -> None:
+    async def main() -> None:
+        link, links = Link(CLIENT, 2), Links({2: 1})
+        near, source = trio.testing.memory_stream_pair()
+        target, far = trio.testing.memory_stream_pair()
+        links.set_rule(link, LinkRule(delay_ms=100))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(links._pump, link, source, target, b"", None, nursery.cancel_scope)
+            await near.send_all(b"x")
+            await trio.sleep(0.05)
+            links.set_rule(link, LinkRule(cut=True))
+            await trio.sleep(1)
+            with trio.move_on_after(1) as limit:
+                await far.receive_some(1)
+            assert limit.cancelled_caught, "the cut lets nothing pass"
+            links.heal()
+            assert await far.receive_some(1) == b"x"
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 def test_a_slow_link_delays_what_passes() -> None:

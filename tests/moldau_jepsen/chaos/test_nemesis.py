@@ -6,11 +6,14 @@ holds.
 """
 
 import random
+from types import SimpleNamespace
 
 import pytest
 import trio
 import trio.testing
 
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau_jepsen.chaos.nemesis import moves
 from moldau_jepsen.chaos.nemesis.machines import calm_disk, draw_order, right_clock
 from moldau_jepsen.chaos.nemesis.nemesis import ANSWERS_SHOWN, CONTROLLER_SHARE, FaultEvent, Nemesis
 from moldau_jepsen.chaos.nemesis.schedule import MACHINE_KINDS, PROXY_KINDS, TARGETS, plan_faults
@@ -388,6 +391,31 @@ def test_a_node_that_ends_after_a_disk_fault_is_no_death() -> None:
             nursery.cancel_scope.cancel()
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_a_vote_whose_removal_was_not_answered_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quorum may have taken it away: without it, the rest of the run would have one voter less."""
+    voters = [1, 2, 3]
+
+    async def remove_voter(node_id: int) -> None:
+        await trio.lowlevel.checkpoint()
+        voters.remove(node_id)
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+
+    async def add_voter(node_id: int, host: str, port: int) -> None:
+        await trio.lowlevel.checkpoint()
+        voters.append(node_id)
+
+    async def main() -> None:
+        operator = moves.Operator(None, "h:1", {2: ("h", 2)})  # type: ignore[arg-type]
+        assert await operator.remove_voter(2) == "remove 2: REQUEST_TIMED_OUT"
+        assert await operator.restore_voters(60)
+        assert operator.removed == {}
+
+    admin = SimpleNamespace(remove_voter=remove_voter, add_voter=add_voter)
+    monkeypatch.setattr(moves, "Admin", lambda *arguments, **options: admin)
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert sorted(voters) == [1, 2, 3]
 
 
 def test_votes_that_do_not_come_back_are_reported() -> None:

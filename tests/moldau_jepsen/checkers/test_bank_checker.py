@@ -154,8 +154,10 @@ def test_a_request_is_carried_out_once_it_is_in_the_log():
 
 
 def test_a_request_that_is_gone_was_never_made():
-    story = BankStory().asked(0, 0, status=Status.INFO).transfer(0, 0).end(east=((0, 0),), west=((0, 0),))
-    assert story.found() == {K.BANK_UNKNOWN: 1}
+    unsure = BankStory().asked(0, 0, status=Status.INFO)
+    assert unsure.transfer(0, 0).end(east=((0, 0),), west=((0, 0),)).found() == {K.BANK_UNKNOWN: 1}
+    again = BankStory().asked(0, 0, status=Status.INFO).asked(0, 1).transfer(0, 0)
+    assert again.end(east=((0, 0),), west=((0, 0),), asked=((0, 1),)).found() == {}
 
 
 def test_money_that_no_transfer_moved():

@@ -49,6 +49,8 @@ def test_sound_reads_are_acquitted():
     ]
     assert check_compacted(WRITES, sound, tombstones_stay=False) == []
     assert check_compacted(WRITES, sound[:3], tombstones_stay=True) == []
+    during = [*WRITES, write("d", b"7", offset=11, known_at=11)]
+    assert check_compacted(during, [read(A1, B4)], tombstones_stay=True) == [], "the read had begun before"
 
 
 @pytest.mark.parametrize(

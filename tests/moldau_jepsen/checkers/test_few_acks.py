@@ -67,6 +67,8 @@ def test_a_former_leader_may_lose_what_it_acknowledged():
     )
     (text,) = judged(left=(*LEFT[:4], (5, "v5")))
     assert "at offset 4" in text
+    (text,) = judged(left=(*LEFT[:4], (4, "v4")))
+    assert "'v5' was acknowledged with acks=1 at offset 4 in leader epoch 4, where 'v4' is" in text
 
 
 def test_the_last_leader_gives_an_offset_once():

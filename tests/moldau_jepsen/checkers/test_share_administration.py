@@ -141,6 +141,9 @@ def test_a_deleted_group_begins_by_its_rule():
     finds(judged(*fresh, settings=changed, members=later), "before the start set by delete-group")
     unsure = (EARLIEST, Setting(RESET, "earliest", 15, OPEN, OPEN), Setting(RESET, "latest", 20, 21, 30), THREE)
     assert judged(*fresh, settings=unsure, members=later) == []  # the request of 15 ms may have come late
+    members = [Presence(begun_ms=10, ended_ms=50), Presence(begun_ms=120)]
+    old = judged(delete(100), delivered(9, FINAL_MS + 1), settings=(LATEST, THREE), members=members)
+    finds(old, "before the start set by delete-group")  # a member that had left before chose nothing
 
 
 def test_counts_begin_again():

@@ -67,6 +67,10 @@ HISTORIES = {
         [SENT, delivered(1, 0, 10), delivered(2, 50, 60, 2), acknowledged(2, 62, 65), acknowledged(1, 70, 75)],
         None,
     ),
+    "done by another meanwhile": (
+        [SENT, delivered(1, 0, 10), delivered(2, 50, 60, 2), acknowledged(2, 62, 72), acknowledged(1, 70, 75)],
+        None,
+    ),
     "renewed by one, delivered to the other": (
         [
             SENT,

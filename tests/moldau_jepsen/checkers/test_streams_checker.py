@@ -88,6 +88,7 @@ def test_lost_and_older_commits_are_convicted() -> None:
         ("b2", "b1", "b1", True),  # it came back, and had lost the commit
         ("b2", "b3", "b3", True),  # it took over, and had lost the commit
         ("b2", "b2", "b2", True),
+        ("b2", "b2", "b1", True),  # it was replaced later, and had lost its own commit before
         ("b2", "b1", None, True),  # nothing tells that it was replaced
     ],
 )
