@@ -21,7 +21,7 @@ from pyspark_moldau.jobs.load import load_job, run_load
 from pyspark_moldau.jobs.queries import running as running_module
 from pyspark_moldau.jobs.queries.running import first_line, for_jobs, running
 from pyspark_moldau.jobs.sessions import column_type, run_sessions, sessions_job
-from pyspark_moldau.jobs.tables import finish_compaction, own_table
+from pyspark_moldau.jobs.tables import own_table
 from pyspark_moldau.jobs.views import view_job
 
 LOAD = """
@@ -531,43 +531,3 @@ def test_a_table_keeps_its_query(tmp_path):
     (tmp_path / "t" / OWNER).write_text("{")
     with pytest.raises(JobError, match="damaged"):
         own_table(tmp_path / "t", "q1", "parquet", ["date"])
-
-
-def test_a_reader_leaves_a_running_compaction_alone(tmp_path):
-    """The compaction has written a file, and no plan yet."""
-    written = tmp_path / "_moldau_staging" / "0" / "new.parquet"
-    written.parent.mkdir(parents=True)
-    written.touch()
-    finish_compaction(tmp_path)
-    assert written.exists()
-
-
-def test_no_file_is_removed_whose_rows_are_not_elsewhere(tmp_path):
-    old, new = "d=1/batch=0/old.parquet", "d=1/batch=0/compacted-new.parquet"
-    (tmp_path / old).parent.mkdir(parents=True)
-    (tmp_path / old).touch()
-    plan = {"moves": [("_moldau_staging/0/new.parquet", new)], "gone": [old]}
-    (tmp_path / "_moldau_compaction.json").write_text(json.dumps(plan))
-    with pytest.raises(JobError, match="is missing, and no file that it replaces was removed"):
-        finish_compaction(tmp_path)
-    assert (tmp_path / old).exists()
-
-
-@pytest.mark.parametrize("moved", [0, 1, 2])
-@pytest.mark.parametrize("removed", [0, 1])
-def test_a_compaction_is_finished_from_any_step(tmp_path, moved, removed):
-    """The plan is complete; some files were moved or removed before the kill."""
-    moves = [(f"_moldau_staging/0/{n}.parquet", f"d=1/batch=0/compacted-{n}.parquet") for n in range(2)]
-    gone = [f"d=1/batch={n}/old.parquet" for n in range(2)]
-    for name in gone[removed:]:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("old")
-    for index, (source, target) in enumerate(moves):
-        path = tmp_path / (target if index < moved else source)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"new {index}")
-    (tmp_path / "_moldau_compaction.json").write_text(json.dumps({"moves": moves, "gone": gone}))
-    finish_compaction(tmp_path)
-    finish_compaction(tmp_path)
-    left = {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
-    assert left == {target: f"new {index}" for index, (_, target) in enumerate(moves)}

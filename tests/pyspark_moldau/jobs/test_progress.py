@@ -1,6 +1,6 @@
 """Goal: a job counts what its queries did, however long it runs. Method: reports in the form of Spark's."""
 
-from pyspark_moldau.jobs.queries.running import BATCHES_MAX, Figures, Progress
+from pyspark_moldau.jobs.queries.running import BATCHES_MAX, Figures, Progress, run_queries
 
 
 def report(number, rows, late=0, letters=None):
@@ -16,6 +16,27 @@ def test_reports_that_come_again_count_once():
     for seen in ([first], [first, idle], [first, idle, second], [idle, second]):
         progress.add(seen)
     assert (progress.count, progress.sums) == (2, Figures(rows=12, late=3, dead=3))
+
+
+def test_the_report_of_the_last_batch_counts():
+    """A query ends right after its last batch, between two looks at it."""
+
+    class Query:
+        def __init__(self):
+            self.recentProgress = [report(0, 5)]
+
+        @property
+        def isActive(self):
+            self.recentProgress = [report(0, 5), report(1, 7)]
+            return False
+
+        def exception(self):
+            return None
+
+        def stop(self):
+            pass
+
+    assert run_queries({"main": Query}, 60).rows == {"main": 12}
 
 
 def test_a_job_that_runs_for_long_keeps_few_batches():

@@ -57,3 +57,6 @@ def test_the_state_of_a_key_is_bounded():
     events = [(n, ("t", 0, n), ()) for n in range(5)]
     with pytest.raises(SessionTooLargeError, match="5 events are open, and events_max is 4"):
         advance([], events, watermark_ms=0, gap_ms=GAP, events_max=4)
+    before = advance([], events[:3], watermark_ms=0, gap_ms=GAP, events_max=4).open
+    with pytest.raises(SessionTooLargeError, match="5 events are open, and events_max is 4"):
+        advance(before, events[3:], watermark_ms=0, gap_ms=GAP, events_max=4)

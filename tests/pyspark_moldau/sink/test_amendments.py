@@ -10,15 +10,19 @@ from dataclasses import replace
 import pytest
 
 from pyspark_moldau.sink.core.protocol import (
+    MARKER_AGE_MAX_MS,
     Decision,
     DriverCore,
     EndDecided,
     Ended,
     Entry,
+    Fence,
     Kind,
     ProtocolRefusedError,
     ReadMarker,
+    ReadNotes,
     Report,
+    TaskCore,
     TryAgainError,
     WriteDecision,
 )
@@ -72,6 +76,20 @@ def test_a_replay_in_other_partitions_replaces_nothing():
     assert core.effect == EndDecided(done)
     with pytest.raises(ProtocolRefusedError, match="in 1 partitions"):
         core.on(Ended.COMMITTED)
+
+
+@pytest.mark.parametrize("marker", [6, -1])
+def test_only_a_missing_marker_may_have_expired(marker):
+    """One of the batch before is still there after a long rest, so that of this batch was never written."""
+    rested = {"effect": EndDecided(DEAD), "decision": DECISION, "now_ms": MARKER_AGE_MAX_MS + 1}
+    report = Report(batch=7, partition=0, kind=Kind.PREPARED, entry=AGAIN)
+    driver = DriverCore(batch=7, run="second", reports=(report,), **rested).on(Ended.DEAD).on(marker)
+    task = TaskCore(batch=7, partition=0, entry=DEAD, **rested).on(Ended.DEAD).on(marker)
+    if marker < 0:
+        assert (driver.effect, task.effect) == (ReadNotes(), ReadNotes())
+    else:
+        assert isinstance(driver.effect, WriteDecision)
+        assert task.effect == Fence()
 
 
 def test_an_amended_decision_is_as_old_as_the_first():

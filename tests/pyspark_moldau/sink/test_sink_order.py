@@ -3,6 +3,8 @@
 Method: the calls of the sink alone; a cluster of the test takes the place of the admin client and the producer.
 """
 
+from dataclasses import replace
+
 import pytest
 import trio
 
@@ -11,7 +13,16 @@ from moldau.consumer import CommittedOffset
 from moldau.protocol.errors import ErrorCode, KafkaError
 from pyspark_moldau.sink import cluster as sink
 from pyspark_moldau.sink.core.decision_codec import encode_decision
-from pyspark_moldau.sink.core.protocol import AbortOrphans, Decision, DriverCore, EndDecided, Ended, Entry
+from pyspark_moldau.sink.core.protocol import (
+    AbortOrphans,
+    Decision,
+    DriverCore,
+    EndDecided,
+    Ended,
+    Entry,
+    NoteBegun,
+    NoteDone,
+)
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
 
 OPTIONS = parse_sink_options(
@@ -93,6 +104,44 @@ def test_a_driver_that_was_stopped_aborts_nothing_later(batch, kept, aborted):
     driver._admin = cluster
     trio.run(driver._perform, AbortOrphans(frozenset(kept)))
     assert cluster.aborted == aborted
+
+
+def test_the_decision_is_looked_at_when_orphans_are_known():
+    """Another driver decides batch 4 while this one, which ends batch 3, lists the open transactions."""
+
+    class Overtaken(Cluster):
+        decided = 3
+
+        async def list_transactions(self, *, states):
+            self.decided = 4
+            return await super().list_transactions(states=states)
+
+        async def list_group_offsets(self, group, *, require_stable):
+            found = await super().list_group_offsets(group, require_stable=require_stable)
+            return {place: replace(offset, offset=self.decided) for place, offset in found.items()}
+
+    cluster = Overtaken()
+    cluster.is_fenced = True
+    trio.run(sink._abort_orphans, cluster, NAMES, 3, frozenset())
+    assert cluster.aborted == []
+
+
+@pytest.mark.parametrize("note", [NoteBegun(3), NoteDone(3)])
+def test_notes_outlast_a_rest_of_the_query(note):
+    """Decisions and markers expire with ``offsets.retention.minutes``; notes say then what was done."""
+    kept = []
+
+    class Coordinator:
+        async def alter_group_offsets(self, group, offsets, *, retention_ms):
+            await trio.lowlevel.checkpoint()
+            kept.append((group, offsets[sink.MARKER_PARTITION].offset, retention_ms))
+
+    driver = sink._Driver(OPTIONS, NAMES, DriverCore(batch=3, run="r", reports=()))
+    driver._admin = Coordinator()
+    trio.run(driver._perform, note)
+    group = NAMES.begun_group if isinstance(note, NoteBegun) else NAMES.done_group
+    assert kept == [(group, 3, sink.NOTE_RETENTION_MS)]
+    assert kept[0][2] > 7 * 86_400_000, "Kafka's default of offsets.retention.minutes"
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,15 @@
 """Arrow batches become rows to encode: slices, nulls and headers included; errors of rows name the column."""
 
 import datetime
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+import trio
 
 from moldau.records import BatchBuilder, decode_records, group_rows, parse_batch_header
+from pyspark_moldau.sink.cluster import RowWriter
+from pyspark_moldau.sink.core.sink_options import parse_sink_options
 from pyspark_moldau.sink.rows import RowError, split_topics, to_columns
 
 HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -91,3 +95,29 @@ def test_partitions_may_be_null():
     batch = pa.record_batch({"value": pa.array(["1", "2"]), "partition": pa.array([None, 3], pa.int32())})
     _, partitions = to_columns(batch)
     assert list(memoryview(partitions).cast("i")) == [-1, 3]
+
+
+def fingerprint_of(*blocks):
+    """Returns the fingerprint of a task's blocks, which are lists of topics and values."""
+    options = parse_sink_options({"kafka.bootstrap.servers": "h:1"}, streaming=True)
+
+    async def send_columns(topic, columns, *, partitions):
+        await trio.lowlevel.checkpoint()
+        return []
+
+    async def main():
+        writer = RowWriter(options, SimpleNamespace(send_columns=send_columns))
+        for rows in blocks:
+            topics, values = zip(*rows, strict=True)
+            await writer.write(pa.record_batch({"topic": topics, "value": values}), fingerprints=True)
+        return writer.fingerprint
+
+    return trio.run(main)
+
+
+def test_a_fingerprint_has_the_topic_of_each_row():
+    """A replay with the same rows in other topics may not replace a lost transaction."""
+    rows = [("x", "1"), ("y", "2")]
+    assert fingerprint_of(rows) == fingerprint_of(rows[:1], rows[1:]) == fingerprint_of(rows[::-1])
+    assert fingerprint_of(rows) != fingerprint_of([("y", "1"), ("x", "2")])
+    assert fingerprint_of(rows) != fingerprint_of([("x", "1"), ("x", "2")])

@@ -120,13 +120,17 @@ def test_rows_carry_all_columns(log):
 
 
 def test_available_now_ends_at_the_end_it_saw_first(log):
-    reader = stream(log)
-    reader.prepareForTriggerAvailableNow()
-    start = reader.initialOffset()
+    reader, limited = stream(log), stream(log, minOffsetsPerTrigger="5", maxOffsetsPerTrigger="5")
+    for each in (reader, limited):
+        each.prepareForTriggerAvailableNow()
+        start = each.initialOffset()
     log.append(("t", 0), (1, b"late", b"late", ()))
     end = reader.latestOffset(start, ReadAllAvailable())
     assert from_checkpoint(end) == {("t", 0): 10, ("t", 1): 4}
     assert reader.latestOffset(end, ReadAllAvailable()) == end
+    for _ in range(5):
+        start = limited.latestOffset(start, limited.getDefaultReadLimit())
+    assert from_checkpoint(start) == from_checkpoint(end), "the last records are few, and nothing more is waited for"
 
 
 def test_available_now_ends_where_a_restart_found_the_log(log):
