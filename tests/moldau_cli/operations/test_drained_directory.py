@@ -5,6 +5,7 @@ Method: a broker of three directories, whose replicas stand and move in every wa
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -128,3 +129,6 @@ def test_a_drain_goes_on_where_it_was_interrupted():
     }
     assert leave(known, 1, "/d1") == (begun | {("t", 2, 1): "/d2"}, {})
     assert leave({"/d1": description("/d1", [], is_cordoned=True), **whole}, 1, "/d1") == ({}, {})
+    known["/d3"] = replace(known["/d3"], is_cordoned=True)
+    elsewhere = {("t", number, 1): "/d2" for number in range(3)}
+    assert leave(known, 1, "/d1") == (elsewhere, {}), "it goes on to no directory that is drained too"

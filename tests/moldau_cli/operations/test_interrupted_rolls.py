@@ -5,6 +5,9 @@ Method: the progress of a roll at each place where Ctrl-C can come; a command in
 
 from __future__ import annotations
 
+import trio
+
+from moldau_cli.operations.restarts import CommandRestarter
 from moldau_cli.operations.rolling import RollProgress
 from moldau_cli.plans.roll import RollNode
 from support.commands import run_command
@@ -36,6 +39,21 @@ def test_between_two_restarts_the_others_are_named():
 
 def test_after_the_last_restart_only_leaders_are_left():
     assert "moldau elect" in RollProgress(begun=True).after_interrupt()
+
+
+def test_a_connection_from_before_shows_that_a_process_has_ended():
+    """One that is opened after the command would be to the new process, or to the old one that has not ended yet."""
+    done = []
+    restarter = CommandRestarter("restart {id}", None, 60)
+
+    async def note(step):
+        await trio.lowlevel.checkpoint()
+        done.append(step)
+
+    restarter._connect = lambda _: note("connected")
+    restarter._run = lambda _: note("restarted")
+    trio.run(restarter.restart, NODES[0])
+    assert done == ["connected", "restarted"]
 
 
 def test_a_roll_of_nodes_elsewhere_needs_their_command(tmp_path):

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
+from moldau import TopicPartition
 from moldau.admin import Admin
 from moldau_cli.console.data.copies import KEPT_S
 from moldau_cli.console.identities import open_identity
 from moldau_cli.console.pages import QUESTIONS, Question
 from moldau_cli.health import COPIES_BEHIND, STORE_FAILS
 from moldau_cli.inspection import inspect_cluster
+from moldau_cli.operations import remote_copies
 from moldau_cli.operations.remote_copies import (
     ANSWER_S,
     GRACE_MS,
@@ -80,6 +82,25 @@ def test_bytes_beyond_retention_and_the_open_segment_are_late(
 
 def test_a_log_without_records_on_the_disk_has_none_late() -> None:
     assert Copied(5, 5, 5, 0).waiting_bytes(5) == 0
+
+
+def test_records_that_were_deleted_wait_for_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DeleteRecords moved the log start offset beyond the last copied segment."""
+    place = TopicPartition("t", 0)
+
+    async def ask_offsets(*arguments: object, **options: object) -> Any:
+        await trio.lowlevel.checkpoint()
+        return SimpleNamespace(found={place: (80, 3)})
+
+    async def ask_log_dirs(*arguments: object, **options: object) -> Any:
+        await trio.lowlevel.checkpoint()
+        return {}, {}
+
+    monkeypatch.setattr(remote_copies, "ask_offsets", ask_offsets)
+    monkeypatch.setattr(remote_copies, "ask_log_dirs", ask_log_dirs)
+    admin: Any = None
+    logs = trio.run(remote_copies._logs, admin, {place: 1}, {place: (50, 3)}, {place: (9, 3)})
+    assert logs[place].pending == 50
 
 
 async def overview(identity: Identity) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from moldau.protocol.messages.push_telemetry import PushTelemetryRequest, PushTe
 from moldau.records.compression import Compression, compress
 from moldau.runtime.telemetry.metrics import Registry
 from moldau_broker.server.client_metrics.core.instances import INTERVAL_MS_DEFAULT, id_text, subscription_id
-from moldau_broker.server.client_metrics.manager import OFFERED
+from moldau_broker.server.client_metrics.manager import OFFERED, _subscription
 from moldau_broker.server.metrics.clients import register_client_metrics
 from support.cluster.broker_cluster import run_cluster
 
@@ -142,6 +142,13 @@ def test_other_tasks_run_between_two_pushes() -> None:
 
     run_cluster(scenario)
     assert order == ["push", "turn"] * 5
+
+
+def test_a_subscription_that_cannot_be_matched_selects_no_client() -> None:
+    """Without one of its expressions it would be meant for more clients than its author wanted."""
+    matched = {"metrics": "*", "match": "client_id=app,client_software_name=a(?=b)"}
+    assert _subscription("s", matched) is None
+    assert _subscription("s", {"metrics": "*", "match": "client_id=app"}) is not None
 
 
 def test_without_the_library_nothing_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
