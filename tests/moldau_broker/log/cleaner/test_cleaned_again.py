@@ -152,7 +152,8 @@ def test_a_slow_move_misses_no_tombstone_and_no_marker(written: str) -> None:
     assert b"gone" not in lab.values(), "the moved log is cleaned again"
 
 
-def test_a_moved_log_knows_where_its_cleaned_epochs_began() -> None:
+@pytest.mark.parametrize("power_lost", [False, True])
+def test_a_moved_log_knows_where_its_cleaned_epochs_began(power_lost: bool) -> None:
     """The first records of an epoch are cleaned away; a follower with records of the former epoch must truncate there.
 
     To the moved log, the former epoch ended at the first record that was left.
@@ -172,5 +173,6 @@ def test_a_moved_log_knows_where_its_cleaned_epochs_began() -> None:
         pass
     lab.log = lab.manager.replace_current_with_future(PARTITION)
     assert [lab.log.end_offset_for_epoch(epoch) for epoch in (1, 2, 3)] == ends
-    lab.restart(power_lost=False)
+    lab.manager.directories[1].recovery_points.write_now({PARTITION: lab.log.recovery_point})
+    lab.restart(power_lost=power_lost)
     assert [lab.log.end_offset_for_epoch(epoch) for epoch in (1, 2, 3)] == ends

@@ -229,6 +229,21 @@ def test_one_step_at_a_time_within_the_rate() -> None:
     assert len(lab.manager.cleaner_works(due_ms + 1_000)) == 1
 
 
+def test_a_batch_beyond_the_rate_is_paid_for_later() -> None:
+    """Batches are five times as large as the rate allows in a second: each is followed by seconds without a step."""
+    lab = Lab(settings=settings_of(cleaner_io_max_bytes_per_second=1_000), segment_bytes=100_000)
+    for number in range(6):
+        lab.put(b"k%d" % number, b"x" * 5_000)
+    lab.fill()
+    end = lab.now + 12_000
+    while lab.now < end:
+        for step in lab.manager.cleaner_works(lab.now):
+            run_work(step)
+        lab.now = max(lab.now + 1, lab.manager.next_tick_ms(lab.now))
+    assert lab.manager.cleaner._current is not None
+    assert 10_000 < lab.manager.cleaner._current.statistics.map_bytes_read < 18_000
+
+
 def test_metrics_count_cleanings_and_name_the_dirtiest_log() -> None:
     lab = Lab(min_cleanable_dirty_ratio=0.5, segment_bytes=100_000)
     for number in range(10):

@@ -6,6 +6,7 @@ Method: a virtual disk whose capacity shrinks.
 from __future__ import annotations
 
 from moldau.values import LOW_BYTES_MAX
+from moldau_broker.log.directories.log_table import DeletionQueue
 from moldau_broker.log.directories.room import Space
 from support.log.lab import A, create, new_manager, put, tick
 from support.log.model import START_MS, VirtualMachine
@@ -53,6 +54,17 @@ def test_a_nearly_full_disk_is_freed_right_after_a_start() -> None:
     assert machine.virtual_disk.used_bytes() < used // 2, "the files are gone, not only renamed"
     tick(again, START_MS + 1_000)
     assert again.room.low == {}
+
+
+def test_files_that_wait_already_go_at_once_too() -> None:
+    queue = DeletionQueue()
+    queue.add_files(60_000, ("/d1/a",))
+    queue.add_files(60_000, ("/d2/b",))
+    assert queue.take_due(0) == []
+    queue.hasten("/d1")
+    assert queue.take_due(1) == ["/d1/a"]
+    assert queue.take_due(59_999) == []
+    assert queue.take_due(60_000) == ["/d2/b"]
 
 
 def test_a_disk_with_room_keeps_its_delays() -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from moldau.runtime.ports.descriptors import DescriptorBudget
 from moldau_broker.log.files.handle import SharedFile
+from moldau_broker.log.files.open_files import OpenFiles
+from moldau_broker.log.files.transaction_index import AbortedEntry, TransactionIndex
 from moldau_broker.log.values import TopicPartition
 from moldau_jepsen.world.disk.disk import VirtualFile
 from support.log.lab import create, open_manager, put
@@ -118,3 +120,27 @@ def test_a_file_found_on_disk_counts_as_unsynced() -> None:
     inner.fails = False
     SharedFile(inner, DescriptorBudget()).sync()
     assert inner.syncs == 1
+
+
+def test_an_abort_noted_during_a_sync_needs_the_next_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is closed in between: whether it must be synced is not known from an open descriptor alone."""
+    machine = VirtualMachine(1)
+    machine.disk.make_directories("/d1")
+    index = TransactionIndex(machine.disk, "/d1/0.txnindex", 0, OpenFiles(machine.disk))
+    entries = [AbortedEntry(7, 0, 1, 2), AbortedEntry(7, 2, 3, 4)]
+    index.append(entries[0])
+    sync, syncs = VirtualFile.sync, 0
+
+    def late(file: VirtualFile) -> None:
+        nonlocal syncs
+        sync(file)
+        syncs += 1
+        if syncs == 1:
+            index.append(entries[1])
+
+    monkeypatch.setattr(VirtualFile, "sync", late)
+    for expected in (1, 2, 2):
+        index.sync()
+        index.close()
+        assert syncs == expected
+    assert list(index.entries()) == entries

@@ -19,6 +19,8 @@ from moldau.runtime.ports.descriptors import DescriptorBudget, is_shortage
 from moldau_broker.log.config import LogConfig
 from moldau_broker.log.directories.manager import LogManager
 from moldau_broker.log.errors import DescriptorsShortError, LogStorageError
+from moldau_broker.log.files.open_files import OpenFiles
+from moldau_broker.log.files.transaction_index import AbortedEntry, TransactionIndex
 from moldau_broker.log.values import TopicPartition, run_work
 from moldau_jepsen.world.disk.disk_profile import OPEN_FILES_MAX
 from support.log.cleaner_lab import DAY, NOW, Lab
@@ -336,6 +338,21 @@ def test_aborted_transactions_are_not_forgotten_in_a_shortage(power_lost: bool) 
     lab.log.update_high_watermark(lab.log.log_end_offset)
     assert all_rows(lab.log)[0].offset == kept
     assert lab.committed() == {b"key": b"kept"}
+
+
+def test_an_abort_that_a_shortage_kept_goes_with_its_marker() -> None:
+    """It was not written when the log was cut before its marker; else the next sync would write it after all."""
+    machine = VirtualMachine(1)
+    machine.disk.make_directories("/d")
+    index = TransactionIndex(machine.disk, "/d/0.txnindex", 0, OpenFiles(machine.disk))
+    machine.virtual_disk.profile.open_files_max = machine.disk.open_files
+    index.append(AbortedEntry(7, 0, 1, 2))
+    machine.virtual_disk.profile.open_files_max = OPEN_FILES_MAX
+    index.truncate_to_offset(1)
+    index.append(AbortedEntry(8, 1, 2, 3))
+    index.sync()
+    again = TransactionIndex(machine.disk, "/d/0.txnindex", 0, OpenFiles(machine.disk))
+    assert [entry.producer_id for entry in again.entries()] == [8]
 
 
 @pytest.mark.parametrize("free", range(6))

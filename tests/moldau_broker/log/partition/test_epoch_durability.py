@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 from moldau_broker.log.values import TopicPartition, run_work
+from moldau_jepsen.world.disk.disk import NodeDisk
 from support.log.lab import A, create, open_manager, tick
 from support.log.model import START_MS, PowerLoss, VirtualMachine, committed_rows, make_batch
 
@@ -137,6 +138,28 @@ def test_a_flush_of_a_deleted_log_spares_its_successor() -> None:
     new = create(manager)
     run_work(work)
     assert not machine.disk.exists(f"{new.directory}/leader-epoch-checkpoint")
+
+
+def test_a_log_deleted_within_a_write_spares_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread has found the log in its place already, and writes into the directory of the next one."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine, ("/d1",))
+    old = create(manager)
+    put(old, 8)
+    work = old.flush_work()
+    opens = NodeDisk.open
+
+    def late(disk: NodeDisk, path: str, *arguments: object, **options: object) -> object:
+        if "leader-epoch-checkpoint" in path and manager.logs[A] is old:
+            manager.delete(A)
+            create(manager)
+        return opens(disk, path, *arguments, **options)
+
+    monkeypatch.setattr(NodeDisk, "open", late)
+    run_work(work)
+    new = manager.logs[A]
+    assert new is not old
+    assert not [name for name in machine.disk.list_directory(new.directory) if "leader-epoch" in name]
 
 
 def test_an_older_write_of_epochs_does_not_replace_a_newer_one() -> None:

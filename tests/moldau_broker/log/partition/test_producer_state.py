@@ -12,7 +12,7 @@ from moldau.records.batch import BatchHeader
 from moldau_broker.log.errors import LogError
 from moldau_broker.log.files.batches import CONTROL_BIT, TRANSACTIONAL_BIT
 from moldau_broker.log.producers.producer_state import EndMarker, ProducerStateManager, decode_snapshot
-from moldau_broker.log.values import AppendOrigin
+from moldau_broker.log.values import NO_EPOCH, AppendOrigin
 
 PRODUCER, EPOCH = 7, 2
 LAST_SEQUENCE = 0x7FFFFFFF
@@ -77,6 +77,27 @@ def test_a_marker_is_compared_with_staged_batches() -> None:
     with pytest.raises(LogError) as caught:
         state.check_marker(marker(2, epoch=3), EndMarker(commit=True, coordinator_epoch=0))
     assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_a_damaged_marker_lets_no_former_coordinator_in() -> None:
+    """It does not tell which coordinator wrote it, so the newest known one still counts."""
+    state = manager()
+    state.replay(marker(0), EndMarker(commit=True, coordinator_epoch=5))
+    state.replay(marker(1), EndMarker(commit=False, coordinator_epoch=NO_EPOCH))
+    with pytest.raises(LogError) as caught:
+        state.check_marker(marker(2), EndMarker(commit=True, coordinator_epoch=4))
+    assert caught.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
+def test_an_open_transaction_is_that_of_its_epoch_alone() -> None:
+    """A batch of the next epoch begins another transaction, of which the coordinator must know."""
+    state = manager()
+    state.apply(batch(0, transactional=True))
+    assert [state.has_ongoing_transaction(PRODUCER, epoch) for epoch in (EPOCH - 1, EPOCH, EPOCH + 1)] == [
+        False,
+        True,
+        False,
+    ]
 
 
 def test_a_marker_without_a_transaction_ends_none() -> None:

@@ -46,6 +46,17 @@ def check_repeated(log, end: int) -> None:
     assert raised.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
+def test_a_repetition_is_answered_with_the_first_append_time() -> None:
+    """A producer names its record by it, and the log has no record of the time of the repetition."""
+    log = create(open_manager(VirtualMachine(1), message_timestamp_type="LogAppendTime"))
+    answers = []
+    for now in (NOW_MS, NOW_MS + MINUTE_MS):
+        batch = make_batch([(START_MS, b"k", VALUE)], producer=(7, 0, 0))
+        info = log.append_as_leader(memoryview(batch), leader_epoch=1, now_ms=now)
+        answers.append((info.duplicate, info.first_offset, info.log_append_time_ms))
+    assert answers == [(False, 0, NOW_MS), (True, 0, NOW_MS)]
+
+
 @pytest.mark.parametrize("batches", range(12, 20))
 @pytest.mark.parametrize("clean", [True, False])
 def test_after_a_restart(clean: bool, batches: int) -> None:

@@ -133,6 +133,21 @@ def test_a_truncation_voids_the_sync_under_way() -> None:
     assert [row.value for row in rows] == [b"v"] * 2 + [b"new"] * 3
 
 
+def test_records_grow_no_younger_by_a_void_sync() -> None:
+    """``flush.ms`` counts on from when they were noticed: else a follower that is cut now and then syncs nothing."""
+    _, _, log = opened(flush_messages=100, flush_ms=5_000)
+    put(log)
+    put(log)
+    assert not log.storage.flush_due(START_MS)
+    work = log.flush_work()
+    work.run()
+    log.truncate_to(1)
+    work.complete()
+    assert log.recovery_point == 0, "the sync was void"
+    assert not log.storage.flush_due(START_MS + 4_999)
+    assert log.storage.flush_due(START_MS + 5_000)
+
+
 def test_a_restarted_log_is_settled_at_its_start_offset() -> None:
     _, manager, log = opened()
     follow(log, 0)

@@ -68,3 +68,31 @@ def test_a_torn_snapshot_gives_way_to_the_one_before() -> None:
     log.update_high_watermark(log.log_end_offset)
     assert log.last_stable_offset == 0
     assert [(each.producer_id, each.last_sequence) for each in log.producer_state.describe()] == [(OPEN, 0), (LATER, 1)]
+
+
+def test_a_log_without_its_first_records_knows_not_all_producers() -> None:
+    """A producer of these records goes on with its next sequence number, and must not be refused for ever."""
+    machine = VirtualMachine(1)
+    log = create(open_manager(machine))
+    put(log, producer=(LATER, 0, 0))
+    roll(log)
+    put(log)
+    put(log)
+    snapshots = log.storage.snapshots
+    log.storage.drop_oldest(1)
+    write(machine, f"{snapshots.path(1)}.torn", b"torn")
+    machine.disk.rename(f"{snapshots.path(1)}.torn", snapshots.path(1))
+    log.truncate_to(2)
+    assert not log.producer_state.knows_all
+    assert put(log, producer=(LATER, 0, 1)).first_offset == 2
+
+
+def test_a_sync_that_failed_leaves_all_snapshots_to_the_next() -> None:
+    """Those of its begin, and those of the segments that began meanwhile."""
+    snapshots = create(open_manager(VirtualMachine(1))).storage.snapshots
+    snapshots.take(1)
+    begun = snapshots.take_unsynced()
+    snapshots.take(2)
+    snapshots.not_synced(begun)
+    assert snapshots.take_unsynced() == [snapshots.path(1), snapshots.path(2)]
+    assert snapshots.take_unsynced() == []

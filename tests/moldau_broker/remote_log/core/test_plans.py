@@ -202,6 +202,16 @@ class TestDeletions:
             DeletionProof(20, 1),
         ]
 
+    def test_the_furthest_of_an_epoch_is_proved(self) -> None:
+        """Whose records lie below the first known epoch is not known: they may be of the same epoch as the log's own.
+
+        The next leader must not take the others for lost.
+        """
+        past = segment(0, 10), segment(10, 20)
+        remote = RemoteLog(Listing(list(past), []), lambda offset: 1 if offset >= 10 else -1, 0)
+        assert [list(remote.segments), list(remote.foreign)] == [[past[1]], [past[0]]]
+        assert deleted(remote, log_start=20).proofs == [DeletionProof(20, 1)]
+
     def test_of_needless_proofs(self) -> None:
         """The last ones below the log start offset stay; those above it may be another leader's."""
         proofs = [DeletionProof(10 * number, 1) for number in range(1, 6)]
