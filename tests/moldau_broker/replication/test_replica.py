@@ -279,7 +279,7 @@ def test_strangers_and_offsets_from_the_future_are_refused() -> None:
 
 
 def test_a_refused_fetch_counts_for_nothing() -> None:
-    """A fetch from beyond the log end, or of an earlier registration: records appended later are not replicated by it."""
+    """It is from beyond the log end, or of an earlier registration; records that come later would seem replicated."""
     for offset, epoch in ((7, 20), (9, 20), (5, 19), (7, 19)):
         subject = leader(isr=(1, 2), end=5)
         fetched(subject, 2, 4, now_ms=1)

@@ -237,8 +237,18 @@ def test_a_partition_rests_only_while_nothing_is_new(change):
     assert changed.looks()
 
 
+class Noted(list[Any]):
+    """Notes what is put into it, hashable or not."""
+
+    def __setitem__(self, key: Any, _: object) -> None:
+        self.append(key)
+
+
 def test_only_what_agrees_counts_as_replicated():
-    """The leader would else commit a record that the follower holds another one for, at the same offset."""
+    """The leader would else commit a record that the follower holds another one for, at the same offset.
+
+    A follower that lacks records is looked at until it has them: no append may follow that would make the leader look.
+    """
     replicas: Any = MagicMock()  # one for all: each takes longer than its case
     for leader, follower in product(logs(), repeat=2):
         if not possible(leader, follower):
@@ -253,13 +263,14 @@ def test_only_what_agrees_counts_as_replicated():
                 state=SimpleNamespace(leader_epoch=9),
                 log_end_offset=len(leader),
             )
-            replicas.by_raw_name = {(b"t", 0): partition}
+            replicas.by_raw_name, replicas.may_lag = {(b"t", 0): partition}, Noted()
             query: Any = SimpleNamespace(version=12, replica_id=2, replica_epoch=5)
             errors, has_all = FollowerPositions(replicas).note(query, [fetched(follower)], 0.0)
             counts = access is ErrorCode.NONE and len(follower) >= start and leader[: len(follower)] == follower
             case = leader, follower, access, start
             assert noted == [len(follower)] * counts, case
             assert (errors, has_all) == ({}, counts and len(follower) == len(leader)), case
+            assert replicas.may_lag == [partition] * (counts and not has_all), case
 
 
 @pytest.mark.parametrize("refusal", ["unknown", "fenced", "below the log start", "diverging", "not a replica"])

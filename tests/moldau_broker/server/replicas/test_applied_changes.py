@@ -1,0 +1,218 @@
+"""Goal: a change of metadata, or a failed disk, reaches all that depends on it at once, and nothing else.
+
+Method: the real replica manager over two virtual disks, with the records of the metadata log; nothing runs beside it.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from moldau.protocol.errors import ErrorCode
+from moldau.values import BrokerId, LeaderEpoch, Offset
+from moldau_broker.log.config import LogConfig
+from moldau_broker.server.replicas.collaborators import TopicSettings
+from moldau_broker.server.replicas.delayed import ProduceOperation, ProduceWait, WaitingFetch
+from moldau_broker.server.replicas.replica_manager import ReplicaManager, ReplicaSettings
+from moldau_quorum.metadata.image import MetadataImage
+from moldau_quorum.metadata.records import (
+    ClusterRecord,
+    ConfigRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from support.log.lab import open_manager
+from support.log.model import START_MS, VirtualMachine, make_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moldau_broker.log.values import TopicPartition
+    from moldau_broker.server.replicas.partition import Partition
+    from moldau_quorum.metadata.records import MetadataRecord
+
+HERE, OTHER, THIRD = BrokerId(1), BrokerId(2), BrokerId(3)
+ID = UUID(int=7)
+LAG_MS = 1_000.0
+BATCH = memoryview(bytes(make_batch([(START_MS, b"k", b"v")])))
+
+
+class Fetch(WaitingFetch):
+    """A waiting fetch that no record is enough for."""
+
+    def ready(self, partition: Partition) -> bool:
+        return False
+
+
+class Broker:
+    """A broker that leads the partitions of a topic, each in a log directory of its own."""
+
+    def __init__(self, partitions: int = 1, *, min_isr: int = 1, isr: Sequence[BrokerId] = (HERE,)) -> None:
+        self.now_ms = 0.0
+        self.min_isr = min_isr
+        self.gone: list[TopicPartition] = []
+        self.followed: list[TopicPartition] = []
+        self.synced: list[TopicPartition] = []
+        paths = [f"/d{number + 1}" for number in range(partitions)]
+        self.machine = VirtualMachine(1)
+        self.logs = open_manager(self.machine, paths, segment_bytes=1 << 20)
+        nothing: Any = lambda *_, **__: None  # noqa: E731
+        directories: Any = SimpleNamespace(
+            place=lambda key, *_, **__: paths[key.partition],
+            gone=lambda key, _: self.gone.append(key),
+            reconcile=nothing,
+            went_offline=nothing,
+            moves_changed=nothing,
+            offline={},
+        )
+        self.replicas = ReplicaManager(
+            SimpleNamespace(monotonic_ms=lambda: self.now_ms, wall_ms=lambda: START_MS),  # type: ignore[arg-type]
+            ReplicaSettings(broker_id=HERE, lag_time_max_ms=LAG_MS),
+            self.logs,
+            lambda *_: TopicSettings(log=LogConfig(), min_insync_replicas=self.min_isr),
+            directories=directories,
+            on_isr_proposal=nothing,
+            on_directory_failure=nothing,
+        )
+        following: Any = SimpleNamespace(
+            follow=lambda each: self.followed.append(each.key), unfollow=nothing, policy_changed=nothing
+        )
+        self.replicas.connect(following, lambda log: self.synced.append(log.topic_partition))
+        self.image = MetadataImage()
+        self.apply(ClusterRecord(cluster_id="c"))
+        self.apply(
+            *(
+                RegisterBrokerRecord(
+                    broker_id=each, broker_epoch=10, incarnation_id=UUID(int=each), endpoints=(), fenced=False
+                )
+                for each in (HERE, OTHER, THIRD)
+            )
+        )
+        self.apply(
+            TopicRecord(name="t", topic_id=ID),
+            *(
+                PartitionRecord(
+                    topic_id=ID,
+                    partition_id=number,
+                    replicas=(HERE, OTHER),
+                    isr=tuple(isr),
+                    leader=HERE,
+                    leader_epoch=1,
+                )
+                for number in range(partitions)
+            ),
+        )
+
+    def apply(self, *records: MetadataRecord) -> None:
+        delta = self.image.apply(records, offset=self.image.offset + 1, epoch=1)
+        self.image = delta.image
+        for _ in self.replicas.apply(delta):
+            pass
+        while len(self.replicas.log_changes):
+            self.replicas.log_changes.step()
+
+    def change(self, number: int = 0, **changed: Any) -> None:
+        epoch = self.image.topics_by_id[ID].partitions[number].partition_epoch + 1
+        self.apply(PartitionChangeRecord(topic_id=ID, partition_id=number, partition_epoch=epoch, **changed))
+
+    def partition(self, number: int = 0) -> Partition:
+        return self.replicas.partitions["t", number]  # type: ignore[index]
+
+    def stage(self, number: int = 0) -> Partition:
+        partition = self.partition(number)
+        self.replicas.stage(partition, BATCH, -1)
+        return partition
+
+    def waiting(self, number: int = 0, offset: int = 1) -> ProduceOperation:
+        """Returns a produce that waits for records to be committed."""
+        partition = self.partition(number)
+        wait = ProduceWait(partition.replica.state.leader_epoch, Offset(offset), 0)
+        operation = ProduceOperation({partition: wait}, lambda _: ())
+        self.replicas.waits.produces.watch(operation, (partition,), 60_000)
+        return operation
+
+
+def test_a_disk_that_fails_stops_the_writes_of_no_other_disk() -> None:
+    """Requests of several connections are written together; those of the other disks are acknowledged after that."""
+    for failing in range(3):
+        broker = Broker(3)
+        staged = [broker.stage(number) for number in range(3)]
+        broker.machine.virtual_disk.profile.failing_paths = (f"/d{failing + 1}",)
+        broker.replicas.flush()
+        for number, partition in enumerate(staged):
+            error = ErrorCode.KAFKA_STORAGE_ERROR if number == failing else ErrorCode.NONE
+            assert (partition.error, partition.staged_failures > 0) == (error, number == failing)
+            if number != failing:
+                assert partition.log.log_end_offset == partition.replica.high_watermark == 1
+
+
+def test_a_lowered_minimum_commits_what_waits_for_it() -> None:
+    """No record may follow that would move the high watermark: its producer waits for the answer to this one."""
+    broker = Broker(min_isr=2)
+    partition, waiting = broker.partition(), broker.waiting()
+    broker.replicas.stage(partition, BATCH, 1)
+    broker.replicas.flush()
+    assert (partition.replica.high_watermark, waiting.finished) == (0, False)
+    broker.min_isr = 1
+    broker.apply(ConfigRecord(resource_type=2, resource_name="t", name="min.insync.replicas", value="1"))
+    assert (partition.replica.high_watermark, waiting.finished, waiting.errors) == (1, True, {})
+
+
+def test_nothing_is_kept_of_a_replica_that_is_not_assigned_any_more() -> None:
+    """A replica in a failed directory would be answered with its error for ever."""
+    for is_deleted in (True, False):
+        broker = Broker()
+        if is_deleted:
+            broker.apply(RemoveTopicRecord(topic_id=ID))
+        else:
+            broker.change(replicas=(OTHER,), isr=(OTHER,), leader=OTHER)
+        assert broker.gone == [("t", 0)]
+        assert not broker.replicas.partitions
+
+
+def test_staged_batches_belong_to_the_epoch_that_accepted_them() -> None:
+    """A new epoch begins behind them, also if this broker leads it; the log would else hold the epochs out of order."""
+    for leader in (HERE, OTHER):
+        broker = Broker(isr=(HERE, OTHER))
+        partition = broker.stage()
+        broker.change(leader=leader)
+        assert (partition.log.has_staged, partition.log.log_end_offset) == (False, 1)
+        first = partition.log.epochs.entries[0]
+        assert (first.leader_epoch, first.start_offset) == (1, 0)
+        assert (partition.log.latest_epoch, partition.log.end_offset_for_epoch(LeaderEpoch(1)).end_offset) == (
+            (2, 1) if leader == HERE else (1, 1)
+        )
+
+
+def test_a_new_epoch_ends_what_waits_in_the_former_one() -> None:
+    """Whoever leads: the fetches of followers name the former epoch, and they would learn of the new one too late."""
+    for leader in (HERE, OTHER):
+        broker = Broker(isr=(HERE, OTHER))
+        partition, waiting = broker.partition(), broker.waiting()
+        fetches = [Fetch(), Fetch()]
+        for fetch, key in zip(fetches, (partition.end, partition.committed), strict=True):
+            broker.replicas.waits.fetches.watch(fetch, (key,), 60_000)
+        broker.change(isr=(HERE, OTHER))
+        assert not any(each.finished for each in (waiting, *fetches)), "the epoch is the same"
+        broker.change(leader=leader)
+        assert all(each.finished for each in (waiting, *fetches))
+        assert waiting.errors == {0: ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+
+def test_a_follower_that_is_silent_from_an_append_on_leaves_the_isr() -> None:
+    """Its last fetch had all records, so nothing but the append shows that it lacks some now."""
+    broker = Broker(isr=(HERE, OTHER))
+    partition = broker.partition()
+    partition.replica.followed(OTHER, 10, Offset(0), Offset(0), 0, broker.replicas.eligible)
+    broker.replicas.tick_isr()
+    broker.stage()
+    broker.replicas.flush()
+    broker.now_ms = 2 * LAG_MS
+    broker.replicas.tick_isr()
+    proposal = partition.replica.proposal
+    assert proposal is not None
+    assert proposal.isr == (HERE,)
