@@ -12,6 +12,8 @@ from uuid import UUID
 from moldau.protocol.errors import ErrorCode
 from moldau.values import BrokerId, LeaderEpoch, Offset
 from moldau_broker.log.config import LogConfig
+from moldau_broker.log.errors import LogStorageError
+from moldau_broker.log.partition.partition_log import PartitionLog
 from moldau_broker.server.replicas.collaborators import TopicSettings
 from moldau_broker.server.replicas.delayed import ProduceOperation, ProduceWait, WaitingFetch
 from moldau_broker.server.replicas.replica_manager import ReplicaManager, ReplicaSettings
@@ -25,11 +27,13 @@ from moldau_quorum.metadata.records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from support.log.lab import open_manager
+from support.log.lab import new_manager
 from support.log.model import START_MS, VirtualMachine, make_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import pytest
 
     from moldau_broker.log.values import TopicPartition
     from moldau_broker.server.replicas.partition import Partition
@@ -51,35 +55,56 @@ class Fetch(WaitingFetch):
 class Broker:
     """A broker that leads the partitions of a topic, each in a log directory of its own."""
 
-    def __init__(self, partitions: int = 1, *, min_isr: int = 1, isr: Sequence[BrokerId] = (HERE,)) -> None:
+    def __init__(
+        self,
+        partitions: int = 1,
+        *,
+        min_isr: int = 1,
+        isr: Sequence[BrokerId] = (HERE,),
+        config: LogConfig | None = None,
+        machine: VirtualMachine | None = None,
+    ) -> None:
+        """Starts on a machine that may have the logs of an earlier process."""
+        config = LogConfig() if config is None else config
         self.now_ms = 0.0
+        self.moves_changed = 0
         self.min_isr = min_isr
+        self.throttled: tuple[str, ...] = ()
         self.gone: list[TopicPartition] = []
         self.followed: list[TopicPartition] = []
+        self.unfollowed: list[TopicPartition] = []
         self.synced: list[TopicPartition] = []
         paths = [f"/d{number + 1}" for number in range(partitions)]
-        self.machine = VirtualMachine(1)
-        self.logs = open_manager(self.machine, paths, segment_bytes=1 << 20)
+        self.machine = VirtualMachine(1) if machine is None else machine
+        self.logs = new_manager(self.machine, paths)
+        self.logs.know_configs(config, {})
+        self.logs.start(START_MS)
+        self.logs.recover_all()
         nothing: Any = lambda *_, **__: None  # noqa: E731
         directories: Any = SimpleNamespace(
             place=lambda key, *_, **__: paths[key.partition],
             gone=lambda key, _: self.gone.append(key),
             reconcile=nothing,
             went_offline=nothing,
-            moves_changed=nothing,
+            moves_changed=self.moves_change,
             offline={},
         )
         self.replicas = ReplicaManager(
             SimpleNamespace(monotonic_ms=lambda: self.now_ms, wall_ms=lambda: START_MS),  # type: ignore[arg-type]
             ReplicaSettings(broker_id=HERE, lag_time_max_ms=LAG_MS),
             self.logs,
-            lambda *_: TopicSettings(log=LogConfig(), min_insync_replicas=self.min_isr),
+            lambda *_: TopicSettings(
+                log=config,
+                min_insync_replicas=self.min_isr,
+                leader_throttled=self.throttled,
+                follower_throttled=self.throttled,
+            ),
             directories=directories,
             on_isr_proposal=nothing,
             on_directory_failure=nothing,
         )
         following: Any = SimpleNamespace(
-            follow=lambda each: self.followed.append(each.key), unfollow=nothing, policy_changed=nothing
+            follow=lambda each: self.followed.append(each.key), unfollow=self.unfollowed.append, policy_changed=nothing
         )
         self.replicas.connect(following, lambda log: self.synced.append(log.topic_partition))
         self.image = MetadataImage()
@@ -106,6 +131,9 @@ class Broker:
                 for number in range(partitions)
             ),
         )
+
+    def moves_change(self) -> None:
+        self.moves_changed += 1
 
     def apply(self, *records: MetadataRecord) -> None:
         delta = self.image.apply(records, offset=self.image.offset + 1, epoch=1)
@@ -138,7 +166,7 @@ class Broker:
 
 def test_a_disk_that_fails_stops_the_writes_of_no_other_disk() -> None:
     """Requests of several connections are written together; those of the other disks are acknowledged after that."""
-    for failing in range(3):
+    for failing in (0, 1):
         broker = Broker(3)
         staged = [broker.stage(number) for number in range(3)]
         broker.machine.virtual_disk.profile.failing_paths = (f"/d{failing + 1}",)
@@ -148,6 +176,8 @@ def test_a_disk_that_fails_stops_the_writes_of_no_other_disk() -> None:
             assert (partition.error, partition.staged_failures > 0) == (error, number == failing)
             if number != failing:
                 assert partition.log.log_end_offset == partition.replica.high_watermark == 1
+        assert broker.moves_changed == 1, "a move into the directory has ended"
+        assert broker.unfollowed[3:] == [("t", failing)], "a fetch would confirm that it has all records"
 
 
 def test_a_lowered_minimum_commits_what_waits_for_it() -> None:
@@ -166,12 +196,34 @@ def test_nothing_is_kept_of_a_replica_that_is_not_assigned_any_more() -> None:
     """A replica in a failed directory would be answered with its error for ever."""
     for is_deleted in (True, False):
         broker = Broker()
+        before = len(broker.unfollowed)
         if is_deleted:
             broker.apply(RemoveTopicRecord(topic_id=ID))
         else:
             broker.change(replicas=(OTHER,), isr=(OTHER,), leader=OTHER)
-        assert broker.gone == [("t", 0)]
+        assert (broker.gone, broker.unfollowed[before:]) == ([("t", 0)], [("t", 0)])
         assert not broker.replicas.partitions
+
+
+def test_a_disk_that_fails_holds_up_no_change_of_other_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One step of the metadata begins new epochs of all partitions; the log of one of them is not usable any more."""
+    begin = PartitionLog.begin_leader_epoch
+    for failing in (0, 1):
+        broker = Broker(3, isr=(HERE, OTHER))
+        partitions = [broker.partition(number) for number in range(3)]
+        failed = partitions[failing].log
+
+        def begin_unless_failed(log: PartitionLog, epoch: LeaderEpoch, failed: PartitionLog = failed) -> int:
+            if log is failed:
+                raise LogStorageError(failed.parent_directory, "a sync failed")
+            return begin(log, epoch)
+
+        monkeypatch.setattr(PartitionLog, "begin_leader_epoch", begin_unless_failed)
+        epochs = {"topic_id": ID, "partition_epoch": 1, "leader": HERE}
+        broker.apply(*(PartitionChangeRecord(partition_id=number, **epochs) for number in range(3)))
+        assert [each.error is ErrorCode.NONE for each in partitions] == [number != failing for number in range(3)]
+        others = [each for each in partitions if each.error is ErrorCode.NONE]
+        assert [(each.replica.state.leader_epoch, each.log.latest_epoch) for each in others] == [(2, 2), (2, 2)]
 
 
 def test_staged_batches_belong_to_the_epoch_that_accepted_them() -> None:
@@ -204,15 +256,53 @@ def test_a_new_epoch_ends_what_waits_in_the_former_one() -> None:
 
 
 def test_a_follower_that_is_silent_from_an_append_on_leaves_the_isr() -> None:
-    """Its last fetch had all records, so nothing but the append shows that it lacks some now."""
-    broker = Broker(isr=(HERE, OTHER))
-    partition = broker.partition()
-    partition.replica.followed(OTHER, 10, Offset(0), Offset(0), 0, broker.replicas.eligible)
-    broker.replicas.tick_isr()
-    broker.stage()
-    broker.replicas.flush()
-    broker.now_ms = 2 * LAG_MS
-    broker.replicas.tick_isr()
-    proposal = partition.replica.proposal
-    assert proposal is not None
-    assert proposal.isr == (HERE,)
+    """Its last fetch had all records, so only the append shows that it lacks some; partitions at rest hide no other."""
+    for silent, has_looked in ((0, True), (1, False), (2, False)):
+        broker = Broker(3, isr=(HERE, OTHER))
+        partitions = [broker.partition(number) for number in range(3)]
+        for partition in partitions:
+            partition.replica.followed(OTHER, 10, Offset(0), Offset(0), 0, broker.replicas.eligible)
+        if has_looked:
+            broker.replicas.tick_isr()
+        broker.stage(silent)
+        broker.replicas.flush()
+        broker.now_ms = 2 * LAG_MS
+        broker.replicas.tick_isr()
+        proposed = [partition.replica.proposal for partition in partitions]
+        assert [each is not None and each.isr == (HERE,) for each in proposed] == [n == silent for n in range(3)]
+
+
+def test_a_changed_list_of_throttled_replicas_holds_at_once() -> None:
+    """A throttle that is set while a follower catches up would hold after the next change of leaders only."""
+    broker = Broker(2)
+    for listed in ((), ("1:1",), ("*",), ("0:1", "1:2"), ()):
+        broker.throttled = listed
+        broker.apply(
+            ConfigRecord(
+                resource_type=2,
+                resource_name="t",
+                name="leader.replication.throttled.replicas",
+                value=",".join(listed),
+            )
+        )
+        expected = [bool({f"{number}:1", "*"} & {*listed}) for number in range(2)]
+        partitions = [broker.partition(number) for number in range(2)]
+        assert [each.leader_throttled for each in partitions] == expected
+        assert [each.follower_throttled for each in partitions] == expected
+
+
+def test_records_of_a_killed_process_are_synced_before_they_count() -> None:
+    """No later append may follow, and a leader that never counts its own copy commits nothing."""
+    for flush_messages in (1, 2**63 - 1):
+        config = LogConfig(flush_messages=flush_messages)
+        broker = Broker(config=config)
+        broker.stage()
+        broker.replicas.flush()
+        machine = broker.machine
+        machine.boot(power_lost=False)
+        again = Broker(config=config, machine=machine)
+        partition = again.partition()
+        assert partition.log.log_end_offset == 1
+        assert (again.synced, partition.replica.settled_end_offset) == (
+            ([("t", 0)], 0) if flush_messages == 1 else ([], 1)
+        )

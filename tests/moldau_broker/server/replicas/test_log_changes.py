@@ -56,7 +56,8 @@ class Broker:
     """The replicas and logs of a broker, and the metadata that it is to follow."""
 
     def __init__(self) -> None:
-        self.logs = open_manager(VirtualMachine(1), ["/d1"])
+        self.machine = VirtualMachine(1)
+        self.logs = open_manager(self.machine, ["/d1"])
         directories: Any = SimpleNamespace(
             place=nothing, reconcile=nothing, gone=nothing, went_offline=nothing, moves_changed=nothing, offline={}
         )
@@ -139,6 +140,8 @@ def test_files_follow_the_metadata_in_any_rhythm(length: int) -> None:
             assert {key: log.topic_id for key, log in broker.logs.logs.items()} == wanted, history
             assert {key: each.topic_id for key, each in broker.replicas.partitions.items()} == wanted, history
             assert all(broker.replicas.partitions[key].log is broker.logs.logs[key] for key in wanted), history
+            names = broker.machine.disk.list_directory("/d1")
+            assert not [name for name in names if name.endswith("-stray")], f"{history}: a former log is kept for ever"
 
 
 @pytest.mark.parametrize("has_log", [True, False])

@@ -36,11 +36,14 @@ def test_a_refusal_counts_for_all_results_of_its_partition() -> None:
 
 
 def test_a_timeout_counts_for_all_that_still_waits() -> None:
-    operation = waiting()
-    operation.resolve(ONCE, ErrorCode.NONE)
-    operation.expired()
-    assert operation.errors == dict.fromkeys((0, 2), ErrorCode.REQUEST_TIMED_OUT)
-    assert not operation.waiting
+    for committed in ((), (ONCE,), (TWICE,)):
+        operation = waiting()
+        for partition in committed:
+            operation.resolve(partition, ErrorCode.NONE)
+        operation.expired()
+        late = [*(() if TWICE in committed else (0, 2)), *(() if ONCE in committed else (1,))]
+        assert operation.errors == dict.fromkeys(late, ErrorCode.REQUEST_TIMED_OUT)
+        assert not operation.waiting
 
 
 @pytest.mark.parametrize("offsets", [(5, 7, 9), (7, 5, 9), (9, 7, 5), (9, 5, 5, 8), (6, 9, 6, 9)])

@@ -21,8 +21,15 @@ from moldau.protocol.messages.list_offsets import (
 from moldau.runtime.tasks.sync import Signal
 from moldau.values import BrokerId
 from moldau_broker.log.values import EARLIEST_TIMESTAMP, TopicPartition
-from moldau_broker.replication.follower import Followed, FollowState
-from moldau_broker.server.replicas.replica_fetcher import FetcherSettings, ReplicaFetchers, SourceKey, _Source
+from moldau_broker.replication.follower import Followed, FollowState, Step, StepKind
+from moldau_broker.server.replicas.replica_fetcher import (
+    EXTENSION_MS,
+    SUSPICION_MS,
+    FetcherSettings,
+    ReplicaFetchers,
+    SourceKey,
+    _Source,
+)
 from moldau_jepsen.world.world import run_world
 from support.cluster.fetchers import fetchers_of
 
@@ -176,3 +183,84 @@ def test_a_reset_that_changes_nothing_is_not_repeated_at_once() -> None:
         return followed.state
 
     assert run_world(main, 1) is FollowState.DELAYED
+
+
+def test_a_suspicion_is_not_prolonged_by_further_refusals() -> None:
+    """A broker that stays away would be suspected for ever, and each answer about its partitions would be delayed."""
+
+    async def main(world: World) -> list[bool]:
+        fetchers, seen = fetchers_for(world, partition_of(settles=False), None), []
+        for _ in range(5):
+            fetchers.suspect(LEADER)
+            seen.append(fetchers.is_suspect(LEADER))
+            await trio.sleep(0.6 * SUSPICION_MS / 1000)
+        fetchers.trust(LEADER)
+        fetchers.suspect(LEADER)
+        return [*seen, fetchers.is_suspect(LEADER), fetchers.is_suspect(BrokerId(3))]
+
+    assert run_world(main, 1) == [True, True, False, False, False, True, False]
+
+
+def test_a_fetch_without_an_answer_in_time_leaves_its_connection() -> None:
+    """The next fetch would wait behind the late answer, and its own answer would be taken for that of another one."""
+
+    class Silent:
+        is_open = True
+
+        def submit_frame(self, *_: object) -> Silent:
+            return self
+
+        async def wait_without_deadline(self) -> None:
+            await trio.sleep_forever()
+
+        def close(self) -> None:
+            self.is_open = False
+
+    async def main(world: World) -> list[bool]:
+        opened: list[Any] = []
+
+        async def connect(*_: object) -> Any:
+            opened.append(Silent())
+            await trio.lowlevel.checkpoint()
+            return opened[-1]
+
+        fetchers = fetchers_for(world, partition_of(settles=False), connect)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(fetchers.run)
+            fetchers.follow(partition_of(settles=False))
+            settings = fetchers._settings
+            allowed_ms = settings.fetch_wait_max_ms + settings.socket_timeout_ms + EXTENSION_MS
+            await trio.sleep(allowed_ms / 1000 + 1)
+            nursery.cancel_scope.cancel()
+        return [each.is_open for each in opened[:2]]
+
+    assert run_world(main, 1) == [False, False], "the second one is closed with its task"
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+def test_a_follower_without_room_takes_offsets_and_waits(is_short: bool) -> None:
+    """It would fetch the same records again and again; the log start that came with them may free the disk."""
+    appended: list[bytes] = []
+    advanced: list[tuple[int, int]] = []
+
+    async def main(world: World) -> tuple[FollowState, float]:
+        partition = partition_of(settles=False)
+        partition.follower_throttled = False
+        partition.traffic = SimpleNamespace(replication_bytes_in=0)
+        partition.log.append_as_follower = lambda records, **_: (
+            appended.append(records) or SimpleNamespace(size_bytes=len(records))
+        )
+        fetchers = fetchers_for(world, partition, None)
+        replicas: Any = fetchers._replicas
+        replicas.is_short_of_room = lambda *_: is_short
+        replicas.follower_advanced = lambda _, *offsets: advanced.append(offsets)
+        source = _Source(fetchers, LEADER)
+        followed = Followed(KEY, TOPIC_ID, leader_epoch=1, fetch_offset=9, last_fetched_epoch=1, log_start_offset=4)
+        source.core.add(followed)
+        answer: Any = SimpleNamespace(records=b"records", high_watermark=9, log_start_offset=6)
+        source._advance(partition, Step(StepKind.ADVANCE, followed, answer))
+        return followed.state, followed.delayed_until_ms - world.node("b1").environment.clock.monotonic_ms()
+
+    state, pause_ms = run_world(main, 1)
+    assert (appended, advanced) == ([] if is_short else [b"records"], [(9, 6)])
+    assert (state, pause_ms > 0) == ((FollowState.DELAYED, True) if is_short else (FollowState.FETCHING, False))

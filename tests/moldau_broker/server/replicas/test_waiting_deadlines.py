@@ -5,6 +5,7 @@ Method: the waits of a broker alone, and two brokers of which one stops, on virt
 
 from __future__ import annotations
 
+from itertools import product
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +77,37 @@ def test_a_deadline_is_kept_when_none_was_left_before() -> None:
         return took
 
     assert run_world(main, 1) == [2, 1, 3]
+
+
+@pytest.mark.parametrize("arrivals", [(0, 0, 2), (0, 2, 3)])
+def test_each_deadline_is_kept_however_they_follow_one_another(arrivals: tuple[int, ...]) -> None:
+    """The task may sleep until a late deadline, after an earlier one was kept, when an operation comes between them."""
+    schedules = list(product((1, 4, 20), repeat=3))
+
+    async def main(world: World) -> dict[tuple[int, ...], list[float]]:
+        clock = world.node("broker").environment.clock
+        ended: dict[tuple[int, ...], list[float]] = {}
+
+        async def wait(waiters: Waiters[str, Operation], schedule: tuple[int, ...], number: int) -> None:
+            await trio.sleep(arrivals[number])
+            operation = Operation()
+            waiters.watch(operation, ("partition",), clock.monotonic_ms() + schedule[number] * 1_000)
+            await operation.wait_finished()
+            ended[schedule][number] = round(trio.current_time(), 1)
+
+        async with trio.open_nursery() as nursery:
+            for schedule in schedules:
+                ended[schedule] = [0, 0, 0]
+                waiters: Waiters[str, Operation] = Waiters(clock, 10)
+                nursery.start_soon(waiters.run)
+                for number in range(3):
+                    nursery.start_soon(wait, waiters, schedule, number)
+            await trio.sleep(60)
+            nursery.cancel_scope.cancel()
+        return ended
+
+    ended = run_world(main, 1)
+    assert ended == {each: [sum(pair) for pair in zip(arrivals, each, strict=True)] for each in schedules}
 
 
 class Led:
