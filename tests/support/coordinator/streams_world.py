@@ -186,7 +186,11 @@ class StreamsClient:
 
     def leave(self, epoch: int = -1) -> ErrorCode:
         request = StreamsGroupHeartbeatRequest(
-            group_id=GROUP, member_id=self.member_id, member_epoch=epoch, instance_id=self.instance
+            group_id=GROUP,
+            member_id=self.member_id,
+            member_epoch=epoch,
+            instance_id=self.instance,
+            shutdown_application=self.shutdown,
         )
         answer = self.driver.ask(request, 1)
         assert isinstance(answer, StreamsGroupHeartbeatResponse)

@@ -197,6 +197,27 @@ def test_a_classic_member_must_fetch_what_it_was_assigned(syncs: bool) -> None:
     assert (classic.member_id in group_of(driver).members) is syncs
 
 
+def test_each_release_has_its_whole_time() -> None:
+    """A member that releases partitions in time, and learns at once that it must release more, has that time again."""
+    driver = world()
+    a, b, c = (ConsumerClient(driver, name, rebalance_ms=3_000) for name in "abc")
+    a.beat()
+    b.beat()
+    a.send()
+    a.take()  # three partitions are for b
+    c.beat()
+    driver.pass_time(2_000)
+    a.obey()
+    a.send()
+    a.take()  # one more is for c
+    assert group_of(driver).members["a"].state is MemberState.UNREVOKED_PARTITIONS
+    driver.pass_time(2_900)
+    a.obey()
+    assert a.beat() is ErrorCode.NONE
+    driver.pass_time(200)
+    assert "a" in group_of(driver).members
+
+
 def test_no_group_expires_during_a_write() -> None:
     """A member that joined and left meanwhile is in that write; the group ends at the next check for expiry."""
     driver = world(offsets_retention_check_interval_ms=30_000)

@@ -294,6 +294,7 @@ def test_shutdown_reaches_all_until_the_group_is_empty() -> None:
     first.leave()
     second.beat()
     assert second.statuses == [Status.SHUTDOWN_APPLICATION]
+    second.shutdown = True
     second.leave()
     again = StreamsClient(driver, "again")
     again.beat()

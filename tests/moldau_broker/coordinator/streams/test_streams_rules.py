@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
 from moldau.protocol.messages.list_groups import ListGroupsRequest
@@ -35,7 +37,7 @@ from support.coordinator.streams_world import (
 )
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Callable
 
 
 def test_a_session_that_ends_during_the_join_counts() -> None:
@@ -86,6 +88,114 @@ def test_requests_behind_a_failed_write_are_refused_with_it() -> None:
     driver.commit()
     settle([first, second])
     assert sorted(len(client.active) for client in (first, second)) == [3, 3]
+
+
+def member_that_closed_in_time(driver: CoreDriver) -> StreamsClient:
+    """Returns a member that has closed its first tasks 2 s after it was asked to, and is about to say so.
+
+    It has 3 s for each closing, and must close more, because a third member has joined.
+    """
+    first, second, third = (StreamsClient(driver, name, rebalance_ms=3_000) for name in "abc")
+    settle([first])
+    second.beat()
+    first.send()
+    first.take()
+    third.beat()
+    driver.pass_time(2_000)
+    first.obey()
+    return first
+
+
+def test_each_closing_has_its_whole_time() -> None:
+    """The second one has as long as the first one had."""
+    driver = streams_driver()
+    member = member_that_closed_in_time(driver)
+    member.send()
+    member.take()
+    assert group_of(driver).members["a"].state is MemberState.UNREVOKED_TASKS
+    driver.pass_time(2_900)
+    member.obey()
+    assert member.beat() is ErrorCode.NONE
+    driver.pass_time(200)
+    assert "a" in group_of(driver).members
+
+
+def test_a_closing_in_time_counts_although_its_write_is_late() -> None:
+    """The time ends while the write is in flight; by then the member must close more, in new time."""
+    driver = streams_driver()
+    member = member_that_closed_in_time(driver)
+    driver.auto_commit = False
+    member.send()
+    driver.pass_time(1_500)
+    driver.auto_commit = True
+    driver.commit()
+    assert member.take() is ErrorCode.NONE
+    assert group_of(driver).members["a"].state is MemberState.UNREVOKED_TASKS
+    driver.pass_time(1_400)
+    member.obey()
+    assert member.beat() is ErrorCode.NONE
+
+
+def test_a_group_that_begins_again_waits_as_a_new_one() -> None:
+    """The delay of a deleted group does not end that of the next one of its name."""
+    driver = streams_driver(delay_ms=3_000)
+    first = StreamsClient(driver, "a")
+    first.beat()
+    driver.create_topics()
+    driver.pass_time(2_000)
+    first.leave()
+    answer = driver.ask(DeleteGroupsRequest(groups_names=[GROUP]), 2)
+    assert answer.results[0].error_code == 0  # type: ignore[attr-defined]
+    StreamsClient(driver, "b").beat()
+    driver.pass_time(2_900)
+    assert group_of(driver).assignment_epoch == 0
+    driver.pass_time(100)
+    assert group_of(driver).assignment_epoch == group_of(driver).epoch
+
+
+def leaves(driver: CoreDriver, client: StreamsClient) -> None:
+    del driver
+    client.leave()
+
+
+def falls_silent(driver: CoreDriver, client: StreamsClient) -> None:
+    del client
+    driver.pass_time(SESSION_MS - 1)
+
+
+def loses_its_endpoint(driver: CoreDriver, client: StreamsClient) -> None:
+    del driver
+    client.endpoint, client.epoch = None, 0
+    client.beat()
+
+
+@pytest.mark.parametrize("goes", [leaves, falls_silent, loses_its_endpoint])
+def test_endpoints_are_read_again_when_one_is_gone(goes: Callable[[CoreDriver, StreamsClient], None]) -> None:
+    """A process that left, that is silent, or that came back without its endpoint, answers no queries any more."""
+    driver = streams_driver()
+    first, second = StreamsClient(driver, "a", endpoint=("h1", 1)), StreamsClient(driver, "b")
+    settle([first, second])
+    driver.pass_time(1)
+    second.beat()
+    known = second.endpoint_epoch
+    goes(driver, first)
+    second.beat()
+    assert second.endpoint_epoch != known
+
+
+def test_endpoints_are_read_again_after_a_move() -> None:
+    """Also by a client that was silent until as many changes had happened as it had heard of before."""
+    driver = streams_driver()
+    first, second = StreamsClient(driver, "a", endpoint=("h1", 1)), StreamsClient(driver, "b")
+    settle([first, second])
+    second.beat()
+    driver.fail_over()
+    for _ in range(second.endpoint_epoch):
+        first.epoch = 0
+        first.beat()
+    second.beat()
+    assert second.answered is not None
+    assert second.answered.partitions_by_user_endpoint is not None
 
 
 def test_the_first_delay_is_not_prolonged() -> None:
