@@ -257,7 +257,8 @@ def test_a_full_group_refuses_new_members() -> None:
     driver = world(config=GroupConfig(consumer_size_max=1))
     a = ConsumerClient(driver, "a")
     a.beat()
-    assert ConsumerClient(driver, "b").beat() is ErrorCode.GROUP_MAX_SIZE_REACHED
+    for instance in (None, "i"):
+        assert ConsumerClient(driver, "b", instance=instance).beat() is ErrorCode.GROUP_MAX_SIZE_REACHED
     assert a.beat() is ErrorCode.NONE
 
 

@@ -23,6 +23,7 @@ from moldau.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from moldau_broker.coordinator.group.consumer.core.heartbeat import check_epoch
+from moldau_broker.coordinator.group.consumer.core.reconcile import reconcile
 from moldau_broker.coordinator.group.consumer.core.state import ConsumerGroup, ConsumerMember, MemberState
 from moldau_broker.coordinator.group.core.config import GroupConfig
 from support.coordinator.consumer_world import GROUP, SESSION_MS, ConsumerClient, check_group, group_of
@@ -218,6 +219,46 @@ def test_each_release_has_its_whole_time() -> None:
     assert "a" in group_of(driver).members
 
 
+def test_a_release_that_follows_a_release_has_a_newer_epoch() -> None:
+    """A commit that was sent before the second one, and arrives late, is one of a former epoch."""
+    first, second, third = (("t", number) for number in range(3))
+    sets: Any = [frozenset(each) for each in ({first, second}, {third}, {first})]
+    assigned, revoking, target = sets
+    member = ConsumerMember(
+        member_id="m", epoch=3, state=MemberState.UNREVOKED_PARTITIONS, assigned=assigned, revoking=revoking
+    )
+    after = reconcile(member, 9, target, lambda _: True, assigned, joins=False)
+    assert (after.epoch, after.state, len(after.revoking)) == (4, MemberState.UNREVOKED_PARTITIONS, 1)
+    last = reconcile(after, 9, target, lambda _: True, target, joins=False)
+    assert (last.epoch, last.state, last.assigned) == (9, MemberState.STABLE, target)
+
+
+def test_a_member_that_goes_leaves_the_expression_to_the_others() -> None:
+    """One that uses the same expression reads on."""
+    driver = world()
+    stays, goes = (ConsumerClient(driver, name, (), regex="t") for name in "ab")
+    rest(driver, [stays, goes])
+    goes.leave()
+    rest(driver, [stays])
+    assert stays.numbers == [0, 1, 2, 3, 4, 5]
+    assert group_of(driver).regexes
+
+
+def test_the_topics_of_a_member_that_is_gone_do_not_count() -> None:
+    """A change of any topic makes the coordinator look at those of the group: there is nothing new for it."""
+    driver = world()
+    driver.topics.counts = {"t": 6, "u": 2}
+    stays, goes = ConsumerClient(driver, "a"), ConsumerClient(driver, "b", ("u",))
+    rest(driver, [stays, goes])
+    goes.leave()
+    rest(driver, [stays])
+    epoch = stays.epoch
+    driver.make_topic("another")
+    driver.topics.counts["u"] = 3
+    rest(driver, [stays])
+    assert stays.epoch == group_of(driver).epoch == epoch
+
+
 def test_no_group_expires_during_a_write() -> None:
     """A member that joined and left meanwhile is in that write; the group ends at the next check for expiry."""
     driver = world(offsets_retention_check_interval_ms=30_000)
@@ -329,13 +370,14 @@ def test_lists_show_the_kinds_and_states_that_are_asked_for(filters: dict[str, l
 
 
 def test_a_commit_that_names_an_epoch_needs_its_member() -> None:
-    """Only a client without a group protocol, which names neither, may commit for a group without members."""
+    """Only a client that shows no epoch may commit for a group without members, whatever member it names."""
     driver = world()
     member = ConsumerClient(driver, "a")
     member.beat()
     member.leave()
     assert code_of(driver.ask(commit_request(1, "", 0), 9)) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert code_of(driver.ask(commit_request(1, "", -1), 9)) is ErrorCode.NONE
+    for name in ("", "a", "stranger"):
+        assert code_of(driver.ask(commit_request(1, name, -1), 9)) is ErrorCode.NONE
 
 
 @pytest.mark.parametrize(("version", "code"), [(3, ErrorCode.NONE), (4, ErrorCode.MEMBER_ID_REQUIRED)])
