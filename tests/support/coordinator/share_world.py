@@ -122,12 +122,25 @@ class ShareDriver:
             self.perform(self.core.committed(append.append_id, self.moment()))
 
     def pass_time(self, milliseconds: int) -> None:
-        """Advances the time and runs the timer at each deadline on the way."""
+        """Advances the time and runs the timer at each deadline on the way; no snapshot of its own changes a state."""
         end = self.now_ms + milliseconds
         while (due := self.core.next_deadline_ms()) is not None and due <= end:
             self.now_ms = max(due, self.now_ms)
-            self.perform(self.core.on_timer(self.moment()))
+            before = self.contents()
+            effects = self.core.on_timer(self.moment())
+            for where, content in self.contents().items():
+                assert content == before[where], f"a snapshot of {where} is not the state that was written"
+            self.perform(effects)
         self.now_ms = end
+
+    def contents(self) -> dict[SharePartitionKey, object]:
+        """Returns what the log says of each share-partition once all writes are committed."""
+        found: dict[SharePartitionKey, object] = {}
+        for where in [*self.core.states, *self.core._latest]:
+            state = self.core._state(where)
+            if state is not None:
+                found[where] = (state.state_epoch, state.leader_epoch, state.start_offset, state.batches)
+        return found
 
     def fail_over(self, *, keeps: bool = False) -> None:
         """Replaces the coordinator by one that loads the log; ``keeps`` states whether pending writes survive."""

@@ -13,10 +13,10 @@ from moldau_broker.coordinator.group.core import served_groups
 from moldau_broker.coordinator.group.core.config import GroupConfig
 from moldau_broker.coordinator.group.core.effect_queue import EffectQueue
 from moldau_broker.coordinator.group.core.member_memory import GROUP_BYTES, MemberMemory
-from moldau_broker.coordinator.group.core.served_groups import SESSION, ServedGroups
+from moldau_broker.coordinator.group.core.served_groups import SESSION, WRITE_BYTES_MAX, ServedGroups, WriteRecords
 from moldau_broker.coordinator.group.share.core.groups import Expiry, ServedShareGroup, ShareRequest
 from moldau_broker.coordinator.group.share.core.state import ShareDraft, ShareEpoch, ShareGroup, ShareMember
-from moldau_broker.coordinator.runtime.effects import Answer, Moment
+from moldau_broker.coordinator.runtime.effects import Answer, Moment, StateRecord
 from moldau_broker.coordinator.runtime.timers import Deadlines
 
 if TYPE_CHECKING:
@@ -52,6 +52,15 @@ def _code(response: Response) -> int:
     code = response.error_code  # type: ignore[attr-defined]
     assert isinstance(code, int)
     return code
+
+
+def test_keys_and_values_fill_a_write() -> None:
+    """The log refuses a batch above ``max.message.bytes``, whatever takes the room."""
+    half = WRITE_BYTES_MAX // 2
+    for key, value, is_full in ((2 * half, 0, True), (0, 2 * half, True), (half, half, True), (half, half - 1, False)):
+        write = WriteRecords[StateRecord](lambda record: record)
+        write.add([StateRecord(bytes(key), bytes(value) or None)])
+        assert write.is_full is is_full
 
 
 def asked(request_id: int, session_ms: int | None = None) -> ShareRequest:

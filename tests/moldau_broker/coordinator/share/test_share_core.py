@@ -3,12 +3,14 @@
 Method: the pure core with a driver that commits, refuses or loses its writes. Error codes are those of Kafka 4.2.
 """
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.initialize_share_group_state import InitializeShareGroupStateRequest
+from moldau_broker.coordinator.runtime.effects import Append
 from moldau_broker.coordinator.share.core import share_core
 from moldau_broker.coordinator.share.core.config import ShareConfig
 from moldau_broker.coordinator.share.core.pruning import Snapshots
@@ -381,6 +383,40 @@ def test_cold_snapshots_are_written_again_but_not_for_ever() -> None:
     assert driver.ask(Read(leader_epoch=-1), key(1)).error_code == 0
 
 
+def test_a_cold_snapshot_waits_for_the_write_in_flight() -> None:
+    """Behind that write in the log it would take back what the write says."""
+    driver = begun(ShareConfig(cold_interval_ms=4_000), auto_commit=False)
+    driver.send((key(), write((0, 4, 2, 1))))
+    driver.pass_time(4_500)
+    driver.commit()
+    driver.fail_over()
+    driver.auto_commit = True
+    assert batches_of(driver.ask(Read(leader_epoch=-1))) == [(0, 4, 2, 1)]
+
+
+def test_a_state_with_updates_is_repeated_again() -> None:
+    """A snapshot that only repeated the state is cold as well, once updates follow it in the log."""
+    driver = begun(ShareConfig(prune_interval_ms=1_000, cold_interval_ms=10_000))
+    driver.pass_time(30_000)
+    for offset in range(3):
+        driver.ask(write((offset, offset, 2, 1), leader_epoch=-1))
+    assert driver.start_offset < len(driver.log) - 1
+    driver.pass_time(30_000)
+    assert driver.start_offset == len(driver.log) - 1
+
+
+def test_a_deletion_that_the_log_refuses_is_repeated() -> None:
+    """No request asks for it: the topic is gone."""
+    driver = begun(auto_commit=False)
+    del driver.topics.ids["t"]
+    (append,) = driver.core.topics_deleted(driver.moment())
+    assert isinstance(append, Append)
+    driver.perform(driver.core.failed(append.append_id, ErrorCode.NOT_ENOUGH_REPLICAS, driver.moment()))
+    driver.pass_time(driver.config.retry_ms)
+    driver.commit()
+    assert not driver.core.states
+
+
 def test_records_have_kafkas_bytes() -> None:
     """Golden bytes, written by hand from Kafka's ShareSnapshot and ShareUpdate schemas."""
     where = key(3)
@@ -469,6 +505,10 @@ def test_a_log_is_redundant_up_to_its_oldest_state() -> None:
         snapshots.replay(Snapshot(key=place, state=after), offset, after)
         expected = end if offset != 6 else 5
         assert snapshots.redundant_end_offset() == expected
+    update = Update(key=first, snapshot_epoch=0, leader_epoch=-1, start_offset=0, delivery_complete_count=0, batches=())
+    for offset, updates in ((9, 1), (10, 2)):  # a state that begins with an update
+        snapshots.replay(update, offset, replace(state, updates=updates))
+        assert snapshots.redundant_end_offset() == 9
 
 
 def test_answers_of_several_coordinators_become_one() -> None:

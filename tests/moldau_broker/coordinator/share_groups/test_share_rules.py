@@ -14,6 +14,7 @@ from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
 from moldau.protocol.messages.delete_share_group_state import DeleteShareGroupStateRequest
 from moldau.protocol.messages.initialize_share_group_state import InitializeShareGroupStateRequest
 from moldau.values import ZERO_UUID
+from moldau_broker.coordinator.group.share.core.groups import ASK_AGAIN_MS
 from moldau_broker.coordinator.group.share.core.state import ShareCurrent, ShareGroup, ShareMember, ShareSubscription
 from moldau_broker.coordinator.share.core.requests import asks_of
 from support.coordinator.group_world import CoreDriver, code_of, commit_request
@@ -75,6 +76,48 @@ def test_a_share_coordinator_is_asked_once_at_a_time() -> None:
     driver.answer_questions()
     driver.commit()
     assert not driver.questions
+
+
+def test_one_refused_partition_is_asked_for_after_a_pause() -> None:
+    """The others have begun; heartbeats come much faster than a share coordinator recovers."""
+    driver = CoreDriver(auto_commit=False)
+    driver.send(beat("m", 0, ("t",)), 1)
+    driver.commit()
+    driver.answer_questions(ErrorCode.COORDINATOR_NOT_AVAILABLE, refused={3})
+    driver.commit()
+    epoch = driver.core.shares.committed[GROUP].members["m"].epoch
+    driver.send(beat("m", epoch), 1)
+    driver.commit()
+    assert not driver.questions
+    driver.pass_time(ASK_AGAIN_MS)
+    driver.send(beat("m", epoch), 1)
+    driver.commit()
+    assert len(driver.questions) == 1
+
+
+def test_a_topic_that_goes_as_its_states_are_noted_is_forgotten() -> None:
+    driver = CoreDriver(auto_commit=False)
+    driver.send(beat("m", 0, ("t",)), 1)
+    driver.delete_topic("t")
+    for _ in range(2):
+        driver.commit()
+        driver.answer_questions(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert driver.core.shares.committed[GROUP].states.is_empty
+
+
+def test_the_topics_of_a_member_that_is_gone_do_not_count() -> None:
+    """A change of any topic makes the coordinator look at those of the group: there is nothing new for it."""
+    driver = CoreDriver()
+    stays, goes = ShareClient(driver, "m"), ShareClient(driver, "n", ("u",))
+    for client in (stays, goes, stays):
+        client.beat()
+    driver.send(beat("n", -1), 1)
+    stays.beat()
+    epoch = stays.epoch
+    driver.make_topic("another")
+    driver.topics.counts["u"] = 9
+    stays.beat()
+    assert stays.epoch == driver.core.shares.committed[GROUP].epoch == epoch
 
 
 def begun_group() -> CoreDriver:
