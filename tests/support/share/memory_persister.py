@@ -76,7 +76,8 @@ class MemoryPersister:
 class CoordinatorOfMemory:
     """Answers FindCoordinator, ReadShareGroupState and WriteShareGroupState as brokers do, from a ``MemoryPersister``.
 
-    Broker ``coordinator`` coordinates; others answer NOT_COORDINATOR. ``broken`` counts connections that will fail.
+    Broker ``coordinator`` coordinates; others answer NOT_COORDINATOR. ``broken`` counts connections that will fail, and
+    those to the broker ``dead`` always do.
     """
 
     def __init__(self, memory: MemoryPersister) -> None:
@@ -84,13 +85,14 @@ class CoordinatorOfMemory:
         self.coordinator = 7
         self.known = 7  # to FindCoordinator
         self.broken = 0
+        self.dead: int | None = None
         self.asked: list[tuple[int, str]] = []
 
     async def request(self, broker_id: int, message: Request, version: int) -> Response:
         self.asked.append((broker_id, type(message).__name__))
         await trio.sleep(0.001)
-        if self.broken:
-            self.broken -= 1
+        if self.broken or broker_id == self.dead:
+            self.broken = max(0, self.broken - 1)
             raise ConnectionResetError("broken")
         if isinstance(message, FindCoordinatorRequest):
             assert (message.key_type, version) == (2, 6)

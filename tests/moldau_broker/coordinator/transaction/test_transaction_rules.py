@@ -22,6 +22,8 @@ from support.coordinator.transaction_world import (
     init_request,
 )
 
+DAY_MS = 24 * 3_600_000
+
 
 def test_a_failed_request_does_not_end_its_transaction() -> None:
     """The client repeats it; only an abort that the coordinator began itself is tried again soon."""
@@ -152,3 +154,22 @@ def test_nothing_is_kept_of_markers_that_are_written() -> None:
     driver.write_markers()
     assert not driver.core.lifecycle._markers_left
     assert driver.state() == "CompleteCommit"
+
+
+def test_an_id_is_unused_from_the_end_of_its_last_transaction() -> None:
+    """Its markers may take days while a partition has no leader; the producer may begin its next one after that."""
+    driver = TransactionDriver(TransactionConfig(id_expiration_ms=7 * DAY_MS))
+    producer = Producer(driver)
+    producer.init()
+    producer.add(1)
+    driver.automatic = False
+    driver.send(end_request(producer.producer_id, producer.epoch, commit=True), 4)
+    driver.commit()
+    driver.pass_time(5 * DAY_MS)
+    assert driver.state() == "PrepareCommit"
+    driver.automatic = True
+    driver.settle()
+    driver.pass_time(6 * DAY_MS)
+    assert driver.state() == "CompleteCommit"
+    driver.pass_time(2 * DAY_MS)
+    assert driver.describe().error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND

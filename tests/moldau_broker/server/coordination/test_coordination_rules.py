@@ -14,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 
-from moldau.protocol.errors import ErrorCode
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.delete_share_group_state import (
     DeleteShareGroupStateRequest,
     DeleteStateData,
@@ -28,7 +28,9 @@ from moldau.protocol.messages.list_offsets import (
 )
 from moldau.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from moldau_broker.coordinator.runtime.effects import Marker, TransactionalProducer
+from moldau_broker.coordinator.runtime.partitioning import partition_for
 from moldau_broker.coordinator.share.core.requests import KeyAnswer, asks_of, response_of
+from moldau_broker.coordinator.share.core.state import SharePartitionKey
 from moldau_broker.log.errors import LogStorageError
 from moldau_broker.server.coordination import transactions
 from moldau_broker.server.coordination.internal_log import InternalTopicLog
@@ -161,6 +163,94 @@ def test_a_broker_with_the_id_0_coordinates_share_groups(broker: int) -> None:
         assert asked == [broker]
 
     run(main)
+
+
+def test_an_answer_that_is_missing_hides_no_other() -> None:
+    """One coordinator has done its part, the other does not answer in time; what is done must not be repeated."""
+
+    async def request(broker_id: int, message: DeleteShareGroupStateRequest, version: int) -> Any:
+        if broker_id == 3:
+            await trio.sleep_forever()
+        await trio.lowlevel.checkpoint()
+        return response_of(type(message), dict.fromkeys(asks_of(message), KeyAnswer()))
+
+    partitions = {0: SimpleNamespace(leader=2), 1: SimpleNamespace(leader=3)}
+    topics = {SHARE_STATE_TOPIC: SimpleNamespace(partitions=partitions)}
+    metadata: Any = SimpleNamespace(image=SimpleNamespace(topics_by_name=topics))
+    peers: Any = SimpleNamespace(request=request)
+    unused: Any = None
+    own: Any = 1
+    parts = [PartitionData(partition=number) for number in range(6)]
+    question = DeleteShareGroupStateRequest(
+        group_id="g", topics=[DeleteStateData(topic_id=UUID(int=1), partitions=parts)]
+    )
+
+    async def main() -> None:
+        response: Any = await ShareStateClient(own, metadata, unused, peers, unused).ask(question)
+        answered = [(part.partition, part.error_code) for topic in response.results for part in topic.partitions]
+        assert sorted(number for number, _ in answered) == list(range(6)), "each once"
+        expected = {
+            number: ErrorCode.NONE
+            if partition_for(SharePartitionKey("g", UUID(int=1), number).coordinator_key, 2) == 0
+            else ErrorCode.REQUEST_TIMED_OUT
+            for number in range(6)
+        }
+        assert dict(answered) == expected
+        assert len(set(expected.values())) == 2
+
+    run(main)
+
+
+def test_a_coordinator_writes_in_the_newest_epoch_only() -> None:
+    """Metadata may name another leader before the replica has heard of it: its writes are another one's by then."""
+    epoch: Any = 3
+    replica = SimpleNamespace(state=SimpleNamespace(leader_epoch=epoch))
+    led = SimpleNamespace(is_leader=True, replica=replica)
+    appended: list[bytes] = []
+
+    def append_now(_: object, batch: bytes, **__: object) -> Any:
+        appended.append(batch)
+        return SimpleNamespace(next_offset=5)
+
+    replicas: Any = SimpleNamespace(partitions={(OFFSETS_TOPIC, 0): led}, append_now=append_now)
+    newest = SimpleNamespace(leader_epoch=3)
+    metadata: Any = SimpleNamespace(partition=lambda *_: newest)
+    log = InternalTopicLog(OFFSETS_TOPIC, replicas, metadata)
+    assert log.append(0, epoch, b"batch") == 5
+    newest.leader_epoch = 4
+    with pytest.raises(KafkaError) as raised:
+        log.append(0, epoch, b"late")
+    assert raised.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert appended == [b"batch"]
+
+
+@pytest.mark.parametrize("commit", [False, True])
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("known_epoch", [None, 7])
+def test_markers_that_need_no_question(commit: bool, is_open: bool, known_epoch: int | None) -> None:
+    """Each pair of epochs, against a producer of epoch 5 whose last marker came from a coordinator of epoch 6.
+
+    The end of a transaction raises the producer epoch by two at most, and every client may abort with the plain epoch.
+    """
+    here = SimpleNamespace(producer_epoch=5, coordinator_epoch=6, current_transaction_start_offset=9 if is_open else -1)
+    log = SimpleNamespace(producer_state=SimpleNamespace(describe_producer=lambda _: here))
+    replicas: Any = SimpleNamespace(partitions={KEY: SimpleNamespace(is_leader=True, log=log)})
+    metadata: Any = SimpleNamespace(inter_broker_listener="b", image=SimpleNamespace(next_producer_id=100))
+    verifier: Any = SimpleNamespace(coordinator_epoch=lambda _: known_epoch)
+    checks = MarkerChecks(metadata, replicas, verifier)
+    trusted, plain = [], []
+    for epoch, coordinator_epoch in product(range(3, 10), range(4, 9)):
+        producer = TransactionalProducer(producer_id=7, producer_epoch=epoch)
+        marker = Marker(producer=producer, coordinator_epoch=coordinator_epoch, commit=commit)
+        if checks.judge(marker, KEY, "b") is ErrorCode.NONE:
+            trusted.append((epoch, coordinator_epoch))
+        if checks.judge(marker, KEY, "other") is ErrorCode.NONE:
+            plain.append((epoch, coordinator_epoch))
+    allowed = [(5, 4), (5, 5), (5, 6)] if is_open and not commit else []
+    assert plain == allowed
+    coordinator_epochs = [6] if known_epoch is None else [4, 5, 6, 7]
+    proven = list(product((5, 6, 7), coordinator_epochs)) if is_open else []
+    assert trusted == sorted({*allowed, *proven})
 
 
 def test_a_disk_that_fails_below_a_coordinator_is_reported() -> None:

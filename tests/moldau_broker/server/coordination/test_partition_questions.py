@@ -132,6 +132,31 @@ def test_a_missing_answer_fails_all_questions(error: Exception) -> None:
     run(scenario)
 
 
+def test_a_failed_request_ends_the_questions_in_it_only() -> None:
+    """One that waits for the next request may find the coordinator again."""
+
+    async def scenario() -> None:
+        coordinators = Coordinators()
+        coordinators.error = OSError("gone")
+        questions = PartitionQuestions(coordinators.send)
+        answers: dict[int, dict] = {}
+
+        async def ask(partition: int) -> None:
+            answers[partition] = await questions.ask(1, transaction("same", partition))
+
+        async with trio.open_nursery() as nursery:
+            for partition in (0, 3):
+                nursery.start_soon(ask, partition)
+            await trio.sleep(1.5)
+            coordinators.error = None
+        assert sorted(answers.items()) in (
+            [(0, {("t", 0): ErrorCode.NETWORK_EXCEPTION}), (3, {("t", 3): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})],
+            [(0, {("t", 0): ErrorCode.NONE}), (3, {("t", 3): ErrorCode.NETWORK_EXCEPTION})],
+        )
+
+    run(scenario)
+
+
 def test_a_cancelled_sender_leaves_the_others_their_turn() -> None:
     async def scenario() -> None:
         coordinators = Coordinators()

@@ -105,6 +105,19 @@ def test_tries_again_after_failures():
     run(scenario)
 
 
+def test_a_coordinator_that_died_is_not_asked_again():
+    """Its successor is found, although it cannot say that it coordinates no more."""
+
+    async def scenario(persister, peers, _clock):
+        await persister.read(KEY, 1)
+        peers.dead = peers.coordinator
+        peers.coordinator = peers.known = 9
+        await persister.write(KEY, persist(start=5))
+        assert peers.memory.start_offsets[KEY] == 5
+
+    run(scenario)
+
+
 def test_gives_up_in_bounded_time():
     """Without any coordinator an operation ends with COORDINATOR_NOT_AVAILABLE."""
 

@@ -297,6 +297,34 @@ def test_an_archived_record_is_not_forgotten_unstored() -> None:
     run_world(main, 1)
 
 
+def test_a_lock_goes_on_after_a_write_that_failed() -> None:
+    """The acknowledgement does not hold, and its sender may never come again; the record is for others then."""
+
+    async def main(world: World) -> None:
+        memory, key = MemoryPersister(), (TOPIC, 0)
+        replicas: Any = SimpleNamespace(waits=SimpleNamespace(wake_fetches=lambda _: None))
+        groups = groups_of(world, replicas, memory)
+        clock = world.node("n").environment.clock
+        async with trio.open_nursery() as nursery:
+            await nursery.start(groups.run)
+            groups.sessions.fetch(("g", "m"), 0, [key], (), acknowledges=False, owner="m")
+            led = groups.open("g", partition_of())
+            await trio.sleep(0.5)
+            assert acquire_next(groups, led, "m", clock.monotonic_ms()) == [(0, 0)]
+            memory.refusals = [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+            batches: Any = [SimpleNamespace(first=0, last=0, types=(1,))]
+            pending = groups.acknowledge(led, "m", batches)
+            assert isinstance(pending, Pending)
+            assert await pending.wait() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert led.core is not None
+            assert led.core.next_fetch_offset == 1
+            await trio.sleep(SETTINGS.limits.lock_duration_ms / 1000)
+            assert led.core.next_fetch_offset == 0
+            nursery.cancel_scope.cancel()
+
+    run_world(main, 1)
+
+
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_sweep_during_a_write_forgets_nothing(fails: bool) -> None:
     """A lock may last for an hour, so a share-partition may count as idle while the end of its lock is written."""
