@@ -80,6 +80,16 @@ def receive(core, sender, message, now_ms=NOW, directory=None):
     core.receive(sender, message, now_ms, sender_directory=directory)
 
 
+def reads_of(core):
+    """Everything that was handed out becomes durable at once; returns the reads that end, and where."""
+    ended = []
+    while core.has_ready:
+        ready = core.take_ready()
+        core.synced(ready.number)
+        ended += [(each.read_id, each.index) for each in ready.reads]
+    return ended
+
+
 def far_behind(core, member):
     """The member has none of the leader's entries, so it gets a snapshot."""
     sent_to(core, member)
@@ -130,6 +140,8 @@ def test_a_member_with_a_former_snapshot_gets_the_present_one():
     core = leader()
     assert [piece.index for piece in far_behind(core, 3)] == [3]
     assert core.applied_index == 6
+    receive(core, 3, SnapshotResponse(epoch=4, index=3, next_piece=2), core.now_ms)
+    assert [each.piece for each in sent_to(core, 3) if isinstance(each, SnapshotRequest)] == [2]
     core.snapshot_taken(SnapshotPoint(index=6, epoch=4, configuration=VOTERS), 6)
     receive(core, 3, AppendResponse(epoch=4, accepted=True, match_index=3), core.now_ms)
     pieces = [each for each in sent_to(core, 3) if isinstance(each, SnapshotRequest)]
@@ -387,3 +399,43 @@ def test_a_failed_hand_over_gives_no_later_election_its_right():
     core.tick(1_000.0)
     asked = [message.transfer for message in sent_to(core, 2) if isinstance(message, VoteRequest)]
     assert (asked, core.role) == ([False], Role.PRECANDIDATE)
+
+
+def test_a_read_waits_for_a_round_that_began_after_it():
+    """An answer to an earlier request does not show that this node still led when the read began."""
+    core = leader()
+    receive(core, 2, AppendResponse(epoch=4, accepted=True, match_index=6))
+    sent_to(core, 2)
+    for read_id in (1, 2):
+        assert core.leader.read_index(read_id)
+        assert reads_of(core) == []
+    receive(core, 2, AppendResponse(epoch=4, accepted=True, match_index=6, read_sequence=1))
+    assert reads_of(core) == [(1, 6)]
+    receive(core, 3, AppendResponse(epoch=4, accepted=False, rejected_index=5, read_sequence=2))
+    assert reads_of(core) == [(2, 6)]
+
+
+def test_reads_end_with_a_leadership_that_no_other_follows():
+    """The leader is cut off. It may not be heard for long, and its callers must ask another node."""
+    core = leader()
+    receive(core, 2, AppendResponse(epoch=4, accepted=True, match_index=6))
+    sent_to(core, 2)
+    assert core.leader.read_index(1)
+    assert reads_of(core) == []
+    core.tick(core.now_ms + TIMING.election_timeout_ms_max)
+    assert (core.role, core.leader_id) == (Role.FOLLOWER, None)
+    assert reads_of(core) == [(1, -1)]
+
+
+@pytest.mark.parametrize("first", [4, 5, 6, 7])
+def test_a_request_from_below_the_commit_index_counts_whole(first):
+    """The leader knows an older position. What is committed is not compared again, and still counts."""
+    core = follower()
+    receive(core, 2, AppendRequest(epoch=3, prev_index=5, prev_epoch=3, commit_index=5))
+    sent_to(core, 2)
+    entries = tuple(Entry(index, 3, EntryKind.DATA, b"x") for index in range(first, 9))
+    receive(core, 2, AppendRequest(epoch=3, prev_index=5, prev_epoch=3, commit_index=5, entries=(Entry(6, 3, 0, b"x"),)))
+    sent_to(core, 2)
+    prev_epoch = 2 if first == 4 else 3
+    receive(core, 2, AppendRequest(epoch=3, prev_index=first - 1, prev_epoch=prev_epoch, commit_index=5, entries=entries))
+    assert sent_to(core, 2) == [AppendResponse(epoch=3, accepted=True, match_index=8)]

@@ -1,7 +1,7 @@
 """Goal: the membership in force is always the newest one that the log holds, whatever was cut or compacted.
 
 Method: the history of memberships alone, beside a plain search of the log, after each cut of a log with three of them;
-and a production node on a virtual disk that takes a snapshot, driven by hand.
+the core with a snapshot at each place of that log; and a production node on a virtual disk, driven by hand.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from moldau_quorum.log.port import VoterEndpoint
+from moldau_quorum.log.port import ElectionTiming, LogLimits, VoterEndpoint
+from moldau_quorum.log.raft.core.entry_log import EntryLog
 from moldau_quorum.log.raft.core.membership import ConfigurationHistory
-from moldau_quorum.log.raft.core.messages import AppendRequest
+from moldau_quorum.log.raft.core.messages import AppendRequest, AppendResponse, SnapshotRequest
+from moldau_quorum.log.raft.core.raft_core import RaftCore
 from moldau_quorum.log.raft.core.types import (
     Configuration,
     Entry,
     EntryKind,
+    HardState,
     SnapshotPoint,
     configuration_of,
     encode_configuration,
@@ -36,14 +39,17 @@ CHANGES = {2: of(1, 2), 5: of(1, 2, 3), 6: of(1, 3)}
 LAST = 8
 
 
+def entry(index: int) -> Entry:
+    change = CHANGES.get(index)
+    if change is None:
+        return Entry(index, 1, EntryKind.DATA, b"x")
+    return Entry(index, 1, EntryKind.CONFIGURATION, encode_configuration(change))
+
+
 def history() -> ConfigurationHistory:
     found = ConfigurationHistory(None, BOOTSTRAP)
     for index in range(1, LAST + 1):
-        change = CHANGES.get(index)
-        kind, data = EntryKind.DATA, b"x"
-        if change is not None:
-            kind, data = EntryKind.CONFIGURATION, encode_configuration(change)
-        assert found.appended([Entry(index, 1, kind, data)]) == (change is not None)
+        assert found.appended([entry(index)]) == (index in CHANGES)
     return found
 
 
@@ -74,6 +80,71 @@ def test_a_snapshot_keeps_the_membership_of_its_place(taken: int, cut: int) -> N
     assert found.current == expected(cut)[1]
     assert found.at(taken) == expected(taken)[1]
     assert found.previous in (BOOTSTRAP, *CHANGES.values())
+
+
+def core_with_log() -> RaftCore:
+    """Node 1 holds the whole log durably, and knows nothing of it to be committed."""
+    return RaftCore(
+        node_id=1,
+        timing=ElectionTiming(election_timeout_ms_min=100, election_timeout_ms_max=200, heartbeat_interval_ms=50),
+        limits=LogLimits(),
+        seed=1,
+        now_ms=0.0,
+        hard_state=HardState(epoch=2),
+        log=EntryLog(0, 0, [entry(index) for index in range(1, LAST + 1)]),
+        snapshot=None,
+        bootstrap=BOOTSTRAP,
+    )
+
+
+def settle(core: RaftCore) -> list[AppendResponse]:
+    """All that was handed out becomes durable; returns what the core acknowledges."""
+    answers = []
+    while core.has_ready:
+        ready = core.take_ready()
+        core.synced(ready.number)
+        answers += [out.message for out in ready.messages_synced if isinstance(out.message, AppendResponse)]
+    return answers
+
+
+@pytest.mark.parametrize("at", range(1, LAST + 3))
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_an_installed_snapshot_replaces_what_it_contradicts(at: int, epoch: int) -> None:
+    """What a log that agrees holds behind it was acknowledged, and may be committed: it stays, with its memberships."""
+    core = core_with_log()
+    point = SnapshotPoint(index=at, epoch=epoch, configuration=of(1, 2, 3, 4) if epoch == 2 else expected(at)[1])
+    piece = SnapshotRequest(
+        epoch=2,
+        index=at,
+        index_epoch=epoch,
+        configuration=encode_configuration(point.configuration),
+        piece=0,
+        piece_count=1,
+    )
+    core.receive(2, piece, 10.0)
+    assert settle(core) == []
+    core.snapshot_installed(point)
+    assert settle(core) == [AppendResponse(epoch=2, accepted=True, match_index=at)]
+    agrees = epoch == 1 and at <= LAST
+    assert (core.commit_index, core.applied_index, core.snapshot) == (at, at, point)
+    assert (core.log.last_index, core.durable_index) == ((LAST, LAST) if agrees else (at, at))
+    assert core.configuration == (expected(LAST)[1] if agrees else point.configuration)
+    assert core.configuration_at(at) == point.configuration
+
+
+@pytest.mark.parametrize("taken", range(1, LAST + 1))
+@pytest.mark.parametrize("kept", [0, 1])
+def test_an_own_snapshot_leaves_what_was_appended_meanwhile(taken: int, kept: int) -> None:
+    """A node writes its snapshot beside its other work, and a membership may be appended before it ends."""
+    core = core_with_log()
+    core.receive(2, AppendRequest(epoch=2, prev_index=taken, prev_epoch=1, commit_index=taken), 10.0)
+    settle(core)
+    core.snapshot_taken(SnapshotPoint(index=taken, epoch=1, configuration=expected(taken)[1]), taken - kept)
+    assert (core.configuration_index, core.configuration) == (max(taken, expected(LAST)[0]), expected(LAST)[1])
+    assert [core.configuration_at(index) for index in range(taken, LAST + 1)] == [
+        expected(index)[1] for index in range(taken, LAST + 1)
+    ]
+    assert (core.log.base_index, core.log.last_index, core.durable_index) == (taken - kept, LAST, LAST)
 
 
 def followed(node: RaftNode, leader: int, request: AppendRequest) -> None:
