@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from moldau_quorum.log.raft.core.messages import SnapshotRequest, VoteRequest, VoteResponse
+from moldau_quorum.log.raft.core.messages import AppendResponse, SnapshotRequest, VoteRequest, VoteResponse
 from moldau_quorum.log.raft.core.types import configuration_of, encode_configuration
 from support.raft.world import World, hand_to, message_in, run_jobs
 
@@ -109,3 +109,27 @@ def test_writes_during_a_sync_wait_for_the_next():
         (3, VoteResponse(epoch=6, pre_vote=False, granted=True)),
         (2, VoteResponse(epoch=7, pre_vote=True, granted=True)),
     ]
+
+
+def test_a_leader_is_active_when_its_own_disk_has_caught_up():
+    """The others have committed its first entry, and it has applied nothing of what they have made durable."""
+    _, member = started()
+    node = member.node
+    node.tick(400.0)
+    node.process()
+    for pre_vote, voter in ((True, 2), (True, 3), (False, 2)):
+        hand_to(node, voter, VoteResponse(epoch=1, pre_vote=pre_vote, granted=True), 401.0)
+        node.process()
+        if pre_vote:
+            sync(node)
+    assert node.core.leader is not None
+    work = node.begin_sync()
+    last = node.core.log.last_index
+    for voter in (2, 3):
+        hand_to(node, voter, AppendResponse(epoch=1, accepted=True, match_index=last), 402.0)
+        node.process()
+    assert (node.core.commit_index, node.applied_index, node.leadership.active) == (last, 0, False)
+    work.run()
+    node.sync_done(work)
+    node.process()
+    assert (node.applied_index, node.leadership.active) == (last, True)
