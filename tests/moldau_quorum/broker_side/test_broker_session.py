@@ -205,14 +205,14 @@ def test_a_late_answer_does_not_prolong_the_session() -> None:
             await trio.sleep(0.9)
             if isinstance(message, BrokerRegistrationRequest):
                 return BrokerRegistrationResponse(broker_epoch=5)
-            return BrokerHeartbeatResponse(is_fenced=False)
+            return BrokerHeartbeatResponse(is_fenced=False, is_caught_up=True)
 
         session = session_with(world, request)
         async with trio.open_nursery() as nursery:
             await nursery.start(session.run)
             assert session.last_contact_ms == sent_ms[0]
             await session.wait_unfenced()
-            assert session.last_contact_ms == sent_ms[1]
+            assert session.last_contact_ms == session.caught_up_ms == sent_ms[1]
             assert clock.monotonic_ms() >= sent_ms[1] + 900
             nursery.cancel_scope.cancel()
 
@@ -248,20 +248,27 @@ def test_an_unanswered_registration_ends_in_time() -> None:
 
 
 def test_a_stop_is_asked_for_at_once() -> None:
-    """The heartbeats of a broker that stops do not wait for the end of an interval."""
+    """The heartbeats of a broker that stops do not wait for the end of an interval.
+
+    It asks for no fence either, although it is not ready to serve any more: its leaderships must move in order first.
+    """
 
     async def main(world) -> None:
+        is_ready = True
+
         async def request(message: Any, **_: object) -> Any:
             await trio.sleep(0.01)
             if isinstance(message, BrokerRegistrationRequest):
                 return BrokerRegistrationResponse(broker_epoch=5)
+            assert not (message.want_fence and message.want_shut_down)
             return BrokerHeartbeatResponse(is_fenced=False, should_shut_down=message.want_shut_down)
 
-        session = session_with(world, request)
+        session = session_with(world, request, ready=lambda: is_ready)
         async with trio.open_nursery() as nursery:
             await nursery.start(session.run)
             await session.wait_unfenced()
             await trio.sleep(0.1)
+            is_ready = False
             begun = trio.current_time()
             await session.controlled_shutdown()
             assert trio.current_time() - begun < 0.1

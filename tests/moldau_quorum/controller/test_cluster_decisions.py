@@ -44,6 +44,18 @@ def test_the_retry_of_a_registration_gets_the_same_epoch() -> None:
     assert len(controller.commands) == 3
 
 
+@pytest.mark.parametrize("changed", [{"rack": "r"}, {"log_dirs": [UUID(int=1001)]}], ids=str)
+def test_a_registration_with_other_values_is_no_retry(changed: dict) -> None:
+    """The process has lost a directory, say, since its first attempt; the controller must not go by the former ones."""
+    controller = ModelController()
+    values = {"rack": None, "log_dirs": [UUID(int=1001), UUID(int=1002)]}
+    first = controller.register(1, **values)
+    again = controller.register(1, **{**values, **changed})
+    assert again.broker_epoch > first.broker_epoch
+    broker = controller.image.brokers[1]
+    assert {"rack": broker.rack, "log_dirs": list(broker.log_dirs)} == {**values, **changed}
+
+
 def test_a_second_live_broker_with_the_same_id_is_refused() -> None:
     controller = ModelController()
     controller.join(1)
@@ -132,7 +144,17 @@ def test_a_broker_may_stop_after_its_leaderships_moved() -> None:
 def test_a_fenced_broker_may_stop_at_once() -> None:
     controller = ModelController()
     controller.register(1)
-    assert controller.beat(1, want_shut_down=True).should_shut_down
+    assert controller.beat(1, want_shut_down=True, offset=0).should_shut_down, "whatever metadata it has applied"
+
+
+@pytest.mark.parametrize("wants_to_stop", [False, True])
+def test_a_broker_that_asks_to_be_fenced_stops_only_if_it_asks(wants_to_stop: bool) -> None:
+    """It is not ready to serve, and may become ready again."""
+    controller = ModelController()
+    controller.join(1, 2)
+    answer = controller.beat(1, want_fence=True, want_shut_down=wants_to_stop)
+    assert (answer.is_fenced, answer.should_shut_down) == (True, wants_to_stop)
+    assert controller.image.brokers[1].fenced
 
 
 def test_an_unregistered_broker_is_forgotten_and_leads_nothing() -> None:

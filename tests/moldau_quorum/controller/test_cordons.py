@@ -141,6 +141,15 @@ def test_assignments_to_a_cordoned_broker_are_refused() -> None:
     assert reassign(controller, "u", [2, 3]) == (0, None), "one of two cordoned brokers is emptied after the other"
 
 
+def test_a_replica_out_of_sync_stays_on_its_cordoned_broker() -> None:
+    """A move may keep it where it is, although it cannot be elected."""
+    controller = cordoned(2)
+    assert create_at(controller, "u", [1, 3])[0] == 0
+    controller.beat(3, cordoned_log_dirs=[one(3), two(3)])
+    assert controller.alter("u", [1]).error_code == 0
+    assert reassign(controller, "u", [3, 1]) == (0, None)
+
+
 def test_cordons_survive_a_restart() -> None:
     """A restarted broker is cordoned until its first report says otherwise; it could get replicas in between."""
     controller = cordoned(2)

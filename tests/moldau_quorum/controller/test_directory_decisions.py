@@ -96,6 +96,19 @@ def test_a_failed_directory_affects_only_its_own_replicas() -> None:
     assert len(controller.commands) == commands + 1, "what is known is not decided again"
 
 
+def test_directories_that_fail_together_go_together() -> None:
+    """Two of three fail between two heartbeats."""
+    controller = cluster()
+    kept = UUID(int=7_777)
+    join(controller, 2, one(2), kept, two(2))
+    controller.create("t", partitions=3)
+    for index, directory in enumerate((one(2), kept, two(2))):
+        assert assign(controller, 2, "t", index, directory) == 0
+    controller.beat(2, offline_log_dirs=[one(2), two(2)])
+    assert controller.image.brokers[2].log_dirs == (kept,)
+    assert [2 in controller.partition("t", index).isr for index in range(3)] == [False, True, False]
+
+
 def test_no_unclean_election_takes_the_replica_that_has_failed() -> None:
     """The registration names the directory as working until the end of the decision."""
     controller = cluster()

@@ -5,7 +5,9 @@ Decisions are made by the pure controller and applied to an image at once; no sh
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
@@ -21,10 +23,16 @@ from moldau.protocol.messages.incremental_alter_configs import (
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from moldau.values import BrokerId
 from moldau_quorum.controller.context import DecisionView
+from moldau_quorum.controller.partition_change import RECOVERED, RECOVERING, Election, PartitionChange
 from moldau_quorum.controller.walks import balance_leaders, with_last
+from moldau_quorum.metadata.image import PartitionImage, changed_partition
+from moldau_quorum.metadata.records import NO_LEADER
 from support.controller.model import ModelController
 from support.controller.partition_machine import MovingPartitionMachine, PartitionMachine
 from support.proof import examples
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def three_brokers(**configs: str) -> ModelController:
@@ -376,3 +384,74 @@ def test_a_partition_that_is_named_twice_is_elected_once() -> None:
     )
     (result,) = controller.handle(request).replica_election_results
     assert [each.partition_id for each in result.partition_result] == [0]
+
+
+REPLICAS = (1, 2, 3)
+MIN_ISR = 2
+
+
+def small_partitions() -> Iterator[PartitionImage]:
+    """Yields each state of a partition of three replicas: who is in sync, who is eligible, and who leads."""
+    for places in itertools.product(("isr", "elr", "out"), repeat=3):
+        isr, elr = (tuple(r for r, at in zip(REPLICAS, places, strict=True) if at == name) for name in ("isr", "elr"))
+        if len(isr) >= MIN_ISR and elr:
+            continue
+        for leader in (*isr, NO_LEADER):
+            yield PartitionImage(
+                replicas=REPLICAS,
+                isr=isr,
+                elr=elr,
+                leader=leader,
+                last_known_elr=() if isr else (3,),
+                leader_recovery_state=RECOVERING if len(isr) == 1 else RECOVERED,
+            )
+
+
+def after_loss(
+    before: PartitionImage, election: Election, live: tuple[int, ...], gone: tuple[int, ...], lost: tuple[int, ...]
+) -> PartitionImage:
+    """Returns a partition after ``gone`` have left its ISR; of them ``lost`` may lack records."""
+    change = PartitionChange(
+        topic_id=UUID(int=7),
+        partition_id=0,
+        partition=before,
+        acceptable=lambda replica: replica in live,
+        min_isr=MIN_ISR,
+        election=election,
+        isr=tuple(replica for replica in before.isr if replica not in gone),
+        lost_state=frozenset(lost),
+    )
+    record = change.build()
+    return before if record is None else changed_partition(before, record)
+
+
+@pytest.mark.parametrize("election", Election)
+def test_each_small_change_of_a_partition_keeps_the_rules(election: Election) -> None:
+    """All states of three replicas, all sets of live brokers, and each broker that goes with or without its records."""
+    for before, gone in itertools.product(small_partitions(), ((), (1,), (2,))):
+        for others, lost in itertools.product(((), (1,), (2, 3), (1, 2, 3)), ((), gone) if gone else ((),)):
+            live = tuple(replica for replica in others if replica not in gone)
+            after = after_loss(before, election, live, gone, lost)
+            case = (before, live, gone, lost)
+            isr = [replica for replica in before.isr if replica not in gone]
+            eligible = [replica for replica in before.elr if replica not in lost]
+            clean = [replica for replica in (*isr, *eligible) if replica in live]
+            is_clean = after.leader in clean
+            assert after.leader in (live if election is Election.UNCLEAN or not clean else clean) or (
+                after.leader == NO_LEADER and not clean
+            ), case
+            assert is_clean == bool(clean), ("no unclean leader where there is a clean one", case)
+            assert after.leader_epoch == before.leader_epoch + (after.leader != before.leader), case
+            if is_clean or after.leader == NO_LEADER:
+                assert after.leader_recovery_state == before.leader_recovery_state, ("the leader alone ends it", case)
+                may_be_eligible = {*before.isr, *before.elr} - {*lost, *after.isr}
+                assert set(after.elr) == (may_be_eligible if len(after.isr) < MIN_ISR else set()), case
+            else:
+                assert (after.isr, after.elr) == ((after.leader,), ()), ("others lack what it will write", case)
+                assert after.leader_recovery_state == RECOVERING, case
+            first = REPLICAS[0]
+            if election is Election.PREFERRED and first in clean and (first in isr or not isr):
+                assert after.leader == first, case
+            elif before.leader in clean:
+                assert after.leader == before.leader, case
+            assert list(after.isr) == (isr if after.leader in (*isr, NO_LEADER) else [after.leader]), case

@@ -93,6 +93,30 @@ def test_a_resource_changes_as_a_whole_or_not_at_all(controller) -> None:
     assert controller.image is before
 
 
+@pytest.mark.parametrize("names", [("t", "u"), ("u", "t")])
+def test_a_permission_of_unclean_elections_counts_in_each_place(controller, names: tuple[str, str]) -> None:
+    """It is one of several changes of a request, the first or the last one."""
+    controller.create("u")
+    first, *others = controller.partition("t").replicas
+    assert controller.alter("t", [first]).error_code == 0
+    controller.fence(first)
+    assert controller.partition("t").leader == -1
+    values = {"t": ("unclean.leader.election.enable", "true"), "u": ("retention.ms", "1000")}
+    resources = [
+        incremental.AlterConfigsResource(
+            resource_type=TOPIC,
+            resource_name=name,
+            configs=[
+                incremental.AlterableConfig(name=values[name][0], config_operation=SET, value=values[name][1]),
+            ],
+        )
+        for name in names
+    ]
+    response = controller.handle(incremental.IncrementalAlterConfigsRequest(resources=resources))
+    assert [each.error_code for each in response.responses] == [0, 0]
+    assert controller.partition("t").leader in others
+
+
 def test_values_are_described_with_source_and_synonyms(controller) -> None:
     """DescribeConfigs returns each value with its source and the synonyms that it overrides."""
     assert described(controller, TOPIC, "t", "min.insync.replicas") == {"min.insync.replicas": ("1", 5)}

@@ -326,14 +326,16 @@ def test_a_move_that_only_adds_replicas_ends_in_sync() -> None:
     assert ongoing(controller) == []
 
 
-def test_a_completed_move_always_raises_the_leader_epoch() -> None:
+@pytest.mark.parametrize("isr", [[1, 2, 3], [1, 2]], ids=["in sync", "out of sync"])
+def test_a_completed_move_always_raises_the_leader_epoch(isr: list[int]) -> None:
     """The leader epoch rises even if the leader stays, because the removed replicas must be fenced."""
     controller = controller_of(1, 2, 3, 4)
     create_one(controller, **assigned([1, 2, 3]))
+    controller.alter("t", isr)
     epoch = controller.partition("t").leader_epoch
     assert move(controller, [1, 2, 4]) == 0
     assert controller.partition("t").leader_epoch == epoch
-    assert controller.alter("t", [1, 2, 3, 4]).error_code == 0
+    assert controller.alter("t", [*isr, 4]).error_code == 0
     partition = controller.partition("t")
     assert (partition.replicas, partition.leader, partition.leader_epoch) == ((1, 2, 4), 1, epoch + 1)
 
@@ -409,6 +411,21 @@ def test_a_cancel_never_removes_the_only_eligible_replica() -> None:
     assert (controller.partition("t").replicas, controller.partition("t").last_known_elr) == ((1, 3, 2), (2,))
     controller.beat(2)
     assert controller.partition("t").leader == 2
+
+
+def test_a_cancel_never_removes_the_last_known_leader() -> None:
+    """With neither ISR nor eligible replicas, it is the only one that may still have acknowledged records."""
+    controller = controller_of(1, 2, 3)
+    create_one(controller, **assigned([1]))
+    move(controller, [2, 3])
+    controller.alter("t", [1, 2])
+    controller.fence(1)
+    controller.fence(2)
+    controller.unclean_restart(2)
+    partition = controller.partition("t")
+    assert (partition.isr, partition.elr, partition.last_known_elr) == ((), (), (2,))
+    assert move(controller, None) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert controller.partition("t") == partition
 
 
 def test_an_unclean_election_takes_a_new_replica_last() -> None:

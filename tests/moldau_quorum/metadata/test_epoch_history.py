@@ -12,11 +12,13 @@ STEPS = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2), st.booleans()),
 
 @given(steps=STEPS, epochs_max=st.integers(1, 4))
 def test_positions_have_the_epoch_of_the_last_command(steps: list[tuple[int, int, bool]], epochs_max: int) -> None:
-    """Each step is a command some offsets and epochs further on, or a snapshot that ends there."""
+    """Each step is a command some offsets and epochs further on, or a snapshot that ends there and hides a command."""
     history = EpochHistory(epochs_max)
     offset = epoch = known_from = 0
     commands = {0: 0}
     for gap, rise, is_snapshot in steps:
+        if is_snapshot:
+            commands[offset + 1] = epoch + min(rise, 1)
         offset, epoch = offset + gap, epoch + rise
         commands[offset] = epoch
         if is_snapshot:

@@ -154,6 +154,24 @@ def test_records_that_do_not_fit_are_damage() -> None:
             image.apply(records, offset=1, epoch=1)
 
 
+@pytest.mark.parametrize("is_created_again", [False, True])
+def test_a_command_may_change_a_topic_and_delete_it(is_created_again: bool) -> None:
+    """Nothing of it is left, also where another topic takes its name in the same command."""
+    partition = {"partition_id": 0, "replicas": (1,), "isr": (1,), "leader": 1}
+    created = [r.TopicRecord(name="t", topic_id=TOPIC_ID), r.PartitionRecord(topic_id=TOPIC_ID, **partition)]
+    image = MetadataImage(offset=0).apply(created, offset=1, epoch=1).image
+    records: list[r.MetadataRecord] = [
+        r.PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, partition_epoch=1, leader=r.NO_LEADER),
+        r.RemoveTopicRecord(topic_id=TOPIC_ID),
+    ]
+    other = UUID(int=78)
+    if is_created_again:
+        records += [r.TopicRecord(name="t", topic_id=other), r.PartitionRecord(topic_id=other, **partition)]
+    after = image.apply(records, offset=2, epoch=1).image
+    assert list(after.topics_by_id) == ([other] if is_created_again else [])
+    assert [topic.topic_id for topic in after.topics_by_name.values()] == list(after.topics_by_id)
+
+
 @given(
     operations=st.lists(
         st.tuples(st.sampled_from(["set", "remove"]), st.integers(0, 300), st.integers()), max_size=400

@@ -142,6 +142,25 @@ def test_a_safe_downgrade_is_refused_if_it_loses_metadata() -> None:
     assert assign(controller, 2, "t", 0, two(2)) == 0
 
 
+def test_a_lower_level_forgets_what_its_own_command_has_written() -> None:
+    """Each node replays the whole command, so the directories of all topics are gone, changed before or not."""
+    controller = cluster()
+    for name in ("t", "u"):
+        controller.create(name)
+        assert assign(controller, 2, name, 0, two(2)) == 0
+    topic = controller.image.topics_by_name["t"]
+    partition = topic.partitions[0]
+    change = r.PartitionChangeRecord(
+        topic_id=topic.topic_id,
+        partition_id=0,
+        partition_epoch=partition.partition_epoch + 1,
+        directories=tuple(one(replica) for replica in partition.replicas),
+    )
+    controller.apply([change, r.FeatureLevelRecord(name=r.METADATA_VERSION, level=1)])
+    assert [controller.partition(name).directories for name in ("t", "u")] == [(), ()]
+    assert restored(snapshot_pieces(controller.image)) == controller.image
+
+
 def test_tokens_are_not_lost_by_a_safe_downgrade() -> None:
     """Below level 3 there are no delegation tokens: they are neither forgotten unasked, nor written."""
     controller = cluster()
