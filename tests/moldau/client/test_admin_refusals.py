@@ -187,7 +187,7 @@ def test_offsets_of_an_older_broker_are_read():
 
 
 @pytest.mark.parametrize("version", [7, 9])
-def test_stable_offsets_are_waited_for_on_brokers_of_any_version(version):
+def test_stable_offsets_are_waited_for_on_any_broker(version):
     """An open transaction holds an offset: without it the partition would look as if the group had none."""
     codes = [ErrorCode.NONE, ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.UNSTABLE_OFFSET_COMMIT]
 

@@ -199,7 +199,7 @@ class Elsewhere(Requester):
         return [5]
 
 
-def test_a_broker_of_another_cluster_is_not_the_one_that_was_named():
+def test_a_broker_of_another_cluster_is_not_the_named_one():
     """The bootstrap servers lead there while the client looks for the broker, whose id is used there too."""
     client = SimpleNamespace(clusters_left=0, cluster_metadata=ClusterMetadata())
     client.check_cluster = lambda *named: ClusterClient.check_cluster(client, *named)

@@ -328,7 +328,7 @@ def test_a_loss_counts_only_when_the_application_has_heard_it() -> None:
     assert list(member.positions.by_partition) == [T1]
 
 
-def test_an_assignment_counts_only_when_the_application_has_heard_it() -> None:
+def test_an_assignment_counts_when_the_application_has_heard_it() -> None:
     """The poll is cancelled while the application learns what it got; the next poll says the same again."""
     member = Member([T0, T1])
 

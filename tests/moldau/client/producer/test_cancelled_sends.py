@@ -124,7 +124,7 @@ def ends(name):
 )
 @pytest.mark.parametrize("seconds", [0.005, 1])
 def test_a_call_that_ends_early_leaves_no_count(call, seconds):
-    """What it had counted makes batches leave at once; if that stayed, ``linger.ms`` would never count again."""
+    """Its count makes batches leave at once. If that stayed, ``linger.ms`` would never have an effect again."""
 
     async def main(world):
         config = {
