@@ -6,6 +6,7 @@ Method: logs over a virtual disk, cleaned step by step. Each test states one rul
 from __future__ import annotations
 
 import errno
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -17,9 +18,11 @@ from moldau_broker.log.cleaner.cleaner import LogCleaning, plan_cleaning
 from moldau_broker.log.cleaner.offset_map import OffsetMap
 from moldau_broker.log.config import LogManagerSettings
 from moldau_broker.log.errors import CorruptLogFileError
+from moldau_broker.log.files.names import SWAP_SUFFIX
 from moldau_broker.log.files.segment import LogSegment
 from moldau_broker.log.files.segment_files import SegmentFiles
 from moldau_broker.log.values import TopicPartition, run_work
+from moldau_jepsen.world.disk.virtual_disk import Directory
 from support.log.cleaner_lab import DAY, Lab
 from support.log.model import PARTITION, all_rows, make_batch
 
@@ -363,3 +366,35 @@ def test_a_deleted_key_of_a_moved_log_stays_deleted() -> None:
         assert lab.clean() > 0
         lab.now += 2 * DAY
     assert lab.committed() == {b"key%d" % number: b"w" for number in range(40)}
+
+
+def test_names_of_a_swap_may_arrive_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system need not keep the order of renames between two syncs of their directory: any one may be lost."""
+    lab = Lab()
+    for number in range(9):
+        lab.put(b"k%d" % (number % 5), b"%d" % number)
+        if number % 3 == 2:
+            lab.fill()
+    kept, disk, before_syncs = lab.values(), lab.machine.virtual_disk, []
+    sync = Directory.sync
+
+    def noting(directory: Directory) -> None:
+        if any(name.endswith(SWAP_SUFFIX) for change in directory.changes for name in change):
+            before_syncs.append((deepcopy(disk._root), len(directory.changes)))
+        sync(directory)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Directory, "sync", noting)
+        lab.clean()
+    assert len(before_syncs) > 1
+    for root, count in before_syncs:
+        for lost in range(count):
+            disk._root = deepcopy(root)
+            directory = disk._root.names["data"].names["topic-0"]
+            arrived = directory.changes[:lost] + directory.changes[lost + 1 :]
+            directory.names = dict(directory.durable)
+            for change in arrived:
+                directory.change(change)
+            lab.machine.boot(power_lost=False)
+            lab.manager = lab.open()
+            assert lab.values(lab.manager.logs[PARTITION]) == kept, f"change {lost} of {count}"
