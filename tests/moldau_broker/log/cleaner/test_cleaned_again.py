@@ -113,9 +113,14 @@ def test_the_lowest_of_several_cuts_counts(kept: int) -> None:
     assert b"gone" not in lab.values()
 
 
-def test_the_checkpoint_is_lowered_before_a_cut_log_grows() -> None:
-    lab = cleaned()
-    cut(lab)
+@pytest.mark.parametrize("change", [cut, restart_later])
+def test_the_checkpoint_is_lowered_before_a_changed_log_grows(change) -> None:
+    lab = Lab()
+    for _ in range(3):
+        lab.put(b"k", b"v")
+    lab.fill()
+    lab.manager.directories[0].cleaner_offsets.write_now({PARTITION: 3})
+    change(lab)
     on_disk = read_offsets(lab.machine.disk, f"/data/{CLEANER_CHECKPOINT}")
     assert on_disk[PARTITION] <= lab.log.log_end_offset
 

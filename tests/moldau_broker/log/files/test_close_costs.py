@@ -71,11 +71,14 @@ class FailingOnce:
     """A file whose next sync fails."""
 
     def __init__(self) -> None:
-        self.syncs = 0
+        self.syncs = self.size = 0
         self.fails = True
 
     def append(self, buffers) -> int:
         return 1
+
+    def truncate(self, size: int) -> None:
+        self.size = size
 
     def sync(self) -> None:
         self.syncs += 1
@@ -110,6 +113,19 @@ def test_a_write_during_a_sync_needs_the_next_sync() -> None:
     inner.sync = lambda: (sync(), file.append([b"y"]))
     file.sync()
     inner.sync = sync
+    file.sync()
+    file.sync()
+    assert inner.syncs == 2
+
+
+def test_a_cut_needs_a_sync() -> None:
+    """A truncation is durable when it returns: else a loss of power brings the removed batches back."""
+    inner = FailingOnce()
+    inner.fails = False
+    file = SharedFile(inner, DescriptorBudget(), is_new=True)
+    file.append([b"xy"])
+    file.sync()
+    file.truncate(1)
     file.sync()
     file.sync()
     assert inner.syncs == 2

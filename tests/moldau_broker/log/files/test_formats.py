@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 import uuid
+from contextlib import suppress
 
 import pytest
 
@@ -26,6 +27,7 @@ from moldau_broker.log.files.checkpoint import (
     encode_offsets,
     encode_partition_metadata,
     read_file,
+    write_atomically,
 )
 from moldau_broker.log.files.names import (
     marked_directory,
@@ -36,7 +38,7 @@ from moldau_broker.log.files.names import (
 )
 from moldau_broker.log.producers.producer_state import decode_snapshot
 from moldau_broker.log.values import TopicPartition
-from support.log.model import PARTITION, START_MS, TOPIC_ID, VirtualMachine, make_batch
+from support.log.model import PARTITION, START_MS, TOPIC_ID, PowerLoss, VirtualMachine, make_batch
 
 TOPIC_ID_TEXT = "AAAAAAAAAAAAAAAAAAD-7Q"
 PARTITION_METADATA = f"version: 0\ntopic_id: {TOPIC_ID_TEXT}\ncrc32c: 054b6b69\n".encode()
@@ -54,6 +56,30 @@ def test_names() -> None:
     assert len(marked_directory(TopicPartition("t" * 249, 10), "f" * 32, "-delete")) <= 255
     for stranger in ("lost+found", "nodash", "-0", "x-", "x-\u0661"):
         assert parse_directory(stranger) is None
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_small_file_is_replaced_as_a_whole(is_new: bool) -> None:
+    """A loss of power after any step leaves the old content or the new one."""
+    old, new, found = b"o" * 9_000, b"n" * 9_000, []
+    for writes in range(1, 20):
+        for seed in range(6):
+            machine = VirtualMachine(seed)
+            machine.disk.make_directories("/d")
+            machine.disk.sync_directory("/")
+            if not is_new:
+                write_atomically(machine.disk, "/d/file", old)
+            machine.arm(writes)
+            with suppress(PowerLoss):
+                write_atomically(machine.disk, "/d/file", new)
+                machine.boot(power_lost=True)
+                assert read_file(machine.disk, "/d/file") == new, "durable on return"
+                assert set(found) == {None if is_new else old, new}
+                return
+            machine.boot(power_lost=True)
+            found.append(read_file(machine.disk, "/d/file") if machine.disk.exists("/d/file") else None)
+            assert found[-1] in (None if is_new else old, new), f"{writes} writes, seed {seed}"
+    raise AssertionError("the write never ends")
 
 
 def test_offset_checkpoint() -> None:

@@ -9,6 +9,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from moldau.values import LeaderEpoch
+from moldau_broker.log.directories.directory import RECOVERY_POINT_CHECKPOINT
+from moldau_broker.log.files.checkpoint import read_offsets
 from moldau_broker.log.values import run_work
 from moldau_jepsen.world.disk.disk import VirtualFile
 from support.log.lab import A, create, open_manager, put
@@ -145,3 +147,20 @@ def test_a_recovered_segment_knows_what_producer_0_aborted() -> None:
     log = create(open_manager(machine, ["/d1"]))
     assert list(log.segments[0].aborted_entries()) == aborted
     assert [each.producer_id for each in log.producer_state.describe()] == [0]
+
+
+def test_a_log_that_lost_its_end_has_no_recovery_point_above_it() -> None:
+    """Else the next start would take what is appended from here on for durable, and would not look at it."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine, ["/d1"])
+    log = create(manager)
+    for number in range(10):
+        put(log, b"%d" % number)
+    log.flush()
+    manager.directories[0].recovery_points.write_now({A: 10})
+    (segment,) = log.segments
+    machine.virtual_disk.lookup(segment.path(".log")).content[segment.position_of(6) + 60] ^= 1
+    killed(manager, machine)
+    log = create(open_manager(machine, ["/d1"]))
+    assert (log.log_end_offset, log.recovery_point) == (6, 6)
+    assert read_offsets(machine.disk, f"/d1/{RECOVERY_POINT_CHECKPOINT}") == {A: 6}

@@ -16,7 +16,9 @@ from support.log.model import START_MS, VirtualMachine
 RECORDS = 60
 
 
-def expired(now: int = START_MS, *, high_watermark: int = RECORDS, **config: Any) -> tuple[int, int]:
+def expired(
+    now: int = START_MS, *, high_watermark: int = RECORDS, has_staged: bool = False, **config: Any
+) -> tuple[int, int]:
     """Returns how many segments have expired, and how many there are."""
     log = create(open_manager(VirtualMachine(1), ["/d1"], **config))
     for number in range(RECORDS):
@@ -24,7 +26,7 @@ def expired(now: int = START_MS, *, high_watermark: int = RECORDS, **config: Any
     log.flush()
     segments = log.storage.segments
     assert segments.count > 4
-    return expired_count(log.storage, high_watermark, now, has_staged=False), segments.count
+    return expired_count(log.storage, high_watermark, now, has_staged=has_staged), segments.count
 
 
 @pytest.mark.parametrize(("policy", "expires"), [((False, True), True), ((True, True), True), ((True, False), False)])
@@ -43,6 +45,13 @@ def test_nothing_expires_without_limits() -> None:
 def test_segments_up_to_the_high_watermark_expire() -> None:
     count, segments = expired(START_MS + 1, high_watermark=RECORDS // 2, delete=True, retention_ms=0)
     assert 0 < count < segments - 1
+
+
+@pytest.mark.parametrize("has_staged", [False, True])
+def test_the_active_segment_waits_for_its_staged_records(has_staged: bool) -> None:
+    """They are younger than the limit, and would go with it."""
+    count, segments = expired(START_MS + 1, delete=True, retention_ms=0, has_staged=has_staged)
+    assert count == segments - has_staged
 
 
 @pytest.mark.parametrize(("passed_ms", "expires"), [(1_000, False), (1_001, True)])

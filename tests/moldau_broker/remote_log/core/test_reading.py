@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import random
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
 from moldau.records import BATCH_HEADER_BYTES, iterate_batches
 from moldau.values import LeaderEpoch
-from moldau_broker.log.files.transaction_index import decode_entries
+from moldau_broker.log.files.transaction_index import AbortedEntry, decode_entries, encode_aborted
 from moldau_broker.log.partition import lookups
+from moldau_broker.log.values import SegmentParts
 from moldau_broker.remote_log.core.errors import CorruptRemoteSegmentError
-from moldau_broker.remote_log.core.names import Listing
+from moldau_broker.remote_log.core.names import Listing, RemoteSegment
 from moldau_broker.remote_log.core.reading import aborted_transactions, read, search_timestamp
 from moldau_broker.remote_log.core.remote_log import RemoteLog
 from moldau_broker.remote_log.core.requests import ReadParts
@@ -26,7 +28,6 @@ from support.remote_log.segments import Machine, Store, Writer, replicate
 if TYPE_CHECKING:
     from moldau_broker.log.partition.partition_log import PartitionLog
     from moldau_broker.log.values import ReadResult
-    from moldau_broker.remote_log.core.names import RemoteSegment
 
 LIMITS = (1, 200, 900, 1 << 20)
 
@@ -120,6 +121,18 @@ def test_every_read_has_the_aborted_transactions() -> None:
             listed += len(pairs)
     assert listed > 500
     assert incomplete > 100
+
+
+def test_a_marker_in_two_segments_counts_once() -> None:
+    """Another transaction is open at the marker, so that the search goes on with the next segment."""
+    store, entries = Store(), (AbortedEntry(7, 2, 15, 3), AbortedEntry(8, 3, 25, 26))
+    segments = []
+    for base, end, listed in ((0, 20, entries[:1]), (10, 30, entries)):
+        segments.append(RemoteSegment(base, end - 1, 1, 5, True, UUID(int=base), 1000))
+        index = b"".join(map(encode_aborted, listed))
+        store.parts[UUID(int=base)] = SegmentParts(b"", b"", index, b"", b"")
+    search = store.run(aborted_transactions(segments, 0, 5))
+    assert [(item.producer_id, item.first_offset) for item in search.transactions] == [(7, 2), (8, 3)]
 
 
 @pytest.mark.parametrize("seed", range(3))
