@@ -5,21 +5,25 @@ Method: the parts that make the answer, over stand-ins; then a broker on virtual
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
 
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.hot import ProduceRequestView
+from moldau.protocol.hot import ProducePartitionResult, ProduceRequestView
+from moldau.protocol.messages.produce import ProduceRequest
 from moldau.runtime.net.serving.answers import CloseConnection
-from moldau_broker.server.data_path.connection import BrokerConnection
-from moldau_broker.server.data_path.produce import ProduceService
+from moldau_broker.server.data_path.connection import BrokerConnection, _hot_header
+from moldau_broker.server.data_path.produce import ProduceService, VerifiedProduce
 from moldau_broker.server.data_path.produce_rights import permitted
+from moldau_broker.server.data_path.record_checks import InlineBudget
 from moldau_broker.server.data_path.transaction_checks import ATTRIBUTES_LOW_BYTE, TRANSACTIONAL_FLAG
-from support.cluster.broker_cluster import batch, run_cluster
+from support.cluster.broker_cluster import batch, frame, run_cluster
 
 
 class Failing:
@@ -93,6 +97,82 @@ def test_rights_are_checked_for_records_of_any_length(by_id: bool) -> None:
             is_transactional = bool(flags) and length > ATTRIBUTES_LOW_BYTE
             assert bool(allowed.topics) is not is_transactional, length
             assert bool(denied) is is_transactional, length
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+def test_rights_are_checked_wherever_a_transactional_batch_is(by_id: bool) -> None:
+    """All records of a request count as those of its transaction, so none of them may stay."""
+    names = [bytes([number]) * 16 for number in (1, 2)] if by_id else [b"t", b"u"]
+    permissions: Any = SimpleNamespace(
+        writable=({*names}, {*names}), topic_error=lambda *_, **__: ErrorCode.NONE, may=lambda *_: False
+    )
+    places = [(topic, index) for topic in names for index in range(3)]
+    for known, place in product((names, []), places):
+        permissions.writable = ({*known}, {*known})
+        topics = [
+            (topic, [(index, memoryview(bytes([16 if (topic, index) == place else 0]) * 40)) for index in range(3)])
+            for topic in names
+        ]
+        allowed, denied = permitted(ProduceRequestView("x", -1, 1_000, topics), 13 if by_id else 12, permissions)
+        assert not allowed.topics, place
+        assert [len(results) for _, results in denied] == [3, 3], place
+
+
+def test_a_denied_partition_ends_a_connection_that_gets_no_answer() -> None:
+    """With acks=0 nothing else would say that the records are not in the log, though others of the request are."""
+    denied = [(b"u", [ProducePartitionResult(0, ErrorCode.TOPIC_AUTHORIZATION_FAILED)])]
+    replicas: Any = SimpleNamespace(by_raw_name={}, by_raw_id={})
+    for acks, refused in product((0, 1), (denied, [])):
+        request = ProduceRequestView(None, acks, 1_000, [])
+        with pytest.raises(CloseConnection) if acks == 0 and refused else nullcontext():
+            answer, waiting = service_of(replicas).append(request, 12, 1, {}, None, None, refused)
+            assert (waiting, answer is None) == (None, acks == 0)
+
+
+def test_a_transactional_request_waits_behind_one_that_is_verified() -> None:
+    """It needs no answer of the coordinator, but a batch of the same partition may be in the request before it."""
+    data = frame(ProduceRequest(transactional_id="x", acks=-1, timeout_ms=1, topic_data=[]), 12)
+    body = memoryview(bytes(data[4:]))
+    replicas: Any = SimpleNamespace(by_raw_name={}, by_raw_id={})
+    _, position = _hot_header(body, True)
+    for is_verifying in (False, True):
+        answer, waiting = service_of(replicas).handle(
+            body, position, 12, 1, {}, entries_max=10, budget=InlineBudget(), is_verifying=is_verifying
+        )
+        assert (isinstance(answer, VerifiedProduce), waiting) == (is_verifying, None)
+
+
+@pytest.mark.parametrize("failing", ["rights", "checks", "question", "append", "write", None])
+def test_a_verified_request_ends_once_however_it_ends(failing: str | None) -> None:
+    """The connection counts those that wait, and would close itself in the end, or hold back the next ones."""
+    data = frame(ProduceRequest(transactional_id="x", acks=-1, timeout_ms=1, topic_data=[]), 12)
+    body = bytes(data[4:])
+    _, position = _hot_header(memoryview(body), True)
+
+    def step(name: str, result: Any = None) -> Any:
+        def run(*_: object, **__: object) -> Any:
+            if name == failing:
+                raise CloseConnection(name)
+            return result
+
+        return run
+
+    async def question(*_: object) -> Any:
+        return step("question", {})()
+
+    service: Any = SimpleNamespace(
+        checks_of=step("checks"),
+        transactions=SimpleNamespace(verify=question),
+        append=step("append", ((b"answer",), None)),
+        flush=step("write"),
+    )
+    rights: Any = SimpleNamespace(refresh=step("rights"), writable=(set(), set()))
+    request = VerifiedProduce(service, body, position, 12, 1, rights, 0)
+    ended: list[None] = []
+    request.on_done = lambda: ended.append(None)
+    with pytest.raises(CloseConnection) if failing else nullcontext():
+        trio.run(request.wait)
+    assert len(ended) == 1
 
 
 @pytest.mark.parametrize("acks", [1, -1])

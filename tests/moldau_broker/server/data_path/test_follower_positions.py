@@ -127,6 +127,7 @@ def test_a_follower_that_registered_again_is_looked_at_whole():
     session.confirmed_ms, session.replica_epoch = 1_000, 5
     query: Any = SimpleNamespace(replica_id=2, replica_epoch=5, version=17)
     assert list(positions.unconfirmed(query, session, session.due_partitions(), 1_500)) == []
+    assert session.confirmed_ms == 1_500, "a fetch confirms what is at rest, also if nothing else is due"
     query.replica_epoch = 6
     assert list(positions.unconfirmed(query, session, session.due_partitions(), 1_500)) == wanted
     assert session.replica_epoch == 6

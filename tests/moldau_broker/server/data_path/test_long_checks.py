@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from itertools import product
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,13 @@ import pytest
 import trio
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.hot import ProduceRequestView
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.records import BATCH_HEADER_BYTES, Compression, compress, encode_batch, renew_crc
+from moldau_broker.log.config import LogConfig
 from moldau_broker.log.partition import validator
 from moldau_broker.log.partition.validator import PIECE_BYTES
+from moldau_broker.server.data_path.produce import ProduceService
 from moldau_broker.server.data_path.record_checks import (
     CHECKS_MAX,
     INLINE_COST,
@@ -341,6 +345,28 @@ def test_batches_checked_in_slices_share_one_bound() -> None:
         return SimpleNamespace(size=size, cost=size, unpacked_bytes=size, steps=steps)
 
     checks = RequestChecks({number: batch_of(size) for number, size in enumerate((300, 500, 1))}, 1_000)
-    assert checks.run_now(InlineBudget())
+    budget = InlineBudget()
+    assert checks.run_now(budget)
+    assert budget.left == INLINE_COST - 801, "the requests that arrived together share it"
     trio.run(checks.run, CheckLanes(), trio.to_thread.run_sync)
     assert bounds == [1_000, 700, 200] * 2
+
+
+def test_checks_belong_to_their_batches_behind_any_others() -> None:
+    """Absent partitions, batches without a codec and those too short to have one are counted, and not checked."""
+    packed, plain = memoryview(batch(b"v", compression=Compression.GZIP)), memoryview(batch(b"v"))
+    led = SimpleNamespace(
+        log=SimpleNamespace(storage=SimpleNamespace(config=LogConfig())), is_leader=True, is_internal=False
+    )
+    replicas: Any = SimpleNamespace(by_raw_name={(b"t", 0): led})
+    unused: Any = None
+    clock: Any = SimpleNamespace(wall_ms=lambda: 0)
+    service = ProduceService(
+        clock, replicas, unused, unused, checks=unused, offload=unused, unpacked_bytes_max=lambda: 9, verifies=unused
+    )
+    for kinds in product(((0, packed), (0, plain), (0, packed[:9]), (1, packed)), repeat=3):
+        for first in range(4):
+            topics = [(b"t", list(kinds[:first])), (b"t", list(kinds[first:]))]
+            checks = service.checks_of(ProduceRequestView(None, -1, 1, topics), 12)
+            wanted = [number for number, kind in enumerate(kinds) if kind == (0, packed)]
+            assert list({} if checks is None else checks.validations) == wanted, kinds

@@ -48,7 +48,7 @@ def test_both_batches_of_one_partition_time_out() -> None:
     partition = Led(
         is_internal=False, staged_failures=0, replica=SimpleNamespace(state=SimpleNamespace(leader_epoch=3))
     )
-    staged = iter([(0, 1, 0, -1, 0), (2, 3, 0, -1, 0)])  # first and last offset, time and log start
+    staged = iter([(2, 3, 0, -1, 0), (0, 1, 0, -1, 0)])  # the second one is known already
     waits = SimpleNamespace(produces=Waiters(CLOCK, 10))
     replicas: Any = SimpleNamespace(by_raw_name={(b"t", 0): partition}, waits=waits, stage=lambda *_: next(staged))
     unused: Any = None
@@ -59,6 +59,7 @@ def test_both_batches_of_one_partition_time_out() -> None:
     answer, operation = service.append(request, PRODUCE_VERSION, 1, {}, None, None, NOTHING_DENIED)
     assert isinstance(operation, ProduceOperation)
     assert answer is operation
+    assert [wait.required_offset for wait in operation.waiting.values()] == [4], "both must be committed"
     operation.expired()
     (data,) = operation.answer_now()
     _, response = decode_response(ProduceResponse, PRODUCE_VERSION, memoryview(bytes(data))[4:])

@@ -426,6 +426,19 @@ def test_a_connection_that_dies_takes_its_waiting_fetch_along() -> None:
         connection.close()
         await trio.sleep(0.1)
         assert len(waiters) == before
+        # A session that another request ends hears of no change any more, so its waiting fetch is answered then.
+        topics = [FetchTopic(topic="t", partitions=[_wanted(0)])]
+        opening = FetchRequest(max_wait_ms=0, session_epoch=0, topics=topics)
+        session = (await client.request(opening, 12)).session_id
+        connection = await client.raw()
+        waiting = FetchRequest(max_wait_ms=500_000, min_bytes=1, session_id=session, session_epoch=1)
+        await connection.send_all([frame(waiting, 12, 1)])
+        await trio.sleep(0.1)
+        assert len(waiters) == before + 1
+        await client.request(FetchRequest(max_wait_ms=0, session_id=session, session_epoch=-1, topics=topics), 12)
+        await trio.sleep(0.1)
+        assert len(waiters) == before
+        connection.close()
 
     run_cluster(scenario)
 
