@@ -11,12 +11,19 @@ from typing import Any
 
 import pytest
 
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.fetch import FetchRequest
 from moldau.protocol.messages.metadata import MetadataResponse
 from moldau.runtime.net.serving.answers import CloseConnection
+from moldau.values import LeaderEpoch, Offset
+from moldau_broker.replication.fetch_session import FetchContext
 from moldau_broker.server.data_path.connection import VERIFYING_MAX, BrokerConnection
+from moldau_broker.server.data_path.fetch import FetchOperation
 from moldau_broker.server.data_path.handler_answers import Exchange
 from moldau_broker.server.data_path.produce import VerifiedProduce
-from moldau_broker.server.replicas.delayed import Operation
+from moldau_broker.server.replicas.delayed import Operation, ProduceOperation, ProduceWait
+from moldau_broker.server.replicas.replica_waits import ReplicaWaits
+from support.cluster.broker_cluster import frame
 
 VERSION = 12
 UNUSED: Any = None
@@ -80,3 +87,54 @@ def test_an_answer_names_the_longest_pause() -> None:
         exchange.settle(response)
         assert response.throttle_time_ms == max(announced_ms, pause_ms or 0)
         assert paused == [announced_ms] * (announced_ms > 0)
+
+
+def test_a_closed_connection_leaves_nothing_that_waits() -> None:
+    """Else thousands of connections that come and go fill the purgatories, which refuse the requests of others then."""
+    clock: Any = SimpleNamespace(monotonic_ms=lambda: 0.0)
+    waits = ReplicaWaits(clock, 10, lambda _: 0)
+    handler = handler_of()
+    context: Any = handler._services.context
+    context.replicas = SimpleNamespace(waits=waits)
+    context.share_partitions = SimpleNamespace(connection_closed=lambda _: None)
+    services: Any = handler._services
+    services.quotas, services.listener_name = SimpleNamespace(forget=lambda _: None), "PLAINTEXT"
+    for waiters in (waits.produces, waits.settles):
+        produce = ProduceOperation({UNUSED: ProduceWait(LeaderEpoch(1), Offset(5), 0)}, lambda _: ())
+        produce.delayed, produce.waiters = waiters.watch(produce, (UNUSED,), 30_000), waiters
+        handler._remember(produce)
+    fetch = FetchOperation(UNUSED, UNUSED, FetchContext(), None, None)
+    fetch.delayed = waits.fetches.watch(fetch, (UNUSED,), 30_000)
+    handler._remember(fetch)
+    purgatories = [each.purgatory for each in (waits.produces, waits.settles, waits.fetches)]
+    assert [len(each) for each in purgatories] == [1, 1, 1]
+    handler.closed()
+    assert [len(each) for each in purgatories] == [0, 0, 0]
+
+
+def test_another_login_has_its_own_rights() -> None:
+    """A peer may log in again on its connection; all requests from then on are judged by what it is now."""
+    made: list[Any] = []
+
+    def permissions(identity: Any) -> Any:
+        made.append(SimpleNamespace(identity=identity, acls=acls, basis=object(), api=None, refresh=lambda: None))
+        return made[-1]
+
+    acls = object()
+    first, second = SimpleNamespace(name="a"), SimpleNamespace(name="a")
+    handler = handler_of()
+    services, bases = handler._services, list[Any]()
+    error = FetchContext(error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+    services.context.authorizer = SimpleNamespace(permissions=permissions)
+    services.context.metadata = SimpleNamespace(image=SimpleNamespace(acls=acls))
+    services.context.environment = SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: 0.0))
+    services.context.sessions = SimpleNamespace(
+        open=lambda *_, **fields: bases.append(fields["basis"]) or error, ended=()
+    )
+    services.fetch = SimpleNamespace(max_bytes=1, encode_error=lambda *_: ())
+    fetch = memoryview(frame(FetchRequest(max_wait_ms=0, session_id=7, session_epoch=1), VERSION)[4:])
+    for identity, count in ((first, 1), (first, 1), (second, 2), (second, 2), (first, 3)):
+        handler._peer = SimpleNamespace(identity=identity)
+        handler._fetch(fetch, VERSION, None)
+        assert handler._rights() is made[-1]
+        assert (len(made), bases[-1]) == (count, made[-1].basis)

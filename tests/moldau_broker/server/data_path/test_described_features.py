@@ -6,6 +6,7 @@ fail with IllegalArgumentException if the lowest level of a feature is 0 (KAFKA-
 
 from __future__ import annotations
 
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,3 +51,25 @@ def test_old_clients_hear_of_no_lowest_level_zero(answer, version: int) -> None:
         assert described == {name: levels for name, levels in SUPPORTED_FEATURES.items() if levels[0] > 0}
     finalized = {each.name: each.max_version_level for each in found.finalized_features}
     assert finalized == INITIAL_FEATURES, "clients read transaction.version here, in each version"
+
+
+def test_each_change_of_features_is_described_in_each_version() -> None:
+    """The encoded answers are kept; a client that hears of a former level uses the former rules of transactions."""
+    context: Any = SimpleNamespace(features=SUPPORTED_FEATURES, broker_id=1, metadata=SimpleNamespace(image=IMAGE))
+    described = DescribedApis(context, api_table(BASE_APIS))
+    lower = {name: max(level - 1, 1) for name, level in INITIAL_FEATURES.items()}
+    images = (
+        IMAGE,
+        MetadataImage(offset=8, features=lower),
+        MetadataImage(offset=9, features=lower),
+        MetadataImage(offset=9, features=INITIAL_FEATURES),
+    )
+    for image, version in product(images, range(FIRST, LAST + 1)):
+        context.metadata.image = image
+        named = ApiVersionsRequest(client_software_name="t", client_software_version="1")
+        request = memoryview(frame(named, version)[4:])
+        for _ in range(2):
+            answer, _ = described.answer(decode_request_header(request), request)
+            found = decode_response(ApiVersionsResponse, version, memoryview(answer)[4:])[1]
+            levels = {each.name: each.max_version_level for each in found.finalized_features}
+            assert (levels, found.finalized_features_epoch) == (image.features, image.offset)
