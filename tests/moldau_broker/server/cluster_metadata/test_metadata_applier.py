@@ -78,14 +78,17 @@ def test_others_run_between_the_steps(in_memory: int, on_disk: int) -> None:
 @pytest.mark.parametrize("turns", [0, 1, 2, TURNS_OF_OTHERS])
 @pytest.mark.parametrize("sizes", list(product((1, AT_ONCE_MAX + 1), repeat=3)))
 def test_no_change_is_left_out(sizes: tuple[int, ...], turns: int) -> None:
-    """Each applied delta begins where the one before it ended, however large they are and how soon they follow."""
+    """Each applied delta begins where the one before it ended, however large they are and how soon they follow.
+
+    A large one lets other tasks run between its steps, and these may commit the next one.
+    """
     queue = Queue(0)
     applied: list[MetadataImage] = []
 
     def apply(delta):
         assert delta.previous is applied[-1]
         applied.append(delta.image)
-        yield
+        yield from [None] * max(1, len(delta.changed_partitions))
 
     async def main() -> MetadataImage:
         metadata = SimpleNamespace(image=MetadataImage())

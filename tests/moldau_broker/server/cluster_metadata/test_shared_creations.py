@@ -135,3 +135,47 @@ def test_all_fail_with_a_controller_that_does_not_answer() -> None:
         assert errors == {"t": ErrorCode.REQUEST_TIMED_OUT}
         assert took_s < 2 * ANSWER_S
     assert cluster.asked == [EVE]
+
+
+def test_a_client_that_leaves_holds_up_no_later_one() -> None:
+    """Its request is cancelled with its connection; the topic would else count as being created for ever."""
+
+    async def main(world: World) -> tuple[int, dict[str, ErrorCode], float]:
+        part: Any = Cluster()
+        creation = TopicCreation(part, part, BrokerId(1))
+        wanted: Any = {"partitions": 1, "replication_factor": 1, "configs": {}, "client": ANN}
+        with trio.move_on_after(ANSWER_S / 2):
+            await creation.ensure(["t"], **wanted)
+        under_way, begun_s = creation.under_way, trio.current_time()
+        return under_way, await creation.ensure(["t"], **wanted), trio.current_time() - begun_s
+
+    under_way, errors, took_s = run_world(main, 1)
+    assert (under_way, errors) == (0, {})
+    assert took_s < 2 * ANSWER_S
+
+
+def test_topics_that_others_create_count_once() -> None:
+    """The bound is one of topics in creation: a request for those waits, and may create what is left of it."""
+
+    async def main(world: World) -> dict[str, dict[str, ErrorCode]]:
+        part: Any = Cluster()
+        creation = TopicCreation(part, part, BrokerId(1))
+        found: dict[str, dict[str, ErrorCode]] = {}
+
+        async def need(*names: str) -> None:
+            errors = await creation.ensure(names, partitions=1, replication_factor=1, configs={}, client=ANN)
+            found[names[-1]] = errors
+
+        async with trio.open_nursery() as nursery:
+            for number in range(CREATIONS_MAX - 1):
+                nursery.start_soon(need, f"t{number}")
+            await trio.sleep(ANSWER_S / 2)
+            nursery.start_soon(need, "t0", "t1", "last")
+            await trio.sleep(ANSWER_S / 10)
+            nursery.start_soon(need, "t0", "one too many")
+        return found
+
+    found = run_world(main, 1)
+    assert found.pop("one too many") == {"one too many": ErrorCode.THROTTLING_QUOTA_EXCEEDED}
+    assert len(found) == CREATIONS_MAX
+    assert not any(found.values())

@@ -13,8 +13,9 @@ import pytest
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from moldau.values import ZERO_UUID
+from moldau.values import ZERO_UUID, BrokerId
 from moldau_broker.server.cluster_metadata import shared_answers
+from moldau_broker.server.cluster_metadata.cache import MetadataCache
 from moldau_broker.server.data_path.connection import BrokerConnection, listener_services
 from moldau_broker.server.handlers.apis import BASE_APIS, api_table
 from support.cluster.broker_cluster import decode_response, frame, run_cluster
@@ -148,3 +149,25 @@ def test_kept_answers_are_bounded(described: int) -> None:
     found = [kept.get(image, number) for number in range(3 * shared_answers.ANSWERS_MAX)]  # type: ignore[arg-type]
     assert sum(each is not None for each in found) == (shared_answers.ANSWERS_MAX if described == 1 else 0)
     assert kept.get(object(), 3 * shared_answers.ANSWERS_MAX - 1) is None  # type: ignore[arg-type]
+
+
+def test_no_answer_outlives_its_image() -> None:
+    """Also not one to another question than the first that is asked after a change."""
+    kept, images = shared_answers.SharedAnswers(), [object() for _ in range(3)]
+    answers: Any = {}
+    for image in images:
+        for key in ("a", "b"):
+            assert [kept.get(image, each) for each in "ab"] == [answers.get((image, each)) for each in "ab"]  # type: ignore[arg-type]
+            answers[image, key] = shared_answers.SharedAnswer(None, b"")
+            kept.keep(image, key, answers[image, key], 1)  # type: ignore[arg-type]
+        assert not any(kept.get(each, key) for each in images if each is not image for key in "ab")  # type: ignore[arg-type]
+
+
+def test_partitions_are_counted_in_each_image() -> None:
+    """The count bounds what a request may name."""
+    cache = MetadataCache(BrokerId(1), "PLAINTEXT", rack_aware_reads=False)
+    for sizes in ((), (3,), (3, 4), (4,), ()):
+        topics = {f"t{number}": SimpleNamespace(partitions=range(size)) for number, size in enumerate(sizes)}
+        image: Any = SimpleNamespace(topics_by_name=topics)
+        cache.image = image
+        assert [cache.partition_count() for _ in range(2)] == [sum(sizes)] * 2

@@ -137,6 +137,33 @@ def test_limits_follow_user_client_id_and_changes():
     assert account.toll(ALICE, b"app").due(200) > 0
 
 
+def test_a_changed_quota_holds_for_the_next_request():
+    """Also of a connection whose user and client id stay the same; a quota that is removed limits it no more."""
+    image = MetadataImage()
+    quotas = BrokerQuotas(Clock(), Windows())
+    account = ClientAccount(quotas, Throttle())
+    for offset, value in enumerate((None, 10.0, 1e9, None, 20.0)):
+        record = ClientQuotaRecord(entity=(("user", "alice"),), key="producer_byte_rate", value=value)
+        delta = image.apply([record], offset=offset, epoch=0)
+        image = delta.image
+        quotas.follow(delta)
+        toll = account.toll(ALICE, b"app")
+        assert (None if toll is None else toll._limits.produce.value) == value
+        assert quotas.is_active is (value is not None)
+
+
+def test_a_changed_quota_ends_the_pauses_of_clients():
+    """They may be too long now. A bound of connections of an address pauses no client, unless it changes beside one."""
+    entities = {"user": (("user", "alice"),), "ip": (("ip", "10.0.0.1"),)}
+    keys = {"user": "producer_byte_rate", "ip": "connection_creation_rate"}
+    for changed, lifts in ((("user",), True), (("ip",), False), (("ip", "user"), True), (("user", "ip"), True)):
+        quotas, throttle = quotas_with(producer_byte_rate=10.0), Throttle()
+        quotas.pause(throttle, 60_000.0)
+        records = [ClientQuotaRecord(entity=entities[each], key=keys[each], value=5.0) for each in changed]
+        quotas.follow(MetadataImage().apply(records, offset=1, epoch=0))
+        assert (throttle.until_ms > quotas.clock.now_ms, quotas.paused_count()) == (not lifts, 0 if lifts else 1)
+
+
 def test_an_answer_that_another_quota_empties_is_not_charged():
     quotas = quotas_with(consumer_byte_rate=1e9, request_percentage=1.0)
     toll = ClientAccount(quotas, Throttle()).toll(ALICE, b"app")
