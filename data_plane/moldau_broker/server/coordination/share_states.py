@@ -91,7 +91,7 @@ class ShareStateClient:
         kind = type(request)
         left = asks_of(request)
         answered: list[Response] = []
-        refused: dict[SharePartitionKey, KeyAnswer] = {}
+        refused = dict.fromkeys(left, KeyAnswer(code=ErrorCode.REQUEST_TIMED_OUT))
         backoff = _BACKOFF_FIRST_SECONDS
         with trio.move_on_after(DEADLINE_SECONDS):
             while True:

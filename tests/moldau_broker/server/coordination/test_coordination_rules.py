@@ -201,6 +201,26 @@ def test_an_answer_that_is_missing_hides_no_other() -> None:
     run(main)
 
 
+def test_states_without_their_topic_are_answered_in_time() -> None:
+    """The controller does not answer while the topic has to be created first; the group coordinator tries again."""
+    metadata: Any = SimpleNamespace(image=SimpleNamespace(topics_by_name={}))
+    unused: Any = None
+    own: Any = 1
+    parts = [PartitionData(partition=number) for number in range(2)]
+    question = DeleteShareGroupStateRequest(
+        group_id="g", topics=[DeleteStateData(topic_id=UUID(int=1), partitions=parts)]
+    )
+
+    async def main() -> None:
+        client = ShareStateClient(own, metadata, unused, unused, unused)
+        client.connect(trio.sleep_forever)
+        response: Any = await client.ask(question)
+        answered = [(part.partition, part.error_code) for topic in response.results for part in topic.partitions]
+        assert answered == [(0, ErrorCode.REQUEST_TIMED_OUT), (1, ErrorCode.REQUEST_TIMED_OUT)]
+
+    run(main)
+
+
 def test_a_coordinator_writes_in_the_newest_epoch_only() -> None:
     """Metadata may name another leader before the replica has heard of it: its writes are another one's by then."""
     epoch: Any = 3
