@@ -21,6 +21,7 @@ from moldau.values import LeaderEpoch, Offset
 from moldau_broker.coordinator.group.shard import GroupShard
 from moldau_broker.coordinator.runtime.effects import Answer, Append, RequestContext
 from moldau_broker.coordinator.runtime.replicated import ReplicatedShard
+from moldau_broker.coordinator.runtime.sharded import ShardedCoordinator
 
 
 class Core:
@@ -362,3 +363,22 @@ def test_records_that_were_passed_over_are_counted_in_the_log(count: int, caplog
     lines = [each.getMessage() for each in caplog.records if "coordinator-skipped-records" in each.getMessage()]
     assert len(lines) == (1 if count else 0)
     assert all("count=3" in line for line in lines)
+
+
+def test_a_leadership_that_is_reported_again_changes_nothing() -> None:
+    """Only a newer epoch may have records of another leader; a shard that begins again answers nothing meanwhile."""
+    made: list[tuple[int, int]] = []
+    resigned: list[int] = []
+
+    def new_shard(partition: int, epoch: int) -> Any:
+        made.append((partition, epoch))
+        return SimpleNamespace(leader_epoch=epoch, resign=lambda _: resigned.append(epoch))
+
+    coordinator: ShardedCoordinator[Any] = ShardedCoordinator(lambda: 1, new_shard)
+    for epoch in (3, 3, 2, 4, 3):
+        coordinator.become_leader(0, LeaderEpoch(epoch))
+    assert (made, resigned) == ([(0, 3), (0, 4)], [3])
+    coordinator.resign(0, LeaderEpoch(3))
+    assert resigned == [3], "an older epoch has ended"
+    coordinator.resign(0, LeaderEpoch(5))
+    assert resigned == [3, 4]

@@ -32,10 +32,20 @@ def check_timers(core: GroupCore) -> None:
     for group in core.rebalancer.groups.values():
         if len(group.members) <= MEMBERS_MAX:
             _check_classic(core, group)
+    _check_present(core)
     for groups in core._all:
         for served in groups._served.all.values():
             if len(served.group.members) <= MEMBERS_MAX:
                 _check_served(groups.deadlines, served)
+
+
+def _check_present(core: GroupCore) -> None:
+    """Checks that the time limits of classic groups belong to a group, and to a member that is there."""
+    for kind, group_id, *names in core.rebalancer.deadlines._due:
+        group = core.rebalancer.groups.get(group_id)
+        assert group is not None, f"a time limit of {group_id} outlives it"
+        known = group.members if kind == MEMBER else group.pending_members
+        assert all(name in known for name in names), f"a time limit of {names} outlives it"
 
 
 def _check_classic(core: GroupCore, group: Group) -> None:

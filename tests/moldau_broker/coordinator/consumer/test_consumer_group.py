@@ -142,7 +142,8 @@ def test_a_group_has_its_own_session_timeout() -> None:
     assert not group_of(driver).members
 
 
-def test_a_member_that_does_not_release_is_removed() -> None:
+@pytest.mark.parametrize("fail_over", [False, True])
+def test_a_member_that_does_not_release_is_removed(fail_over: bool) -> None:
     driver = world()
     a = ConsumerClient(driver, "a", rebalance_ms=3_000)
     b = ConsumerClient(driver, "b")
@@ -150,6 +151,8 @@ def test_a_member_that_does_not_release_is_removed() -> None:
     b.beat()
     a.send()
     a.take()
+    if fail_over:
+        driver.fail_over()
     for _ in range(3):
         a.send()  # heartbeats alone do not count as progress
         a.take()

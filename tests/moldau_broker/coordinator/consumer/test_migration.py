@@ -127,6 +127,20 @@ def test_classic_members_keep_what_they_own() -> None:
     assert [len(each) for each in numbers([*clients, newcomer])] == [2, 2, 2]
 
 
+def test_members_keep_their_time_limits() -> None:
+    driver = driver_of()
+    classic = ClassicClient(driver, COOPERATIVE, session_ms=20_000, rebalance_ms=50_000)
+    rest([classic])
+    newcomer = ConsumerClient(driver, "c")
+    newcomer.beat()
+    member = group_of(driver).members[classic.member_id]
+    assert member.classic is not None
+    assert (member.classic.session_timeout_ms, member.rebalance_timeout_ms) == (20_000, 50_000)
+    newcomer.leave()
+    after = driver.core.rebalancer.groups[GROUP].members[classic.member_id]
+    assert (after.session_timeout_ms, after.rebalance_timeout_ms) == (20_000, 50_000)
+
+
 def test_failed_upgrade_leaves_the_classic_group() -> None:
     driver = driver_of()
     clients = classic_group(driver)

@@ -174,7 +174,8 @@ def test_commits_during_a_rebalance() -> None:
     assert fetched(driver)["t", 0] == 7
 
 
-def test_offsets_of_empty_groups_expire_after_the_retention() -> None:
+@pytest.mark.parametrize("fail_over", [False, True])
+def test_offsets_of_empty_groups_expire_after_the_retention(fail_over: bool) -> None:
     """The retention starts when the last member leaves, not at the commit (KIP-211)."""
     driver = CoreDriver(GroupConfig(offsets_retention_ms=60 * MINUTE_MS, offsets_retention_check_interval_ms=MINUTE_MS))
     (member,) = stable_group(driver, 1)
@@ -184,6 +185,8 @@ def test_offsets_of_empty_groups_expire_after_the_retention() -> None:
         member.heartbeat()
     assert fetched(driver)["t", 0] == 5
     driver.ask(leave_request((member.member_id, None)), 5)
+    if fail_over:
+        driver.fail_over()
     driver.pass_time(59 * MINUTE_MS)
     assert fetched(driver)["t", 0] == 5
     driver.pass_time(2 * MINUTE_MS)

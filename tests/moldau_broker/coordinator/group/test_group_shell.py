@@ -35,6 +35,7 @@ from moldau.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from moldau.protocol.schema import Request, Response
+from moldau.records import decode_records, iterate_batches, parse_end_txn_marker
 from moldau_broker.coordinator.group.coordinator import GroupCoordinator
 from moldau_broker.coordinator.group.core.config import GroupConfig
 from moldau_broker.coordinator.regexes import compile_regex
@@ -457,7 +458,7 @@ def test_transactional_offsets_and_markers_survive_loading() -> None:
 
     async def end(broker: Broker, producer_id: int, *, commit: bool) -> None:
         producer = TransactionalProducer(producer_id=producer_id, producer_epoch=0)
-        marker = Marker(producer=producer, coordinator_epoch=1, commit=commit)
+        marker = Marker(producer=producer, coordinator_epoch=7, commit=commit)
         completion = broker.coordinator.complete_transaction(
             partition, marker, lambda code: HeartbeatResponse(error_code=code)
         )
@@ -478,6 +479,14 @@ def test_transactional_offsets_and_markers_survive_loading() -> None:
         await end(broker, 100, commit=True)
         await end(broker, 101, commit=False)
         assert await offsets(broker) == expected
+        ends = [
+            parse_end_txn_marker(record)
+            for data in log.partitions[partition].batches
+            for position, header in iterate_batches(data)
+            for record in decode_records(data, position, header)
+            if header.is_control
+        ]
+        assert [(each.is_commit, each.coordinator_epoch) for each in ends] == [(True, 7), (False, 7)]
 
     async def after(broker: Broker) -> None:
         await loaded(broker, 2)

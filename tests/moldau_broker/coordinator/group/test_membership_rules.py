@@ -138,3 +138,19 @@ def test_an_assignment_that_was_not_committed_is_forgotten() -> None:
     group = driver.core.rebalancer.groups["g"]
     assert group.state is GroupState.PREPARING_REBALANCE
     assert {member.assignment for member in group.members.values()} == {b""}
+
+
+def test_the_time_limits_of_a_member_are_those_of_its_last_join() -> None:
+    """A client may come back with another configuration and the same id."""
+    driver = CoreDriver()
+    (member,) = stable_group(driver, 1)
+    member.join(session_ms=30_000, metadata=b"new")
+    member.joined()
+    member.sync({member.member_id: b""})
+    driver.pass_time(29_000)
+    assert member.heartbeat() is ErrorCode.NONE
+    member.join(session_ms=8_000, metadata=b"newer")
+    member.joined()
+    member.sync({member.member_id: b""})
+    driver.pass_time(8_000)
+    assert member.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID

@@ -368,7 +368,8 @@ def test_task_moves_only_after_it_is_closed() -> None:
     assert reloaded(driver) == group_of(driver)
 
 
-def test_member_that_does_not_close_is_removed() -> None:
+@pytest.mark.parametrize("fail_over", [False, True])
+def test_member_that_does_not_close_is_removed(fail_over: bool) -> None:
     driver = streams_driver()
     first = StreamsClient(driver, "m0", rebalance_ms=2_000)
     settle([first])
@@ -376,6 +377,8 @@ def test_member_that_does_not_close_is_removed() -> None:
     second.beat()
     first.send()
     first.take()
+    if fail_over:
+        driver.fail_over()
     driver.pass_time(2_000)
     assert "m0" not in group_of(driver).members
     settle([second])

@@ -392,6 +392,19 @@ def test_a_heartbeat_without_tasks_gives_none_back() -> None:
         assert (after.epoch, after.state, after.revoking) == (5, MemberState.STABLE, EMPTY_TASKS)
 
 
+def test_a_closing_that_follows_a_closing_has_a_newer_epoch() -> None:
+    """A commit that was sent before the second one, and arrives late, is one of a former epoch."""
+    first, second, third = (TaskSets(active=frozenset({("0", number)})) for number in range(3))
+    both = TaskSets(active=first.active | second.active)
+    member = StreamsMember(
+        member_id="m", epoch=3, state=MemberState.UNREVOKED_TASKS, assigned=both, revoking=third, since={("0", 0): 1}
+    )
+    after = reconcile(member, 9, first, lambda kind, task: True, both, joins=False)
+    assert (after.epoch, after.state, after.revoking) == (4, MemberState.UNREVOKED_TASKS, second)
+    last = reconcile(after, 9, first, lambda kind, task: True, first, joins=False)
+    assert (last.epoch, last.state, last.assigned) == (9, MemberState.STABLE, first)
+
+
 def test_a_task_that_was_closed_and_comes_back_is_new() -> None:
     """A commit of the time before may arrive late: the member has closed the task since, and may have gone on."""
     driver = streams_driver()

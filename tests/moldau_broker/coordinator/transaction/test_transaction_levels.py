@@ -264,3 +264,33 @@ def test_the_answer_of_a_lost_bump_is_given_again() -> None:
     producer.add(0)
     assert code_of(driver.ask(repeated, 4)) is FENCED
     assert driver.state() == "Ongoing", "a late request does not abort it"
+
+
+def test_epochs_rise_from_a_new_producer_id_on() -> None:
+    """The id that replaced one without epochs is that of all later transactions, each with an epoch of its own."""
+    driver = TransactionDriver()
+    producer = Producer(driver, bumps=True)
+    producer.init()
+    known = driver.core.transactions["x"]
+    driver.core.replay(*transaction_record("x", replace(known, producer_epoch=EPOCH_MAX - 1)))
+    producer.epoch = EPOCH_MAX - 1
+    identities: list[tuple[int, int]] = []
+    for _ in range(4):
+        assert producer.add(1) is NONE
+        assert producer.end(commit=True) is NONE
+        identities.append((producer.producer_id, producer.epoch))
+    assert identities == [(known.producer_id + 1, epoch) for epoch in range(4)]
+
+
+def test_the_time_limit_of_a_transaction_ends_with_it() -> None:
+    """An idle producer finds what it left, also after a move of its coordinator."""
+    driver = TransactionDriver()
+    producer = Producer(driver, bumps=True)
+    producer.init(timeout_ms=10_000)
+    producer.add(1)
+    assert producer.end(commit=True) is NONE
+    identity = producer.producer_id, producer.epoch
+    driver.pass_time(60_000)
+    assert driver.state() == "CompleteCommit"
+    assert producer.add(1) is NONE
+    assert (producer.producer_id, producer.epoch) == identity

@@ -407,6 +407,24 @@ def test_what_is_given_up_in_an_outage_is_not_kept():
     assert not share._unstored
 
 
+def test_what_is_given_up_stays_unstored_after_another_failure():
+    """Nothing but the start offset says so, which the failed write of an acknowledgement would have stored as well."""
+    share = make(delivery_count_max=1)
+    acquire(share, most=10, batches=((0, 10),))
+    share.on_timer(2_000)
+    share.persisted(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    acquire(share, most=10, batches=((10, 20),))
+    acknowledge(share, 10, 19, 1)
+    share.persisted(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert share.is_behind
+    assert not share.is_at_rest
+    write = share.write_again().persist
+    assert write is not None
+    assert write.start_offset == 10
+    share.persisted(ErrorCode.NONE)
+    assert not share.is_behind
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_latest_state_of_each_record_holds(seed):
     """The states of a write, in any order, and a naive overlay that keeps an entry for each record."""

@@ -196,6 +196,31 @@ def test_fetches_that_wait_for_a_state_go_on_with_it(refusals: list[ErrorCode]) 
     run_world(main, 1)
 
 
+def test_a_group_that_was_set_back_begins_in_its_epoch() -> None:
+    """The first write of a state names its epoch, or the share coordinator refuses it and the group reads nothing."""
+
+    async def main(world: World) -> None:
+        memory, key = MemoryPersister(), ShareKey("g", TOPIC, 0)
+        memory.state_epochs[key] = 4
+        replicas: Any = SimpleNamespace(waits=SimpleNamespace(wake_fetches=lambda _: None))
+        groups = groups_of(world, replicas, memory)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(groups.run)
+            groups.sessions.fetch(("g", "m"), 0, [(TOPIC, 0)], (), acknowledges=False, owner="c")
+            led = groups.open("g", partition_of())
+            await trio.sleep(1)
+            assert led.error is ErrorCode.NONE
+            assert memory.start_offsets[key] == 0
+            limits = replace(SETTINGS.limits, record_locks_max=7)
+            groups.settings = lambda _: replace(SETTINGS, limits=limits)
+            assert groups.open("g", partition_of()) is led
+            assert led.core is not None
+            assert led.core.limits is limits, "those of the next fetch are the present ones"
+            nursery.cancel_scope.cancel()
+
+    run_world(main, 1)
+
+
 def test_an_unknown_topic_hides_no_other_acknowledgement() -> None:
     known, gone = UUID(int=1), UUID(int=2)
     image = SimpleNamespace(topics_by_id={known: SimpleNamespace(name="t", partitions={0: None})}, brokers={})
