@@ -134,8 +134,12 @@ def test_an_election_takes_a_part_of_the_time_of_the_silent() -> None:
 
 
 def test_the_first_broker_that_registers_is_watched() -> None:
-    """The controller began without a session; then a broker registers, and its host is cut off from all others."""
+    """The controller began without a session; then a broker registers, and its host is cut off from all others.
+
+    The controller is woken to fence it, because nothing else may be due for long.
+    """
     model = ModelController()
+    woken: list[list[BrokerId]] = []
     registered = [model.register(1), model.register(2)]
 
     async def main(world) -> None:
@@ -144,7 +148,7 @@ def test_the_first_broker_that_registers_is_watched() -> None:
             environment,
             Settings.of(CONFIG),
             EventLogger("test", node=101),
-            wake=lambda: None,
+            wake=lambda: woken.append(live.sessions.expired(environment.clock.monotonic_ms())),
             image=lambda: model.image,
         )
         await world.node("b2").environment.network.listen("b2", 9092)
@@ -159,6 +163,7 @@ def test_the_first_broker_that_registers_is_watched() -> None:
                 epoch = model.image.brokers[2].broker_epoch
                 live.sessions.touch(BrokerId(2), epoch, environment.clock.monotonic_ms(), connection=None)
             assert live.sessions.expired(environment.clock.monotonic_ms()) == [1]
+            assert woken[:1] == [[1]]
             nursery.cancel_scope.cancel()
 
     run_world(main, 1)

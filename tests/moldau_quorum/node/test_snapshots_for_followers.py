@@ -5,6 +5,7 @@ Method: the metadata service and the state machine, over images that the test ma
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,11 @@ from moldau_quorum.log.port import Leadership, LogPosition, SnapshotInvalidError
 from moldau_quorum.metadata.image import RESOURCE_TOPIC, MetadataImage
 from moldau_quorum.metadata.records import ConfigRecord, FeatureLevelRecord
 from moldau_quorum.metadata.snapshot import snapshot_pieces
-from moldau_quorum.node.serving.metadata_service import SNAPSHOT_LAG_MAX, MetadataService
+from moldau_quorum.node.serving.metadata_service import (
+    SNAPSHOT_IDLE_SECONDS,
+    SNAPSHOT_LAG_MAX,
+    MetadataService,
+)
 from moldau_quorum.node.state_machine import MetadataStateMachine
 
 
@@ -94,6 +99,38 @@ def test_many_starting_followers_share_few_snapshots() -> None:
         machine.image = made_image(8_000)
         await trio.sleep(11)
         assert (await service.fetch(with_start)).snapshot_offset == 8_000, "the kept ones are not read any more"
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_a_snapshot_is_kept_while_its_pieces_are_asked_for() -> None:
+    """Two slow followers take longer than an idle snapshot is kept; a third one shares what they read."""
+    machine: Any = MetadataStateMachine(101)
+    log: Any = SimpleNamespace(
+        leadership=Leadership(leader_id=101, epoch=3), hangs=False, high_watermark=9_000, log_start_index=1, voters={}
+    )
+    service = MetadataService(log, machine)
+
+    async def fetched(snapshot_offset: int = -1, piece: int = 0) -> int:
+        request = MetadataFetchRequest(
+            node_id=1, next_offset=0, wait_ms=0, snapshot_offset=snapshot_offset, piece=piece, bytes_max=1
+        )
+        response = await service.fetch(request)
+        assert response.error_code == ErrorCode.NONE
+        assert not response.complete
+        return response.snapshot_offset
+
+    async def main() -> None:
+        base = made_image(1_000)
+        for offset in (1_000, 2_000):
+            machine.image = replace(base, offset=offset)
+            assert await fetched() == offset
+        machine.image = replace(base, offset=3_000)
+        for _ in range(2):
+            await trio.sleep(SNAPSHOT_IDLE_SECONDS * 0.6)
+            for offset in (1_000, 2_000):
+                assert await fetched(offset, 1) == offset
+        assert await fetched() == 2_000
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
