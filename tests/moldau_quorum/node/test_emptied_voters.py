@@ -6,6 +6,9 @@ is committed must stay, a majority that needs a forgetful voter must not decide,
 
 from __future__ import annotations
 
+import random
+from uuid import UUID
+
 import pytest
 import trio
 
@@ -15,11 +18,15 @@ from moldau.protocol.messages.add_raft_voter import Listener as RaftListener
 from moldau.protocol.messages.create_topics import CreateTopicsResponse
 from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from moldau.runtime.ports.environment import OpenMode
+from moldau_jepsen.world.disk.disk import NodeDisk
+from moldau_jepsen.world.disk.disk_profile import DiskProfile
+from moldau_jepsen.world.disk.virtual_disk import VirtualDisk
 from moldau_jepsen.world.world import run_world
 from moldau_quorum.log.port import LogDamagedError, VoterEndpoint
-from moldau_quorum.node.directory import NodeDirectoryError
+from moldau_quorum.node.directory import NodeDirectoryError, open_node_directory
 from support.proof import proof_beyond
 from support.quorum.cluster import PORT, TestCluster, create, eventually, topic
+from support.raft.world import NoTrace
 
 DIRECTORY = "/data/__cluster_metadata"
 
@@ -239,3 +246,31 @@ def test_a_voter_that_was_away_learns_of_one_that_leads_now():
         assert not world.failures
 
     run_world(main, 331)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_voter_is_the_same_after_a_loss_of_power(seed):
+    """Its identity is durable as soon as it is known: with another directory it would be no voter any more."""
+    disk = VirtualDisk("disk", random.Random(seed), NoTrace(), DiskProfile())
+
+    def opened(number):
+        node_disk = NodeDisk(disk)
+        return node_disk, open_node_directory(
+            node_disk, "/data", node_id=101, engine="raft", cluster_id="", new_directory_id=UUID(int=number)
+        )
+
+    def lose_power(node_disk):
+        node_disk.freeze()
+        disk.lose_power()
+
+    lose_power(opened(1)[0])
+    node_disk, directory = opened(2)
+    assert directory.identity.directory_id == UUID(int=1)
+    directory.learn_cluster_id("cluster")
+    lose_power(node_disk)
+    node_disk, directory = opened(3)
+    assert (directory.identity.directory_id, directory.identity.cluster_id) == (UUID(int=1), "cluster")
+    directory.log_opened()
+    lose_power(node_disk)
+    with pytest.raises(NodeDirectoryError, match="the metadata log of node 101 is gone"):
+        opened(4)

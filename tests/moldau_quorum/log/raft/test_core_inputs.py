@@ -1,12 +1,16 @@
 """Every role crossed with every message type, older, equal and newer: nothing raises, nothing is promised too early."""
 
 import itertools
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moldau_quorum.log.port import ElectionTiming, LogLimits, VoterEndpoint
+from moldau_jepsen.world.world import run_world
+from moldau_quorum.log.port import ElectionTiming, LogLimits, MetadataLogConfig, VoterEndpoint
 from moldau_quorum.log.raft.core.entry_log import EntryLog
 from moldau_quorum.log.raft.core.messages import (
     MESSAGE_TYPES,
@@ -25,7 +29,8 @@ from moldau_quorum.log.raft.core.progress import Progress, ProgressState
 from moldau_quorum.log.raft.core.raft_core import RaftCore
 from moldau_quorum.log.raft.core.ready import Role
 from moldau_quorum.log.raft.core.types import Configuration, Entry, EntryKind, HardState, encode_configuration
-from moldau_quorum.log.raft.envelope import Envelope, MessageError, unseal
+from moldau_quorum.log.raft.envelope import Envelope, MessageError, WrongDirectoryError, unseal
+from moldau_quorum.log.raft.shell import RaftLog
 from support.proof import examples
 
 VOTERS = Configuration(voters={n: VoterEndpoint(voter_id=n, host="h", port=1) for n in (1, 2, 3)})
@@ -327,3 +332,26 @@ def test_learners_are_members_too() -> None:
     assert configuration.member(5) is None
     assert [each.voter_id for each in configuration.members()] == [1, 2, 3, 4]
     assert configuration.quorum == 2
+
+
+@pytest.mark.parametrize("refusal", [MessageError("impossible"), WrongDirectoryError("of another directory")])
+def test_a_refused_message_is_alone_in_its_turn(refusal: MessageError) -> None:
+    """Messages of several members wait for one turn of the driver; only the refused one and its sender are concerned."""
+
+    async def main(world: Any) -> None:
+        config = MetadataLogConfig(node_id=1, directory="/data", voters={1: ("c1", 1)}, directory_id=UUID(int=1))
+        log = RaftLog(world.node("c1").environment, config, SimpleNamespace())  # type: ignore[arg-type]
+        taken = []
+
+        def refuse(now_ms: float) -> None:
+            raise refusal
+
+        sessions = [log.accept_session() for _ in range(3)]
+        for session, take in zip(sessions, (taken.append, refuse, taken.append), strict=True):
+            log._enqueue(session, take, 10)
+        log._take_inbox(7.0)
+        assert taken == [7.0, 7.0]
+        is_refused = not isinstance(refusal, WrongDirectoryError)
+        assert [session.refusal is not None for session in sessions] == [False, is_refused, False]
+
+    run_world(main, 1)
