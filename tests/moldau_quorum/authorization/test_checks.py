@@ -442,6 +442,16 @@ def test_a_refused_producer_id_is_in_the_audit_log():
     assert grants.refusals_in_log == [("IDEMPOTENT_WRITE", "kafka-cluster")]
 
 
+def test_an_audit_entry_names_the_api_of_its_request():
+    """A connection sends many requests; each refusal is one of the request in hand."""
+    attempts = []
+    identity = Identity(principal="User:a", host="h", listener_name="L", security_protocol="SSL")
+    rights = Authorizer(image, audit=attempts.append).permissions(identity)
+    check(HeartbeatRequest(group_id="g"), 0, rights, BROKER_CHECKS)
+    check(DeleteTopicsRequest(topic_names=["t"]), 3, rights, CONTROLLER_CHECKS)
+    assert list(dict.fromkeys(attempt.api for attempt in attempts)) == [ApiKey.HEARTBEAT, ApiKey.DELETE_TOPICS]
+
+
 def test_rights_are_asked_of_the_real_authorizer():
     """The stand-in of these tests has the methods of the real one."""
     identity = Identity(principal="User:a", host="h", listener_name="L", security_protocol="SSL")

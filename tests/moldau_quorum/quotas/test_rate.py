@@ -139,6 +139,15 @@ def test_bucket_fills_at_the_rate_and_may_be_overdrawn():
     assert bucket.tokens(5.0, 100_000.0) == 55.0
 
 
+def test_a_bucket_of_a_lower_quota_holds_no_more_than_that_allows():
+    """An operator lowers the quota of a client that has saved up; a higher one fills up in its own time."""
+    bucket = TokenBucket(Windows(11, 1_000.0))
+    assert bucket.tokens(5.0, 0.0) == 55.0
+    assert bucket.tokens(2.0, 0.0) == 22.0
+    assert bucket.tokens(5.0, 0.0) == 22.0
+    assert bucket.tokens(5.0, 1_000.0) == 27.0
+
+
 def mutations(value=5.0):
     entity = (("user", "alice"),)
     editor = PersistentMap().edit()
@@ -190,6 +199,14 @@ def test_connections_of_one_address():
     assert rates.arrived("L", "10.0.0.2", 2.0, 0.0) == Arrival(0, 0)
     assert rates.arrived("L", "10.0.0.1", None, 0.0) == Arrival(0, 0)
     assert rates.arrived("L", "10.0.0.1", 2.0, 2_000.0) == Arrival(0, 0)
+
+
+def test_a_connection_that_is_not_served_takes_nothing_from_others():
+    """One address that opens too many must not make the whole broker wait."""
+    rates = ConnectionRates(Windows(2, 1_000.0))
+    rates.configure(4.0, {"L": 4.0}, None)
+    assert [rates.arrived("L", "10.0.0.1", 1.0, 0.0).close_after_ms > 0 for _ in range(10)] == [False] + [True] * 9
+    assert [rates.arrived("L", f"10.0.1.{host}", 1.0, 0.0) for host in range(3)] == [Arrival(0, 0)] * 3
 
 
 def test_connections_of_a_listener_and_of_the_broker():
