@@ -11,7 +11,7 @@ import trio
 from moldau.admin import Acl, AdminError, QuotaAlteration, QuotaEntity
 from moldau.admin.requester import NOT_ASKED, Requester, operations_of
 from moldau.cluster.client import ClusterClient
-from moldau.cluster.metadata import ClusterMetadata
+from moldau.cluster.metadata import BrokerNode, ClusterMetadata
 from moldau.protocol.access import AclOperation
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -208,3 +208,30 @@ def test_a_broker_of_another_cluster_is_not_the_named_one():
     with pytest.raises(KafkaError) as caught:
         trio.run(requester.ensure_broker_known, 5)
     assert caught.value.code is ErrorCode.BROKER_NOT_AVAILABLE
+
+
+def test_a_repeated_request_goes_to_the_broker_that_was_named():
+    """The client finds another cluster between two attempts: a broker with the same id there gets nothing."""
+    named, client = [], SimpleNamespace(clusters_left=3, now_ms=0.0, asks_controllers=False)
+    client.cluster_metadata = ClusterMetadata(brokers={5: BrokerNode(node_id=5, host="b", port=1)})
+    client.request_update = lambda: None
+
+    async def backoff(_):
+        await trio.lowlevel.checkpoint()
+        client.clusters_left += 1
+
+    async def request(*_, named_in, **__):
+        await trio.lowlevel.checkpoint()
+        named.append(named_in)
+        if len(named) == 1:
+            raise ConnectionError("lost")
+        return "answer"
+
+    client.backoff, client.request = backoff, request
+    requester = Requester(SimpleNamespace(check=lambda: None), timeout_ms=1_000, retries=5)
+    requester.cluster_client = client
+
+    async def main():
+        return await requester.ask(quotas.AlterClientQuotasResponse, quotas.AlterClientQuotasRequest(), node_id=5)
+
+    assert (trio.run(main), named) == ("answer", [3, 3])

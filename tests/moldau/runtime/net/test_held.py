@@ -101,6 +101,7 @@ def test_random_accounts_stay_within_the_budget(seed: int) -> None:
                     waiting -= 1
                     await trio.lowlevel.checkpoint()
             assert account.unpaid <= 0
+            assert account.charged == max(0, account.held - 7), "nothing is paid for that has left"
             assert budget.used <= 100 or account.charged in (0, budget.used), "alone, if larger than all"
         account.close()
 

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from moldau.runtime.net.serving.server import ServerLimits
+from moldau.runtime.net.serving.throttle import Throttle
 from support.quotas.paused_server import (
     PAUSE_MS,
     QUICK,
@@ -158,3 +159,13 @@ def test_a_connection_that_was_paused_may_be_idle_later():
         connection.close()
 
     with_server(scenario, ServerLimits(idle_ms=10_000))
+
+
+def test_a_shorter_pause_does_not_end_a_longer_one():
+    """Each quota has its own pause, and the longest of them holds."""
+    throttle = Throttle()
+    ends = []
+    for until_ms in (5_000.0, 2_000.0, 7_000.0):
+        throttle.extend(until_ms)
+        ends.append(throttle.until_ms)
+    assert ends == [5_000.0, 5_000.0, 7_000.0]

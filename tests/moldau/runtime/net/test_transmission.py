@@ -6,7 +6,9 @@ Method: a connection whose sendfile fails in each way that it can, over a file t
 from __future__ import annotations
 
 import errno
+import math
 import os
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -107,3 +109,24 @@ def test_only_small_ranges_are_read(count: int, is_read: bool) -> None:
     transmission = Transmission(connection, BufferPool(1 << 16, 2), real_environment(1).clock, limits)
     assert transmission.send_now([b"head", FileRange(file, 0, count, lambda path, error: None)]) == ()
     assert (file.reads, connection.ranges) == ((1, 0) if is_read else (0, 1))
+
+
+def test_only_what_is_under_way_has_a_deadline() -> None:
+    """A peer that read slowly once must not lose its connection later, while nothing is sent."""
+    seen: list[float] = []
+    waits = [BlockingIOError(), BlockingIOError()]
+
+    def send_nowait(buffers) -> int:
+        if waits:
+            raise waits.pop()
+        return sum(len(buffer) for buffer in buffers)
+
+    async def wait_writable() -> None:
+        await trio.lowlevel.checkpoint()
+        seen.append(transmission.deadline_ms)
+
+    connection = SimpleNamespace(send_nowait=send_nowait, wait_writable=wait_writable)
+    clock = SimpleNamespace(monotonic_ms=lambda: 500.0)
+    transmission = Transmission(connection, BufferPool(1 << 16, 2), clock, ServerLimits(send_ms=1_000))
+    trio.run(transmission.send, [b"answer"])
+    assert (seen, transmission.deadline_ms) == ([1_500.0, 1_500.0], math.inf)

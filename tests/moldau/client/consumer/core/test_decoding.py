@@ -108,3 +108,19 @@ def test_a_lookup_that_fails_sets_every_partition_back():
     with pytest.raises(RegistryError):
         trio.run(decoding.decode, [batch(10, b"good", b"bad"), others])
     assert [each.offset for each in positions.by_partition.values()] == [10, 10]
+
+
+def test_a_bad_record_bounds_the_offset_to_commit():
+    """The application commits the offset behind what it got, and decides about the bad record later."""
+    positions, decoding = decoding_of()
+    (found,) = trio.run(decoding.decode, [batch(10, b"good", b"bad", b"good")])
+    assert (found.next_offset, positions.by_partition[T0].offset) == (11, 11)
+
+
+@pytest.mark.parametrize("offset", [10, 12])
+def test_a_bad_record_that_was_left_is_not_reported(offset):
+    """The application has set the position before it or behind it meanwhile."""
+    positions, decoding = decoding_of()
+    trio.run(decoding.decode, [batch(10, b"good", b"bad")])
+    positions.by_partition[T0].seek(offset)
+    decoding.raise_pending()
