@@ -6,12 +6,16 @@ Method: one simulated broker. The test opens, sends and closes a known number of
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 
 import trio
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from moldau.runtime.telemetry.metrics import LATENCY_BUCKETS_MS, Histogram, Registry
+from moldau_broker.server.metrics import export
+from moldau_broker.server.metrics.groups import register_groups
 from support.cluster.broker_cluster import batch, run_cluster
 from support.cluster.transactional_client import TransactionalProducer
 from support.metrics_samples import scrape
@@ -239,3 +243,26 @@ def test_late_transactions_and_producer_ids_are_counted():
         assert counts() == (2, 4)
 
     run(scenario, transaction_max_timeout_ms="120000", transaction_partition_verification_enable="false")
+
+
+def test_what_is_gone_has_no_sample_any_more():
+    """A state without groups and a log that was deleted; their last numbers would stay on the page for ever."""
+    counts = {("consumer", "Stable"): 2, ("classic", "Empty"): 1}
+    groups = SimpleNamespace(statistics=lambda: SimpleNamespace(partitions={}, groups=counts))
+    log = SimpleNamespace(log_end_offset=9, log_start_offset=4)
+    partitions = {("t", 0): SimpleNamespace(log=log), ("t", 1): SimpleNamespace(log=log)}
+    logs = SimpleNamespace(directories=[], cordons={}, room=SimpleNamespace(spaces={}))
+    context = SimpleNamespace(groups=groups, logs=logs, replicas=SimpleNamespace(partitions=partitions))
+    broker, registry = SimpleNamespace(context=context, flush_times=Histogram(LATENCY_BUCKETS_MS)), Registry()
+    register_groups(registry, broker)
+    export._register_logs(registry, broker)
+
+    def shown():
+        names = ("group_count{", "logendoffset{", "logstartoffset{")
+        lines = [line for line in registry.expose().splitlines() if any(name in line for name in names)]
+        return sorted(line for line in lines if not line.endswith(" 0"))
+
+    assert len(shown()) == 2 * len(counts) + 2 * len(partitions)
+    counts.pop(("consumer", "Stable"))
+    partitions.pop(("t", 1))
+    assert len(shown()) == 2 * len(counts) + 2 * len(partitions)

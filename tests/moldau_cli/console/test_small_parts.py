@@ -16,7 +16,9 @@ import fastavro
 import httpx
 import pytest
 import trio
+from trio.testing import MockClock
 
+from moldau.admin import TransactionListing
 from moldau.cluster.metadata import TopicPartition
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -29,7 +31,7 @@ from moldau.protocol.messages.describe_client_quotas import (
 from moldau_cli.console import faults
 from moldau_cli.console.app import Console, application
 from moldau_cli.console.avro import AvroViews
-from moldau_cli.console.data import groups, requests
+from moldau_cli.console.data import asking, groups, requests
 from moldau_cli.console.data.requests import quotas
 from moldau_cli.console.faults import LocalNodes
 from moldau_cli.console.pages import QUESTIONS
@@ -78,6 +80,47 @@ def test_quotas_name_their_entities():
         ("user alice, client-id (default)", "producer_byte_rate", 1000.0),
     ]
     assert trio.run(quotas, Answering(answer), "alice")["total"] == 1
+
+
+def test_a_part_that_waits_for_its_turn_has_all_of_its_time():
+    """A group would else have no lag on the page because others are slow."""
+
+    async def slow():
+        await trio.sleep(0.9 * asking.PART_TIMEOUT_S)
+        return "found"
+
+    names = [str(number) for number in range(3 * asking.REQUESTS_AT_ONCE)]
+    notes = asking.Notes()
+    found = trio.run(asking.ask_each, [(name, slow) for name in names], notes, clock=MockClock(autojump_threshold=0))
+    assert sorted(found) == sorted(names)
+    assert notes.texts == []
+
+
+def test_the_oldest_transaction_is_on_the_page(monkeypatch):
+    """It may be the last one of thousands of transactional ids."""
+    count = asking.ROWS_MAX + 1
+    listed = [
+        TransactionListing(
+            transactional_id=f"t{number:04}",
+            producer_id=1,
+            state="Ongoing" if number == count - 1 else "Empty",
+            coordinator=1,
+        )
+        for number in range(count)
+    ]
+
+    async def ask_transactions(*_, **__):
+        await trio.lowlevel.checkpoint()
+        return listed, {}
+
+    async def describe_transactions(names):
+        await trio.lowlevel.checkpoint()
+        return {name: SimpleNamespace(start_ms=1, timeout_ms=9, partitions=()) for name in names}
+
+    monkeypatch.setattr(groups, "ask_transactions", ask_transactions)
+    page = trio.run(groups.transactions, SimpleNamespace(describe_transactions=describe_transactions), 5.0)
+    assert (len(page["rows"]), page["total"]) == (asking.ROWS_MAX, count)
+    assert (page["rows"][0]["transactional_id"], page["rows"][0]["age_ms"]) == (listed[-1].transactional_id, 4)
 
 
 def test_refused_quotas_are_an_error():

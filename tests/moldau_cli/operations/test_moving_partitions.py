@@ -9,11 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from moldau import TopicPartition
 from moldau.admin import AdminError
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau_cli.operations import moves
 from moldau_cli.operations.survey import current_replicas, settled_replicas
+from moldau_cli.plans.balance.execution import RunningMove
 from moldau_cli.plans.reassignment import plan_moves
 
 OLD, NEW = (1, 2), (3, 2)
@@ -74,3 +77,31 @@ def test_a_topic_that_is_deleted_meanwhile_is_left_out():
     assert set(trio.run(settled_replicas, cluster)) == {("t", 0), ("t", 1)}
     with pytest.raises(AdminError):
         trio.run(settled_replicas, cluster, ["t", "gone"])
+
+
+def test_a_plan_limits_what_runs_and_leaves_the_limit_of_others(monkeypatch):
+    """A move of the plan runs when the command begins, and gets the new limit; another one still runs at the end."""
+    own, other, limited, lifted = ("t", 0), ("u", 0), [], []
+    move = RunningMove(replicas=(3, 2, 1), adding=(3,), removing=(1,))
+    looks = iter([{own: move, other: move}, {other: move}])
+
+    async def answered(value):
+        await trio.lowlevel.checkpoint()
+        return value
+
+    async def throttle(_, plan, partitions, rate):
+        await answered(limited.extend(partitions))
+
+    async def lift(_, ended, *, any_moves):
+        await answered(lifted.append((ended, any_moves)))
+
+    monkeypatch.setattr(moves, "running_moves", lambda _: answered(next(looks)))
+    monkeypatch.setattr(moves, "current_replicas", lambda _, topics: answered({own: NEW if limited else (3, 2, 1)}))
+    monkeypatch.setattr(moves, "_copied", lambda *_: answered(0))
+    monkeypatch.setattr(moves, "_throttle", throttle)
+    monkeypatch.setattr(moves, "lift_throttle", lift)
+    options = moves.MoveOptions(throttle=1_000, at_once_max=1, stall_s=60, elects=False)
+    moved = trio.run(moves._moved, None, {own: NEW}, options, {}, clock=MockClock(autojump_threshold=0))
+    assert limited == [own]
+    assert lifted == [([own], True)]
+    assert moved.moved == 1

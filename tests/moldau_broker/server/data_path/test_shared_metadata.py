@@ -43,9 +43,9 @@ class Toll:
     def suspended(self) -> None: ...
 
 
-def question(*names: str, version: int = 12, correlation_id: int = 1) -> memoryview:
+def question(*names: str, version: int = 12, correlation_id: int = 1, **wanted: bool) -> memoryview:
     topics = [MetadataRequestTopic(topic_id=ZERO_UUID, name=name) for name in names]
-    request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+    request = MetadataRequest(topics=topics, allow_auto_topic_creation=False, **wanted)
     return memoryview(bytearray(frame(request, version, correlation_id)[4:]))
 
 
@@ -92,6 +92,11 @@ def test_each_question_has_its_own_true_answer() -> None:
                 assert got_id == correlation_id
                 assert answer.throttle_time_ms == 0
                 assert [(each.name, len(each.partitions)) for each in answer.topics] == [("a", 2)]
+        for rights in ("topic", "cluster"):
+            wanted = {f"include_{rights}_authorized_operations": True}
+            _, answer = await answer_of(handler, question("a", version=8, **wanted), 8)
+            told = answer.topics[0].topic_authorized_operations, answer.cluster_authorized_operations
+            assert [each > 0 for each in told] == [rights == "topic", rights == "cluster"]
         _, answer = await answer_of(handler, question("b", "a"))
         assert [each.name for each in answer.topics] == ["b", "a"]
         _, answer = await answer_of(handler, question("c"))

@@ -31,6 +31,7 @@ class Replicas:
     def __init__(self, follow: Any) -> None:
         self.waits = self
         self.low = 0
+        self.noted: list[Any] = []
         self.partitions = [self.partition() for _ in range(3)]
         self._follow = follow
 
@@ -42,8 +43,12 @@ class Replicas:
 
     def note_change(self, partition: Any) -> None:
         """The followers hear of the new log start."""
+        self.noted.append(partition)
 
     async def wait_low_watermark(self, partition: Any, offset: int) -> None:
+        assert any(each is partition for each in self.noted), (
+            "an idle follower would hear of its log start with the next record only"
+        )
         await self._follow(self, partition)
 
     def low_watermark(self, partition: Any) -> int:
