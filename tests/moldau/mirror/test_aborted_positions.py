@@ -164,6 +164,33 @@ def test_a_fence_is_judged_while_the_source_is_read(age_ms: float, code: ErrorCo
     assert [error.code for error in leaves(failure.value)] == [code]
 
 
+def test_batches_behind_one_that_is_too_large_shrink_nothing() -> None:
+    """They fail because of it, and each would halve the limit of the partition again."""
+    progress, target = Progress(), Target()
+    progress.begin(PARTITION, BEGINNING)
+
+    def refused() -> None:
+        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE)
+
+    delivery: Any = SimpleNamespace(is_done=True, result=refused)
+    sent: list[Sent] = []
+    for end in (41, 42, 43):
+        span = progress.sent(PARTITION, progress.generation(PARTITION), (), end, topic_id=UUID(int=7), leader_epoch=3)
+        assert span is not None
+        sent.append(Sent(span, delivery, end))
+    shrunk: list[int] = []
+
+    def shrinks(one: Sent, error: KafkaError) -> bool:
+        shrunk.append(one.size_bytes)
+        return True
+
+    flow = flow_of(target, progress, lambda: 0.0)
+    flow._reader = SimpleNamespace(progress=progress, back_to=lambda _: None)  # type: ignore[assignment]
+    flow._sender = SimpleNamespace(shrinks=shrinks)  # type: ignore[assignment]
+    trio.run(flow._abort, sent, {PARTITION: None}, TransactionAbortedError(ErrorCode.TRANSACTION_ABORTABLE))
+    assert shrunk == [41]
+
+
 @pytest.mark.parametrize("is_cut", [False, True])
 def test_a_transaction_ends_with_the_log_that_it_copied(is_cut: bool) -> None:
     """The source's log is cut below records that are in the transaction already; others take their place."""

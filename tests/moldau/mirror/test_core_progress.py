@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from moldau import TopicPartition
-from moldau.mirror.at_least_once import AtLeastOnce
+from moldau.mirror.at_least_once import PARTITION_BYTES_MAX, AtLeastOnce
 from moldau.mirror.core.batches import Run
 from moldau.mirror.core.formats import Position
 from moldau.mirror.core.progress import Progress, stored_start
 from moldau.mirror.reading import Part
 from moldau.mirror.sending import Sent
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.values import ZERO_UUID
 from support.proof import examples
 
@@ -235,6 +236,34 @@ def test_a_part_without_records_holds_no_partition():
     trio.run(copies._step, None)
     assert held == {}
     assert progress.by_partition[P].position.offset == 30
+
+
+def test_a_refused_batch_is_on_its_way_no_more():
+    """Its bytes hold the partition until then; they would hold it for good."""
+    progress, held = Progress(), {}
+    progress.begin(P, Position(5))
+    span = progress.sent(P, progress.generation(P), (), 30, topic_id=TOPIC, leader_epoch=3)
+
+    async def refused():
+        await trio.lowlevel.checkpoint()
+        raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+
+    reader = SimpleNamespace(
+        progress=progress,
+        hold=lambda partition: held.update({partition: None}),
+        release=lambda partitions: [held.pop(each, None) for each in partitions],
+        failed=lambda partition, _: progress.begin(partition, Position(5)),
+    )
+    sender = SimpleNamespace(shrinks=lambda *_: False)
+    copies = AtLeastOnce(reader, sender, None, None, None, None, flush_ms=100.0, statistics=None, logger=None)
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            await copies._watch(nursery, Sent(span, refused(), PARTITION_BYTES_MAX + 1))
+            assert held == {P: None}
+
+    trio.run(main)
+    assert held == {}
 
 
 def test_a_batch_that_goes_alone_skips_nothing_refused():
