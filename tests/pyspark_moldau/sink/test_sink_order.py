@@ -20,10 +20,14 @@ from pyspark_moldau.sink.core.protocol import (
     EndDecided,
     Ended,
     Entry,
+    Kind,
     NoteBegun,
     NoteDone,
+    ProtocolRefusedError,
+    Report,
 )
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
+from pyspark_moldau.sink.writer import Written, _reports
 
 OPTIONS = parse_sink_options(
     {"kafka.bootstrap.servers": "h:1", "topic": "out", "deliveryGuarantee": "exactly-once"}, streaming=True
@@ -88,6 +92,19 @@ def aborted_by(monkeypatch, batch):
 @pytest.mark.parametrize(("batch", "aborted"), [(3, [ORPHAN]), (4, [DECIDED, ORPHAN])])
 def test_a_driver_ends_its_decision_before_it_reads_it(monkeypatch, batch, aborted):
     assert aborted_by(monkeypatch, batch) == aborted
+
+
+@pytest.mark.parametrize("numbers", [(0, 1), (1, 0), (0, 0), (0, 2), (0,)])
+def test_a_batch_is_decided_with_one_report_of_each_task(numbers):
+    """With another one, rows of a partition would be visible twice, or those of another one not at all."""
+    reports = [Report(batch=3, partition=number, kind=Kind.EMPTY) for number in numbers]
+    messages = [Written(rows=0, app_id="q", run="r", report=report) for report in reports]
+    messages += [None] * (2 - len(messages))
+    if sorted(numbers) == [0, 1]:
+        assert _reports(messages, 3) == ("q", "r", sorted(reports, key=lambda each: each.partition))
+    else:
+        with pytest.raises(ProtocolRefusedError, match="2 tasks ended, and the reports are of"):
+            _reports(messages, 3)
 
 
 def test_a_former_driver_aborts_nothing_of_a_later_batch(monkeypatch):

@@ -52,3 +52,24 @@ def test_a_connection_whose_session_ends_fetches_no_more(monkeypatch):
     monkeypatch.setattr(cluster, "give_back", lambda address, connection: None)
     assert sum(chunk.columns.length for chunk in reader.read(WORK, fail_on_data_loss=True)) == 4
     assert [each.asked for each in made] == [[0], [1, 2, 3]]
+
+
+def test_a_connection_that_still_owes_an_answer_is_closed(monkeypatch):
+    """Spark reads no further, as behind a limit: the next task would take the answer for that to its own request."""
+
+    class Owing(Connection):
+        is_closed = False
+
+        def close(self):
+            self.is_closed = True
+
+    reader, connection, kept = ClusterReader(ClientOptions(bootstrap=(ADDRESS,))), Owing(ends=False), []
+    cluster = reader._cluster
+    cluster.brokers, cluster.leaders["t", 0] = {1: ADDRESS}, 1
+    monkeypatch.setattr(cluster, "take_connection", lambda address: connection)
+    monkeypatch.setattr(cluster, "give_back", lambda address, connection: kept.append(connection))
+    chunks = reader.read(WORK, fail_on_data_loss=True)
+    assert next(chunks).columns.length == 1
+    assert connection.asked == [0, 1], "the next fetch is under way"
+    chunks.close()
+    assert (connection.is_closed, kept) == (True, [])

@@ -1,6 +1,9 @@
 """Goal: lag tools see a query for as long as it runs. Method: the request that commits offsets is replaced."""
 
+from types import SimpleNamespace
+
 import pytest
+from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.find_coordinator import FindCoordinatorResponse
@@ -10,9 +13,12 @@ from moldau.protocol.messages.offset_commit import (
     OffsetCommitResponseTopic,
 )
 from pyspark_moldau.client_options import ClientOptions
+from pyspark_moldau.source.core.options import parse_options
+from pyspark_moldau.source.stream import MoldauStreamReader
 from pyspark_moldau.wire import group_offsets
 from pyspark_moldau.wire.cluster import Cluster
 from pyspark_moldau.wire.group_offsets import AGAIN_S, GroupOffsets
+from support.spark.memory_log import MemoryLog
 
 BUSY, QUIET = ("t", 0), ("t", 1)
 
@@ -82,3 +88,17 @@ def test_a_broker_that_no_longer_coordinates_is_left(monkeypatch):
     group = GroupOffsets(ClientOptions(bootstrap=(("h", 1),)), "g")
     assert group.publish({BUSY: 5})
     assert asked == ["former", "present"]
+
+
+def test_only_offsets_of_finished_batches_are_published():
+    """A tool that watches the group would else take records for processed that are only known."""
+    log = MemoryLog([("t", 0)])
+    log.append(("t", 0), *[(1, None, b"v", ())] * 10)
+    given = {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "startingOffsets": "earliest"}
+    options = parse_options(given | {"publishOffsetsToGroup": "g"}, streaming=True)
+    reader, published = MoldauStreamReader(options, connect=lambda client: log), []
+    reader._group = SimpleNamespace(publish=published.append)
+    end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(4))
+    reader.commit(end)
+    reader.latestOffset(end, ReadMaxRows(4))
+    assert [offsets["t", 0] for offsets in published] == [0, 4, 4]
