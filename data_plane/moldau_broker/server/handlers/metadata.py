@@ -384,12 +384,9 @@ def handle_describe_topic_partitions(
     """Describes topics by name, page by page (KIP-966)."""
     image = context.metadata.image
     names = sorted({topic.name for topic in request.topics}) or sorted(name for name, _ in image.topics_by_name.items())
-    first_partition = 0
-    if request.cursor is not None:
-        cursor_topic = request.cursor.topic_name
-        names = [name for name in names if name >= cursor_topic]
-        if names and names[0] == cursor_topic:
-            first_partition = max(0, request.cursor.partition_index)
+    cursor = request.cursor
+    if cursor is not None:
+        names = [name for name in names if name >= cursor.topic_name]
     page_max = context.config.get_int("max.request.partition.size.limit")
     remaining = max(1, min(request.response_partition_limit, page_max))
     topics: list[DescribeTopicPartitionsResponseTopic] = []
@@ -400,6 +397,9 @@ def handle_describe_topic_partitions(
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if valid else ErrorCode.INVALID_TOPIC_EXCEPTION
             topics.append(DescribeTopicPartitionsResponseTopic(error_code=error, name=name, topic_id=ZERO_UUID))
             continue
+        first_partition = 0
+        if cursor is not None and name == cursor.topic_name:  # it may have been deleted since the last page
+            first_partition = max(0, cursor.partition_index)
         if remaining <= 0:
             return DescribeTopicPartitionsResponse(
                 topics=topics,
@@ -413,7 +413,6 @@ def handle_describe_topic_partitions(
                 topics=topics,
                 next_cursor=DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=last),
             )
-        first_partition = 0
     return DescribeTopicPartitionsResponse(topics=topics)
 
 
