@@ -118,7 +118,7 @@ def test_rights_are_checked_wherever_a_transactional_batch_is(by_id: bool) -> No
         assert [len(results) for _, results in denied] == [3, 3], place
 
 
-def test_a_denied_partition_ends_a_connection_that_gets_no_answer() -> None:
+def test_a_denied_partition_ends_a_connection_without_answers() -> None:
     """With acks=0 nothing else would say that the records are not in the log, though others of the request are."""
     denied = [(b"u", [ProducePartitionResult(0, ErrorCode.TOPIC_AUTHORIZATION_FAILED)])]
     replicas: Any = SimpleNamespace(by_raw_name={}, by_raw_id={})
@@ -129,7 +129,7 @@ def test_a_denied_partition_ends_a_connection_that_gets_no_answer() -> None:
             assert (waiting, answer is None) == (None, acks == 0)
 
 
-def test_a_transactional_request_waits_behind_one_that_is_verified() -> None:
+def test_a_request_waits_behind_one_that_is_verified() -> None:
     """It needs no answer of the coordinator, but a batch of the same partition may be in the request before it."""
     data = frame(ProduceRequest(transactional_id="x", acks=-1, timeout_ms=1, topic_data=[]), 12)
     body = memoryview(bytes(data[4:]))

@@ -82,7 +82,7 @@ def test_no_fetch_waits_longer_than_the_bound(asked_ms: int) -> None:
 
 
 @pytest.mark.parametrize("isolation", [0, READ_COMMITTED])
-def test_records_of_an_open_transaction_end_no_wait_for_committed_ones(isolation: int) -> None:
+def test_records_of_an_open_transaction_end_no_wait(isolation: int) -> None:
     """The answer would be empty, and its consumer would ask again at once, as long as the transaction is open."""
     partition = led()
     operation = waiting(partition, isolation_level=isolation)
@@ -107,7 +107,7 @@ def test_a_consumer_at_rest_is_refused_in_a_former_leader_epoch() -> None:
         assert bool(session.due) is bool(error), "what is refused is not at rest"
 
 
-def test_a_fetch_waits_for_the_end_of_its_read_below_the_local_log() -> None:
+def test_local_records_end_no_wait_for_those_below_them() -> None:
     """Local records of the same partition come after the remote ones, so they are no reason to answer now."""
     partition = led()
     operation = waiting(partition)

@@ -192,7 +192,7 @@ def test_a_lowered_minimum_commits_what_waits_for_it() -> None:
     assert (partition.replica.high_watermark, waiting.finished, waiting.errors) == (1, True, {})
 
 
-def test_nothing_is_kept_of_a_replica_that_is_not_assigned_any_more() -> None:
+def test_nothing_is_kept_of_a_replica_that_has_left() -> None:
     """A replica in a failed directory would be answered with its error for ever."""
     for is_deleted in (True, False):
         broker = Broker()
@@ -205,7 +205,7 @@ def test_nothing_is_kept_of_a_replica_that_is_not_assigned_any_more() -> None:
         assert not broker.replicas.partitions
 
 
-def test_a_disk_that_fails_holds_up_no_change_of_other_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fails_holds_up_no_other_change(monkeypatch: pytest.MonkeyPatch) -> None:
     """One step of the metadata begins new epochs of all partitions; the log of one of them is not usable any more."""
     begin = PartitionLog.begin_leader_epoch
     for failing in (0, 1):
@@ -241,7 +241,7 @@ def test_staged_batches_belong_to_the_epoch_that_accepted_them() -> None:
 
 
 def test_a_new_epoch_ends_what_waits_in_the_former_one() -> None:
-    """Whoever leads: the fetches of followers name the former epoch, and they would learn of the new one too late."""
+    """Also if the leader stays: fetches of followers name the former epoch, and would hear of the new one too late."""
     for leader in (HERE, OTHER):
         broker = Broker(isr=(HERE, OTHER))
         partition, waiting = broker.partition(), broker.waiting()
@@ -255,7 +255,7 @@ def test_a_new_epoch_ends_what_waits_in_the_former_one() -> None:
         assert waiting.errors == {0: ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
 
-def test_a_follower_that_is_silent_from_an_append_on_leaves_the_isr() -> None:
+def test_a_follower_that_is_silent_after_an_append_is_removed() -> None:
     """Its last fetch had all records, so only the append shows that it lacks some; partitions at rest hide no other."""
     for silent, has_looked in ((0, True), (1, False), (2, False)):
         broker = Broker(3, isr=(HERE, OTHER))
@@ -291,7 +291,7 @@ def test_a_changed_list_of_throttled_replicas_holds_at_once() -> None:
         assert [each.follower_throttled for each in partitions] == expected
 
 
-def test_records_of_a_killed_process_are_synced_before_they_count() -> None:
+def test_records_of_a_killed_process_are_synced_first() -> None:
     """No later append may follow, and a leader that never counts its own copy commits nothing."""
     for flush_messages in (1, 2**63 - 1):
         config = LogConfig(flush_messages=flush_messages)
