@@ -139,7 +139,7 @@ def test_bucket_fills_at_the_rate_and_may_be_overdrawn():
     assert bucket.tokens(5.0, 100_000.0) == 55.0
 
 
-def test_a_bucket_of_a_lower_quota_holds_no_more_than_that_allows():
+def test_a_bucket_holds_no_more_than_a_lower_quota_allows():
     """An operator lowers the quota of a client that has saved up; a higher one fills up in its own time."""
     bucket = TokenBucket(Windows(11, 1_000.0))
     assert bucket.tokens(5.0, 0.0) == 55.0
@@ -201,7 +201,7 @@ def test_connections_of_one_address():
     assert rates.arrived("L", "10.0.0.1", 2.0, 2_000.0) == Arrival(0, 0)
 
 
-def test_a_connection_that_is_not_served_takes_nothing_from_others():
+def test_a_refused_connection_takes_nothing_from_others():
     """One address that opens too many must not make the whole broker wait."""
     rates = ConnectionRates(Windows(2, 1_000.0))
     rates.configure(4.0, {"L": 4.0}, None)

@@ -336,7 +336,7 @@ def test_learners_are_members_too() -> None:
 
 @pytest.mark.parametrize("refusal", [MessageError("impossible"), WrongDirectoryError("of another directory")])
 def test_a_refused_message_is_alone_in_its_turn(refusal: MessageError) -> None:
-    """Messages of several members wait for one turn of the driver; only the refused one and its sender are concerned."""
+    """Messages of several members wait for one turn of the driver; only the refused one has a consequence."""
 
     async def main(world: Any) -> None:
         config = MetadataLogConfig(node_id=1, directory="/data", voters={1: ("c1", 1)}, directory_id=UUID(int=1))

@@ -429,13 +429,17 @@ def test_reads_end_with_a_leadership_that_no_other_follows():
 
 @pytest.mark.parametrize("first", [4, 5, 6, 7])
 def test_a_request_from_below_the_commit_index_counts_whole(first):
-    """The leader knows an older position. What is committed is not compared again, and still counts."""
+    """The leader knows an older position. Committed entries are not compared again, and still count."""
     core = follower()
     receive(core, 2, AppendRequest(epoch=3, prev_index=5, prev_epoch=3, commit_index=5))
     sent_to(core, 2)
     entries = tuple(Entry(index, 3, EntryKind.DATA, b"x") for index in range(first, 9))
-    receive(core, 2, AppendRequest(epoch=3, prev_index=5, prev_epoch=3, commit_index=5, entries=(Entry(6, 3, 0, b"x"),)))
+    receive(
+        core, 2, AppendRequest(epoch=3, prev_index=5, prev_epoch=3, commit_index=5, entries=(Entry(6, 3, 0, b"x"),))
+    )
     sent_to(core, 2)
     prev_epoch = 2 if first == 4 else 3
-    receive(core, 2, AppendRequest(epoch=3, prev_index=first - 1, prev_epoch=prev_epoch, commit_index=5, entries=entries))
+    receive(
+        core, 2, AppendRequest(epoch=3, prev_index=first - 1, prev_epoch=prev_epoch, commit_index=5, entries=entries)
+    )
     assert sent_to(core, 2) == [AppendResponse(epoch=3, accepted=True, match_index=8)]

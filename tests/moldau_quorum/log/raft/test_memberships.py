@@ -110,7 +110,7 @@ def settle(core: RaftCore) -> list[AppendResponse]:
 @pytest.mark.parametrize("at", range(1, LAST + 3))
 @pytest.mark.parametrize("epoch", [1, 2])
 def test_an_installed_snapshot_replaces_what_it_contradicts(at: int, epoch: int) -> None:
-    """What a log that agrees holds behind it was acknowledged, and may be committed: it stays, with its memberships."""
+    """Entries behind it, in a log that agrees, were acknowledged and may be committed: they stay."""
     core = core_with_log()
     point = SnapshotPoint(index=at, epoch=epoch, configuration=of(1, 2, 3, 4) if epoch == 2 else expected(at)[1])
     piece = SnapshotRequest(

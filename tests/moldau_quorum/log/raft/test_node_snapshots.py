@@ -1,4 +1,4 @@
-"""Goal: a node that takes or receives a snapshot loses nothing that it has promised, and takes each one it is asked for.
+"""Goal: a node that takes or receives a snapshot keeps what it has promised, and takes each one it is asked for.
 
 Method: a production node on a virtual disk, driven by hand, one call after the other.
 """
