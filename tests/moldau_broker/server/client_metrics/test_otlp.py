@@ -75,7 +75,7 @@ def test_hostile_metrics_stay_within_the_bounds() -> None:
     assert all(name.startswith("_") and "\n" not in name and len(text) == TEXT_MAX for name, text in points[0].labels)
 
 
-def test_no_label_of_a_client_takes_the_name_of_one_of_the_broker() -> None:
+def test_no_label_of_a_client_has_the_name_of_one_of_the_broker() -> None:
     """A series with a label twice makes a scrape of the whole page fail."""
     data, metrics = message()
     found = metrics.add(name="x").gauge.data_points.add(as_int=1)

@@ -95,8 +95,8 @@ def test_each_question_has_its_own_true_answer() -> None:
         for rights in ("topic", "cluster"):
             wanted = {f"include_{rights}_authorized_operations": True}
             _, answer = await answer_of(handler, question("a", version=8, **wanted), 8)
-            told = answer.topics[0].topic_authorized_operations, answer.cluster_authorized_operations
-            assert [each > 0 for each in told] == [rights == "topic", rights == "cluster"]
+            masks = answer.topics[0].topic_authorized_operations, answer.cluster_authorized_operations
+            assert [each > 0 for each in masks] == [rights == "topic", rights == "cluster"]
         _, answer = await answer_of(handler, question("b", "a"))
         assert [each.name for each in answer.topics] == ["b", "a"]
         _, answer = await answer_of(handler, question("c"))
