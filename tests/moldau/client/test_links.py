@@ -3,6 +3,7 @@
 Method: a client of simulated brokers that are unreachable, unknown, slow to answer or idle.
 """
 
+import math
 from itertools import pairwise, permutations
 
 import pytest
@@ -71,6 +72,21 @@ def test_a_connection_ends_the_count_of_failures():
             cluster.start_broker(1)
             with trio.fail_after(5):
                 await client.connection(1)
+
+    with_client(scenario, **{"reconnect.backoff.ms": "50", "reconnect.backoff.max.ms": "1000"})
+
+
+def test_a_connection_that_ends_is_opened_again_after_a_pause():
+    """A broker that ends each connection at once, as behind a proxy without a server, is not asked in a loop."""
+
+    async def scenario(world, cluster, client):
+        connection = await client.connection(1)
+        connection.fail("the peer closed the connection")
+        assert client.connection_nowait(1) is None
+        assert client.retry_delay_ms(1) == 50
+        await trio.sleep(0.06)
+        assert client.connection_nowait(1) is None
+        assert client.retry_delay_ms(1) == math.inf, "it is being opened"
 
     with_client(scenario, **{"reconnect.backoff.ms": "50", "reconnect.backoff.max.ms": "1000"})
 

@@ -283,3 +283,29 @@ def test_many_partitions_cost_few_calls():
             assert each < 15, f"{each} calls for each partition and fetch"
 
     simulate(scenario, brokers=1)
+
+
+def test_a_poll_sees_at_once_what_is_resumed():
+    """The records are buffered already; another task resumes the partition while the poll waits."""
+
+    async def scenario(cluster, open_consumer):
+        fill(cluster.add_topic("t")[0], 0, 20)
+        async with open_consumer(**LONG) as consumer:
+            consumer.assign([T0])
+            assert await consumer.poll(5_000, max_records=10)
+            consumer.pause(T0)
+            found = []
+
+            async def poll():
+                found.extend(await consumer.poll(5_000))
+                found.append(trio.current_time())
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(poll)
+                await trio.sleep(1)
+                assert found == []
+                consumer.resume(T0)
+                resumed = trio.current_time()
+            assert found[1:] == [resumed]
+
+    simulate(scenario, brokers=1)

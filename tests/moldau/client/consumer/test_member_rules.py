@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from moldau import TopicPartition
@@ -432,3 +433,34 @@ def test_a_join_goes_on_after_a_poll_that_came_too_late():
             nursery.cancel_scope.cancel()
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+def test_a_wake_up_during_a_heartbeat_is_not_lost():
+    """A released partition or a new subscription is said at once, also while an answer is still on its way."""
+    sent = []
+
+    class Slow(Unreached):
+        async def _request(self, response_class, message, deadline_ms, **more):
+            sent.append((trio.current_time(), message.subscribed_topic_names))
+            await trio.sleep(1)
+            return await super()._request(response_class, message, deadline_ms, **more)
+
+    async def main():
+        config = SimpleNamespace(get_int=lambda _: 60_000)
+        membership = EpochMembership(IDENTITY, "M", None)
+        group = Slow(PatientClient(), "g", config, membership, list)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(group.heartbeat_forever, lambda: trio.current_time() * 1000, lambda: None)
+            await trio.testing.wait_all_tasks_blocked()
+            membership.want(["t"])
+            group._wake()
+            await trio.sleep(0.5)
+            membership.want(["u"])
+            group._wake()
+            await trio.sleep(5)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+    (first, second), (topics, others) = zip(*sent, strict=True)
+    assert (topics, others) == (["t"], ["u"])
+    assert 1 <= second - first < 2

@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from moldau.cluster.committed import CommittedOffset
 from moldau.cluster.metadata import ClusterMetadata, TopicPartition
 from moldau.producer.core.accumulator import Accumulator
 from moldau.producer.core.counters import ProducerCounters
@@ -301,6 +302,25 @@ def test_a_producer_that_left_its_cluster_fails_at_once():
     sender = Sender(client, core, acks=-1, transactional_id="tx")
     Transactions(client, core, sender, manager, 1_000.0).leave_cluster()
     assert sender.fatal_error.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_offsets_of_a_transaction_keep_all_that_was_given():
+    """The next reader of the partition compares its leader's log with the epoch (KIP-320)."""
+    manager, core = ready(), accumulator()
+    client = SimpleNamespace(environment=SimpleNamespace(clock=None), changed=Signal())
+    sender = Sender(client, core, acks=-1, transactional_id="tx")
+    transactions = Transactions(client, core, sender, manager, 1_000.0)
+    manager.begin()
+    given = CommittedOffset(offset=5, leader_epoch=3, metadata="m")
+
+    async def main():
+        with trio.move_on_after(0.1):
+            await transactions.send_offsets({("t", 0): given}, GROUP)
+
+    trio.run(main)
+    call = serve(manager, until=TxnOffsetCommitRequest)
+    (part,) = call.request.topics[0].partitions
+    assert (part.committed_offset, part.committed_leader_epoch, part.committed_metadata) == (5, 3, "m")
 
 
 def test_a_topic_stays_known_while_its_last_batch_is_in_flight():

@@ -6,13 +6,19 @@ Method: one position at a time, then the table of an assignment; no network and 
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from moldau.cluster.committed import CommittedOffset
 from moldau.consumer.core.chunk import FetchedChunk
 from moldau.consumer.core.positions import LATEST_TIMESTAMP, PartitionPosition, Phase, Positions
 from moldau.consumer.core.values import TopicPartition
+from moldau.consumer.fetcher import Fetcher
+from moldau.consumer.offsets import ConsumerOffsets
 from moldau.records import encode_batch
+from moldau.runtime.telemetry.log import EventLogger
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
 FETCH, VALIDATE, RESET = Phase.FETCH, Phase.VALIDATE, Phase.RESET
@@ -278,3 +284,32 @@ def test_a_partition_is_fetched_at_once_after_a_pause():
     position.is_paused = True
     position.resume()
     assert (position.is_paused, position.is_idle) == (False, False)
+
+
+def test_a_commit_names_the_epoch_of_the_last_record():
+    """The next reader compares its leader's log with it (KIP-320); the present leader may have written nothing yet."""
+    positions = Positions()
+    positions.assign([A])
+    position, offsets = positions.by_partition[A], ConsumerOffsets(positions, 1_000, reads_committed=False)
+    assert offsets.consumed() == {}
+    position.seek(10, 3)
+    position.leader_epoch = 7
+    assert offsets.consumed() == {A: CommittedOffset(offset=10, leader_epoch=3)}
+    position.advance(12, 5)
+    assert offsets.consumed() == {A: CommittedOffset(offset=12, leader_epoch=5)}
+
+
+@pytest.mark.parametrize("policy", [None, LATEST_TIMESTAMP])
+def test_a_truncated_partition_waits_for_the_application(policy):
+    """Without a reset policy nothing is read behind the divergence before the application has decided."""
+    position, reported = at(10, 3), []
+    fetcher: Any = SimpleNamespace(
+        _client=SimpleNamespace(logger=EventLogger("test")),
+        _reset_timestamp=lambda: policy,
+        report=lambda error, of: reported.append((error.diverging_offset, of.offset)),
+    )
+    Fetcher._truncated(fetcher, position, 6)
+    assert (position.offset, position.wants_fetch(1e12, 1 << 20)) == (6, policy is not None)
+    assert reported == ([(6, 6)] if policy is None else [])
+    position.seek(6)
+    assert position.wants_fetch(0, 1 << 20)
