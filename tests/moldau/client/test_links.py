@@ -174,6 +174,25 @@ def test_the_newest_levels_of_the_present_cluster_count():
     with_client(scenario)
 
 
+def test_metadata_are_asked_for_until_they_come():
+    """One request must do: whatever waits for the metadata asks only once, and ``metadata.max.age.ms`` is long."""
+
+    async def scenario(world, cluster, client):
+        for broker in (1, 2):
+            cluster.kill_broker(broker)
+        await trio.sleep(1)
+        version = client.cluster_metadata.version
+        client.request_update()
+        await trio.sleep(3)
+        assert client.cluster_metadata.version == version
+        for broker in (1, 2):
+            cluster.start_broker(broker)
+        await trio.sleep(3)
+        assert client.cluster_metadata.version > version
+
+    with_client(scenario)
+
+
 def test_idle_connections_close_unless_an_answer_is_due():
     async def scenario(world, cluster, client):
         waiting, idle = await client.connection(1), await client.connection(2, "idle")

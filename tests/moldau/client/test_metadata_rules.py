@@ -1,16 +1,21 @@
 """Goal: a client's metadata follow the newest leader epoch of each partition, whichever broker answers.
 
-Method: the pure metadata alone. A broker that is behind names former leaders (KIP-320). One epoch has one leader, but a
-broker may not know its address yet, and the in-sync replicas change within an epoch.
+Method: the pure metadata alone, and one call that depends on them. A broker that is behind names former leaders
+(KIP-320). One epoch has one leader, but a broker may not know its address yet, and the in-sync replicas change within
+an epoch.
 """
 
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
+import trio
 
 from moldau import TopicPartition
 from moldau.cluster.metadata import NO_EPOCH, NO_LEADER, ClusterMetadata
+from moldau.cluster.offsets import list_offsets
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.list_offsets import ListOffsetsPartitionResponse, ListOffsetsTopicResponse
 from moldau.protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
@@ -93,3 +98,25 @@ def test_a_leader_of_a_named_topic_counts_for_a_while():
     known = metadata.partition_info(T0)
     assert known is not None
     assert known.is_epoch_of_leader
+
+
+def test_offsets_are_asked_of_the_next_leader():
+    """The former leader refuses; without news it would be asked again until the time is over."""
+    asked, client = [], SimpleNamespace(now_ms=0.0, request_timeout_ms=1_000, bootstrap_error=None)
+    client.cluster_metadata, client.add_topic = after(answer(1, 5)), lambda name: None
+    client.request_update = lambda: client.cluster_metadata.update(answer(2, 6))
+
+    async def backoff(attempts):
+        await trio.lowlevel.checkpoint()
+        assert attempts < 10
+
+    async def request(node_id, response_class, message):
+        await trio.lowlevel.checkpoint()
+        asked.append(node_id)
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER if node_id == 1 else ErrorCode.NONE
+        part = ListOffsetsPartitionResponse(partition_index=0, error_code=code, offset=7, timestamp=-1)
+        return response_class(topics=[ListOffsetsTopicResponse(name="t", partitions=[part])])
+
+    client.backoff, client.request = backoff, request
+    found = trio.run(list_offsets, client, {T0: -1}, 60_000)
+    assert (found, asked) == ({T0: (7, -1)}, [1, 2])

@@ -12,8 +12,11 @@ from moldau import KafkaError, TopicPartition
 from moldau.cluster.committed import OffsetsUnknownError
 from moldau.consumer.core.epoch_membership import EpochMembership
 from moldau.consumer.core.membership import GroupIdentity
+from moldau.consumer.core.positions import PartitionPosition
 from moldau.consumer.epoch_group import EpochGroupClient
+from moldau.consumer.fetcher import Fetcher
 from moldau.consumer.group import CommitFailedError, OffsetsRefusedError
+from moldau.consumer.poller import Poller
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
@@ -319,6 +322,30 @@ def test_a_look_up_that_is_refused_is_repeated_with_pauses():
             assert (await polled(consumer, 1))[0]
 
     simulate(scenario)
+
+
+def test_a_partition_that_was_refused_is_asked_for_after_a_pause():
+    """Most refusals come at once, and only a pause keeps the consumer from asking in a loop."""
+    for code in ErrorCode:
+        paused, updates, position = [], [], PartitionPosition(T0)
+        client = SimpleNamespace(request_update=lambda updates=updates: updates.append(1))
+        fetcher = SimpleNamespace(_client=client, back_off=paused.append, report=lambda *_: None)
+        Fetcher.failed(fetcher, position, code)
+        assert (paused, bool(updates)) == ([position], code.refreshes_metadata), code
+
+
+@pytest.mark.parametrize(("since_ms", "returned"), [(0, True), (49, True), (50, False), (10_000, False)])
+def test_iteration_over_slow_records_polls_now_and_then(since_ms, returned):
+    """Only a poll takes part in a rebalance and commits, and shows that the application still works."""
+    client = SimpleNamespace(now_ms=1_000.0)
+    nothing = {"rebalance": None, "commit_when_due": None, "decoding": None, "interceptors": ()}
+    poller = Poller(client, SimpleNamespace(counters=None), SimpleNamespace(chunks_ended=0), **nothing)
+    client.now_ms += since_ms
+    assert poller.take_nowait(lambda: ["record"]) == (["record"] if returned else [])
+    client.now_ms = 1_000.0
+    taken = [poller.take_nowait(lambda: ["record"]) for _ in range(300)]
+    assert taken[0] == ["record"]
+    assert taken[-1] == [], "also after many records"
 
 
 def test_a_long_poll_keeps_its_place_and_commits():

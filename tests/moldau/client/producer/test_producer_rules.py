@@ -31,6 +31,7 @@ from moldau.records import encode_batch
 from moldau.runtime.config import PRODUCER_CONFIG
 from moldau.runtime.net.rpc import REQUESTS_IN_FLIGHT_MAX
 from moldau.runtime.tasks.sync import Signal
+from moldau.runtime.telemetry.log import EventLogger
 from support.client.asked_coordinator import GROUP, P0, P1, answer_to, ready, serve
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -302,6 +303,31 @@ def test_a_producer_that_left_its_cluster_fails_at_once():
     sender = Sender(client, core, acks=-1, transactional_id="tx")
     Transactions(client, core, sender, manager, 1_000.0).leave_cluster()
     assert sender.fatal_error.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+@pytest.mark.parametrize("failure", [ConnectionError("no broker"), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS])
+def test_a_producer_id_is_asked_for_until_it_comes(failure):
+    """Nothing is sent without it, so the attempt that failed must not be the last one."""
+    core, answers = Accumulator(Limits()), [failure, ErrorCode.NONE]
+
+    async def ask_any(response_class, request):
+        await trio.lowlevel.checkpoint()
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return response_class(error_code=answer, producer_id=7, producer_epoch=0)
+
+    async def main():
+        client = SimpleNamespace(now_ms=0.0, retry=SimpleNamespace(initial_ms=100), logger=EventLogger("test"))
+        client.ask_any, client.changed, client.environment = ask_any, Signal(), SimpleNamespace(clock=None)
+        sender = Sender(client, core, acks=-1, transactional_id=None)
+        async with trio.open_nursery() as sender._loop._nursery:
+            for _ in range(2):
+                sender._fetch_producer_id()
+                await trio.testing.wait_all_tasks_blocked()
+
+    trio.run(main)
+    assert (core.producer_id, answers) == (7, [])
 
 
 def test_offsets_of_a_transaction_keep_all_that_was_given():
