@@ -12,6 +12,7 @@ from moldau.admin import Acl, AdminError, QuotaAlteration, QuotaEntity
 from moldau.admin.requester import NOT_ASKED, Requester, operations_of
 from moldau.cluster.client import ClusterClient
 from moldau.cluster.metadata import BrokerNode, ClusterMetadata
+from moldau.producer import PreparedTransaction
 from moldau.protocol.access import AclOperation
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -21,6 +22,7 @@ from moldau.protocol.messages import create_acls as acls
 from moldau.protocol.messages import describe_groups as desc
 from moldau.protocol.messages import find_coordinator as fc
 from moldau.protocol.messages import list_transactions as lt
+from moldau.protocol.messages.end_txn import EndTxnResponse
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from support.client.admin_stories import simulate
 
@@ -235,3 +237,20 @@ def test_a_repeated_request_goes_to_the_broker_that_was_named():
         return await requester.ask(quotas.AlterClientQuotasResponse, quotas.AlterClientQuotasRequest(), node_id=5)
 
     assert (trio.run(main), named) == ("answer", [3, 3])
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_prepared_transaction_without_records_needs_no_end(is_open):
+    """Its coordinator does not know it, and would refuse the end."""
+    ended = []
+
+    def end(broker, request):
+        ended.append(request.committed)
+        return EndTxnResponse()
+
+    async def scenario(cluster, admin):
+        prepared = PreparedTransaction(transactional_id="tx", producer_id=7, producer_epoch=0, is_open=is_open)
+        await admin.end_transaction(prepared, commit=True)
+
+    simulate(scenario, {ApiKey.END_TXN: end})
+    assert ended == ([True] if is_open else [])

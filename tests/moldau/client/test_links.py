@@ -174,6 +174,23 @@ def test_the_newest_levels_of_the_present_cluster_count():
     with_client(scenario)
 
 
+def test_the_last_requests_of_a_client_arrive():
+    """A member leaves its group by one, and waits no longer for the answer."""
+
+    async def scenario(world, cluster, client):
+        connection = await client.connection(1)
+        before = len(cluster.requests)
+        world.network.cut("client", "broker1")
+        connection.submit(MetadataRequest(topics=[]))
+        client.close()
+        await trio.sleep(1)
+        world.network.heal("client", "broker1")
+        await trio.sleep(5)
+        assert len(cluster.requests) == before + 1
+
+    with_client(scenario)
+
+
 def test_metadata_are_asked_for_until_they_come():
     """One request must do: whatever waits for the metadata asks only once, and ``metadata.max.age.ms`` is long."""
 

@@ -15,7 +15,7 @@ from moldau.consumer.core.assignors import assignors_of
 from moldau.consumer.core.membership import NO_MEMBERSHIP, GroupIdentity, Membership, Next
 from moldau.consumer.core.positions import Positions
 from moldau.consumer.group import GroupClient
-from moldau.consumer.rebalance import Rebalancer
+from moldau.consumer.rebalance import Rebalancer, _Join
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.heartbeat import HeartbeatResponse
@@ -372,3 +372,33 @@ def test_a_member_expelled_by_its_last_commit_revokes_nothing(is_expelled):
     trio.run(rebalancer.leave, "the consumer was closed")
     assert called == [("lost" if is_expelled else "revoked", [T0])]
     assert positions.by_partition == {}
+
+
+@pytest.mark.parametrize("call", ["leave", "depart"])
+def test_a_join_ends_before_its_member_leaves(call):
+    """It would join again when the coordinator has removed the member, and nothing would remove that one."""
+    positions, seen = Positions(), []
+
+    async def nothing(*_):
+        await trio.lowlevel.checkpoint()
+
+    async def leave(reason):
+        await trio.lowlevel.checkpoint()
+        seen.append((join.scope.cancel_called, rebalancer._join))
+
+    async def main():
+        await getattr(rebalancer, call)("the consumer was closed")
+
+    rebalancer = Rebalancer(
+        None,
+        None,
+        positions,
+        SimpleNamespace(leave=leave),
+        SimpleNamespace(losses=0, end=lambda reason: None),
+        commit=nothing,
+        hides_internal=True,
+        callbacks=SimpleNamespace(on_lost=None, on_revoked=None),
+    )
+    join = rebalancer._join = _Join(0.0)
+    trio.run(main)
+    assert seen == [(True, None)]

@@ -464,3 +464,28 @@ def test_a_wake_up_during_a_heartbeat_is_not_lost():
     (first, second), (topics, others) = zip(*sent, strict=True)
     assert (topics, others) == (["t"], ["u"])
     assert 1 <= second - first < 2
+
+
+def test_a_member_that_leaves_before_its_join_does_not_join():
+    """Its connection opens slowly, and the application unsubscribes meanwhile."""
+    sent = []
+
+    class Opening(Unreached):
+        async def _request(self, response_class, message, deadline_ms, **more):
+            sent.append(message.member_epoch)
+            return await super()._request(response_class, message, deadline_ms, **more)
+
+    async def main():
+        config = SimpleNamespace(get_int=lambda _: 60_000)
+        membership = EpochMembership(IDENTITY, "M", None)
+        group = Opening(PatientClient(), "g", config, membership, list)
+        membership.want(["t"])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(group.heartbeat_forever, lambda: trio.current_time() * 1000, lambda: None)
+            await trio.sleep(0.05)
+            await group.leave("the consumer unsubscribed")
+            await trio.sleep(5)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+    assert sent == []

@@ -311,6 +311,44 @@ def test_a_subscription_during_a_heartbeat_is_sent_at_once(monkeypatch):
     assert asked[1][0] - asked[0][0] < 1.1
 
 
+def test_a_member_that_leaves_before_its_join_does_not_join(monkeypatch):
+    """Its connection opens slowly, and the application unsubscribes meanwhile."""
+    membership, asked, opened = ShareMembership("g", "m", None), [], trio.Event()
+
+    async def request(group, message, timeout_ms):
+        await trio.lowlevel.checkpoint()
+        asked.append(message)
+        return ShareGroupHeartbeatResponse(member_epoch=1)
+
+    async def find(*_):
+        await trio.lowlevel.checkpoint()
+        return 1
+
+    async def connect(_):
+        await opened.wait()
+
+    @contextmanager
+    def coordinator(*_):
+        yield SimpleNamespace(connect=connect)
+
+    async def main():
+        client = SimpleNamespace(now_ms=0.0, request_timeout_ms=1_000, find_coordinator=find)
+        client.silence = SimpleNamespace(coordinator=coordinator)
+        group = ShareGroupClient(client, membership, poll_interval_ms=60_000)
+        membership.subscribe(["t"])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(group.heartbeat_forever, lambda: 0.0, lambda: None)
+            await trio.testing.wait_all_tasks_blocked()
+            await group.leave()
+            opened.set()
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+
+    monkeypatch.setattr(ShareGroupClient, "_request", request)
+    trio.run(main)
+    assert asked == []
+
+
 def test_leaving():
     """A member leaves with epoch -1, one that never joined sends nothing; late answers do not bring it back."""
     assert member().leave() is None

@@ -5,7 +5,9 @@ Method: the loop of one connection without its tasks; the test fills the buffer 
 
 from __future__ import annotations
 
+import math
 import struct
+from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -121,3 +123,34 @@ def test_a_connection_within_its_share_has_more_time(kept: int, now_ms: float, e
         assert seen.loop.is_ending == ends
 
     trio.run(main)
+
+
+@pytest.mark.parametrize("waits_for", ["room for answers", "memory", "the end of a pause"])
+def test_what_the_server_delays_is_no_slowness_of_the_peer(waits_for: str) -> None:
+    """A frame has begun, and its rest may lie in the transport: nothing is read meanwhile."""
+    seen, deadlines = Round(frame(FETCH) + frame(FETCH)[:9], answers_max=1), []
+    loop: Any = seen.loop
+
+    async def wait(*_: object) -> None:
+        await trio.lowlevel.checkpoint()
+        deadlines.append(loop._received.frame_deadline_ms)
+        seen.now_ms = 60_000.0
+        loop._answers.pending.clear()
+
+    async def main() -> None:
+        loop._received.frame_deadline_ms = 30_000.0
+        loop._server.keepers, loop._answers = {}, SimpleNamespace(pending=deque(), begun=deque(), changed=None)
+        if waits_for == "memory":
+            loop._held = SimpleNamespace(unpaid=5, pay=wait)
+            await loop._pay_for_waits()
+        elif waits_for == "room for answers":
+            loop._answers.pending.append(b"answer")
+            loop._answers.changed = SimpleNamespace(wait_until=wait)
+            loop._answers.dispatch = wait
+            await loop._handle_buffered()
+        else:
+            loop._throttle = SimpleNamespace(until_ms=50_000.0, wait=wait)
+            await loop._sit_out()
+
+    trio.run(main)
+    assert deadlines[0] == math.inf
