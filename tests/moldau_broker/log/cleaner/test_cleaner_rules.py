@@ -247,6 +247,20 @@ def test_a_batch_beyond_the_rate_is_paid_for_later() -> None:
     assert 10_000 < lab.manager.cleaner._current.statistics.map_bytes_read < 18_000
 
 
+def test_a_clock_that_was_set_back_begins_a_new_window() -> None:
+    """The rate of the last second was used up; it is not that of the hour which comes a second time."""
+    lab = Lab(settings=settings_of(cleaner_io_max_bytes_per_second=10_000), segment_bytes=100_000)
+    for number in range(6):
+        lab.put(b"k%d" % number, b"x" * 9_000)
+    lab.fill()
+    run_work(*lab.manager.cleaner_works(lab.now))
+    for step in lab.manager.cleaner_works(lab.now):
+        run_work(step)
+    assert lab.manager.cleaner_works(lab.now) == []
+    lab.now -= 3_600_000
+    assert len(lab.manager.cleaner_works(lab.now) + lab.manager.cleaner_works(lab.now + 1_000)) == 1
+
+
 def test_metrics_count_cleanings_and_name_the_dirtiest_log() -> None:
     lab = Lab(min_cleanable_dirty_ratio=0.5, segment_bytes=100_000)
     for number in range(10):

@@ -220,6 +220,19 @@ def test_each_watermark_alone_is_a_change(moves: str) -> None:
     assert ["replication" in name or "log-start" in name for name in names] == [True]
 
 
+@pytest.mark.parametrize("end_offset", [1, 0])
+def test_a_copy_alone_is_a_change(end_offset: int) -> None:
+    """Retention looks at a quiet tiered log when its segments may go, and the housekeeping when they may not."""
+    manager = open_manager(VirtualMachine(1))
+    log = create(manager)
+    put(log)
+    log.note_copied(1 - end_offset)
+    tick(manager, START_MS)
+    assert not log.storage.touched
+    log.note_copied(end_offset)
+    assert list(log.storage.touched) == [log.storage]
+
+
 def test_a_write_that_became_void_is_repeated() -> None:
     manager, logs, now = resting(2)
     put(logs[0], now=now)

@@ -147,6 +147,18 @@ def test_a_stop_before_the_claims_is_clean_and_keeps_all(directories) -> None:
     assert (log.log_start_offset, values(log)) == (2, [b"former 2", b"former 3"])
 
 
+def test_a_stop_before_the_claims_makes_both_logs_durable() -> None:
+    """The next start believes the mark of a clean stop: it reads no batch of either log again."""
+    machine = VirtualMachine(1)
+    manager = two_topics_of_one_name(machine, 3, 3)
+    logs = manager._table.all()
+    assert len(logs) == 2
+    for log in logs:
+        put(log, b"last")
+    manager.close()
+    assert [log.recovery_point for log in logs] == [4, 4]
+
+
 def test_a_directory_that_fails_on_a_stray_log_fails_alone() -> None:
     """A directory that fails while a log is set aside goes offline alone."""
     machine = VirtualMachine(1)

@@ -37,3 +37,19 @@ def test_a_checkpoint_in_flight_is_none_of_the_next_log(name: str) -> None:
     new.flush()
     machine.boot(power_lost=False)
     assert [row.value for row in all_rows(open_manager(machine, ["/d1"]).logs[A])] == [b"new"]
+
+
+@pytest.mark.parametrize("name", [LOG_START_OFFSET_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT])
+def test_a_checkpoint_in_flight_is_none_of_a_log_started_over(name: str) -> None:
+    """A follower begins at 0, where the checkpoint on disk has no entry yet."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine, ["/d1"])
+    log = create(manager)
+    for _ in range(10):
+        put(log, b"old")
+    log.delete_records(7)
+    (work,) = [work for work in manager.tick(START_MS + 6000, START_MS + 6000) if work.name.endswith(name)]
+    work.run()
+    log.truncate_fully_and_start_at(0, START_MS)
+    work.complete()
+    assert read_offsets(machine.disk, f"/d1/{name}").get(A, 0) == 0

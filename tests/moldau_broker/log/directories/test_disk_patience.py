@@ -43,6 +43,10 @@ def test_a_probe_that_returns_acquits_it_for_a_while() -> None:
     patience.probe_ended("/d1", HALF_MS + 10)
     assert looked(patience, LIMIT_MS) == ([], [])
     assert looked(patience, HALF_MS + 10 + HALF_MS) == (["/d1"], [])
+    patience.probe_began("/d1").begun_ms = LIMIT_MS + 10
+    patience.probe_ended("/d1", LIMIT_MS + 20)
+    assert looked(patience, LIMIT_MS + 19 + HALF_MS) == ([], []), "each probe acquits it for as long"
+    assert looked(patience, LIMIT_MS + 20 + HALF_MS) == (["/d1"], [])
     patience.ended(slow)
     assert looked(patience, 60_000.0) == ([], [])
 

@@ -119,6 +119,15 @@ def test_a_transaction_is_unstable_until_its_end_is_replicated() -> None:
     assert state.first_unstable_offset() is None
 
 
+def test_a_cut_marker_holds_no_reader_back() -> None:
+    """Its transaction began behind the cut: what is written there next belongs to others."""
+    state = manager()
+    state.apply(batch(3, transactional=True))
+    state.replay(marker(4), EndMarker(commit=True, coordinator_epoch=0))
+    state.reset(2)
+    assert state.first_unstable_offset() is None
+
+
 def test_a_marker_counts_as_a_sign_of_life() -> None:
     state = manager(now_ms=1_000)
     state.apply(batch(0, transactional=True))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from moldau.records import encode_batch
 from moldau.values import LeaderEpoch
 from moldau_broker.log.directories.directory import RECOVERY_POINT_CHECKPOINT
 from moldau_broker.log.files.checkpoint import read_offsets
@@ -164,3 +165,21 @@ def test_a_log_that_lost_its_end_has_no_recovery_point_above_it() -> None:
     log = create(open_manager(machine, ["/d1"]))
     assert (log.log_end_offset, log.recovery_point) == (6, 6)
     assert read_offsets(machine.disk, f"/d1/{RECOVERY_POINT_CHECKPOINT}") == {A: 6}
+
+
+def test_a_damaged_checkpoint_makes_no_gap_a_loss() -> None:
+    """Above a known recovery point a gap between segments is a lost end; without one it may be a leader's own."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine, ["/d1"])
+    log = create(manager)
+    for _ in range(3):
+        put(log)
+    log.storage.roll(10, START_MS)
+    data = encode_batch([(START_MS, b"k", b"v", ())], base_offset=10, partition_leader_epoch=1)
+    log.append_as_follower(memoryview(data), now_ms=START_MS)
+    log.flush()
+    manager.directories[0].recovery_points.write_now({A: 11})
+    machine.virtual_disk.lookup(f"/d1/{RECOVERY_POINT_CHECKPOINT}").content[0] ^= 1
+    killed(manager, machine)
+    log = create(open_manager(machine, ["/d1"]))
+    assert [row.offset for row in all_rows(log)] == [0, 1, 2, 10]

@@ -97,6 +97,16 @@ def test_appends_during_one_sync_share_the_next() -> None:
     assert heard == [A, A]
 
 
+def test_a_flush_that_is_heard_of_has_ended() -> None:
+    """The listener moves the high watermark by what is settled then, and may ask for the next sync."""
+    _, manager, log = opened()
+    heard = []
+    manager.flush_listener = lambda key: heard.append((log.settled_end_offset, manager.is_flushing(log)))
+    put(log)
+    run_work(manager.flush_work(log))
+    assert heard == [(1, False)]
+
+
 def test_periodic_flushes_and_syncs_for_answers_take_turns() -> None:
     """The periodic flush and a sync for an answer do not run at the same time."""
     _, manager, log = opened()
