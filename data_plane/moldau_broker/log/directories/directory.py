@@ -282,6 +282,14 @@ class LogDirectory:
             if checkpoint.offsets.get(log.topic_partition, 0) > offset:
                 checkpoint.write_now({**checkpoint.offsets, log.topic_partition: offset})
 
+    def lower_watermark(self, log: SegmentedLog, offset: int) -> None:
+        """See ``Checkpoints``."""
+        checkpoint, key = self.high_watermarks, log.topic_partition
+        if not log.is_future:
+            checkpoint.void()
+            if checkpoint.offsets.get(key, 0) > offset:
+                checkpoint.write_now({**checkpoint.offsets, key: offset})
+
     def restart_at(self, log: SegmentedLog, offset: int, log_start_offset: int) -> None:
         """See ``Checkpoints``."""
         self.lower_to(log, offset)

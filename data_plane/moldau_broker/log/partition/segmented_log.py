@@ -66,6 +66,14 @@ class Checkpoints(Protocol):
         """
         ...
 
+    def lower_watermark(self, log: SegmentedLog, offset: int) -> None:
+        """Lowers the log's checkpointed high watermark to ``offset`` at most; durable on return.
+
+        Raises:
+            OSError: The checkpoint could not be written.
+        """
+        ...
+
     def restart_at(self, log: SegmentedLog, offset: int, log_start_offset: int) -> None:
         """Checkpoints recovery point and high watermark as ``offset``, and the log start offset; durable on return.
 
@@ -336,6 +344,8 @@ class SegmentedLog:
         if self.recovery.offset > offset:  # the checkpoint must not stay above the log's end
             self._checkpoints.lower_to(self, offset)
             self.recovery.offset = offset
+        # Other records may follow here, which a start must not take for committed.
+        self._checkpoints.lower_watermark(self, offset)
         segments.cut_behind(first)
         segments.active.cut(offset, position)
         return offset
