@@ -89,3 +89,27 @@ def test_a_failure_that_is_not_recorded_ends_the_broker() -> None:
         assert trio.current_time() - begun == pytest.approx(TIMEOUT_MS / 1_000)
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_other_changes_give_a_failure_no_more_time() -> None:
+    """The metadata of the broker change for many reasons, and another directory may fail meanwhile."""
+
+    async def main() -> None:
+        broker, begun = Broker(), trio.current_time()
+        broker.fail("/d1")
+
+        async def change() -> None:
+            for number in range(20):
+                await trio.sleep(0.3)
+                if number == 3:
+                    broker.fail("/d2")
+                broker.watch.notify()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(change)
+            with pytest.raises(LogDirectoriesFailedError):
+                await broker.watch.run()
+            nursery.cancel_scope.cancel()
+        assert trio.current_time() - begun == pytest.approx(TIMEOUT_MS / 1_000)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -298,3 +298,19 @@ def test_logs_are_loaded_with_the_values_that_can_be_used() -> None:
     default, topics = known_log_configs(STATIC, image, 1)
     assert (default.segment_bytes, default.retention_ms) == (5000, 5)
     assert (topics["t"].segment_bytes, topics["t"].retention_ms) == (5000, 1000)
+
+
+def test_topics_follow_the_defaults_of_their_broker() -> None:
+    """Their settings are kept; a topic without a value of its own has that of the broker, and loses it again."""
+    broker = DynamicConfig(STATIC, 1, EventLogger("moldau.broker", node=1))
+    image = MetadataImage()
+    key = "min.insync.replicas"
+    for offset, value in enumerate(("2", "3", None, "2")):
+        default = ConfigRecord(resource_type=BROKER, resource_name="", name=key, value=value)
+        image = image.apply([default], offset=offset, epoch=0).image
+        broker.follow(image)
+        for overrides in ({}, {key: "4"}, {"retention.ms": "1000"}, {}):
+            for _ in range(2):
+                settings = broker.topic_settings("t", overrides)
+                assert settings.min_insync_replicas == int(overrides.get(key, value or STATIC.get_int(key)))
+                assert (settings.log.retention_ms == 1_000) is ("retention.ms" in overrides)

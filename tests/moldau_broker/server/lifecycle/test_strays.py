@@ -6,11 +6,16 @@ disks, in virtual time.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from moldau.runtime.telemetry.log import EventLogger
+from moldau_broker.log.directories.manager import LogManager
+from moldau_broker.server.cluster_metadata.applied_position import known_position
 from moldau_jepsen.world.disk.disk import NodeDisk
 from support.cluster.broker_cluster import batch, run_cluster
 from support.cluster.directory_stories import TWO, all_assigned, place, profile, read_all
@@ -59,10 +64,21 @@ def test_a_recreated_topic_keeps_its_records_when_a_disk_returns() -> None:
     run_cluster(scenario, **TWO)
 
 
-def test_logs_of_a_topic_deleted_meanwhile_are_set_aside() -> None:
-    """Logs of a topic that was deleted while the broker was down are set aside."""
+def test_logs_of_a_topic_deleted_meanwhile_are_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs of a topic that was deleted while the broker was down are set aside.
+
+    Before that, the position of these metadata is durable: with older ones the next start would miss the logs.
+    """
+    durable: list[int] = []
+    set_aside = LogManager.set_aside_unclaimed
 
     async def scenario(cluster) -> None:
+        def noted(self: LogManager, is_claimed: Any) -> Any:
+            disk = NodeDisk(cluster.world.node("b2").disk)
+            position = known_position(disk, ["/data"], cluster.image().cluster_id, EventLogger("test"))
+            durable.append(-1 if position is None else position.offset)
+            return set_aside(self, is_claimed)
+
         client = cluster.client(1)
         await client.create_topic("gone", partitions=2, replicas=2)
         await client.create_topic("kept", replicas=2)
@@ -72,9 +88,13 @@ def test_logs_of_a_topic_deleted_meanwhile_are_set_aside() -> None:
             leader.close()
         await cluster.stop(2)
         await delete(client, "gone")
+        deleted_at = cluster.image().offset
         client.close()
+        monkeypatch.setattr(LogManager, "set_aside_unclaimed", noted)
         cluster.start_broker(2)
         await cluster.until(lambda: 2 in cluster.running)
+        assert durable
+        assert durable[-1] >= deleted_at
         logs = cluster.running[2].context.logs
         await cluster.until(lambda: set(logs.logs) == {("kept", 0)})
         names = NodeDisk(cluster.world.node("b2").disk).list_directory("/data")

@@ -17,12 +17,15 @@ from trio.testing import MockClock
 
 from moldau.protocol.errors import ErrorCode
 from moldau.records import decode_records, iterate_batches
+from moldau.runtime.ports.objects import ObjectStoreError
 from moldau.values import LeaderEpoch
 from moldau_broker.log.errors import LogError, OffsetOutOfRangeError
 from moldau_broker.log.files.batches import scan_headers
 from moldau_broker.log.files.checkpoint import encode_epochs
 from moldau_broker.log.values import TopicPartition
-from moldau_broker.remote_log.core.names import LOG
+from moldau_broker.remote_log.core.chunk_cache import CHUNK_BYTES
+from moldau_broker.remote_log.core.names import AUXILIARY, LOG
+from moldau_broker.remote_log.core.requests import ReadRange
 from moldau_broker.server.remote_reading.reader import RELIST_MS, RemoteReader
 from moldau_broker.server.remote_reading.values import RemoteRange, RemoteSegmentMissingError, RemoteStorageError
 from support.cluster.tiering import CLUSTER, MemoryStore, TieredPartition, copy_segments
@@ -370,6 +373,77 @@ def test_a_cancelled_reader_does_not_stop_the_others() -> None:
                 nursery.start_soon(other)
                 await lab.read(0)
         assert offsets_of(found[0].records)
+
+    run(test)
+
+
+@pytest.mark.parametrize("suffix", [LOG, AUXILIARY])
+def test_readers_that_share_a_request_share_its_error(suffix: str) -> None:
+    """Those that joined it would else wait for an end that never comes; the next readers ask again."""
+
+    async def test() -> None:
+        lab = Lab()
+        await lab.partition.refresh(lab.partition)
+        failed: list[Exception] = []
+        read, asked = lab.store.read, 0
+
+        async def failing(name: str, position: int, size: int) -> bytes:
+            nonlocal asked
+            if not name.endswith(suffix):
+                return await read(name, position, size)
+            asked += 1
+            await trio.sleep(1)
+            raise ObjectStoreError("away")
+
+        async def reader() -> None:
+            with pytest.raises(RemoteStorageError) as caught:
+                await lab.read(0)
+            failed.append(caught.value)
+
+        lab.store.read = failing  # type: ignore[method-assign]
+        with trio.fail_after(5):
+            async with trio.open_nursery() as nursery:
+                for _ in range(3):
+                    nursery.start_soon(reader)
+        assert (asked, len(failed)) == (1, 3)
+        lab.store.read = read  # type: ignore[method-assign]
+        assert offsets_of((await lab.read(0)).records)
+
+    run(test)
+
+
+def test_a_chunk_that_is_being_read_is_not_asked_for_again() -> None:
+    """The requests of the second reader leave it out, and both get their bytes."""
+    count = 3
+    segment: Any = SimpleNamespace(segment_id=uuid.UUID(int=1), size_bytes=count * CHUNK_BYTES, name="s")
+    content = b"".join(bytes([number]) * CHUNK_BYTES for number in range(count))
+    partition: Any = SimpleNamespace(topic_id=uuid.UUID(int=2), key=TopicPartition("t", 0))
+    unused: Any = None
+
+    async def test() -> None:
+        for first in ((1, 2), (0, 2)):
+            asked: list[int] = []
+
+            async def slow(_: str, position: int, size: int, asked: list[int] = asked) -> bytes:
+                asked.extend(range(position // CHUNK_BYTES, (position + size) // CHUNK_BYTES))
+                await trio.sleep(1)
+                return content[position : position + size]
+
+            store: Any = SimpleNamespace(read=slow)
+            bounds = {"chunks_bytes_max": 2 * len(content), "parts_bytes_max": 0}
+            reader = RemoteReader(unused, unused, store, unused, CLUSTER, **bounds)
+
+            async def read(begin: int, end: int, reader: RemoteReader = reader) -> None:
+                wanted = ReadRange(segment, begin * CHUNK_BYTES, (end - begin) * CHUNK_BYTES)
+                found = await reader._range(partition, wanted)
+                assert found == content[begin * CHUNK_BYTES : end * CHUNK_BYTES]
+
+            with trio.fail_after(10):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(read, *first)
+                    await trio.sleep(0.5)
+                    nursery.start_soon(read, 0, count)
+            assert sorted(asked) == list(range(count))
 
     run(test)
 
