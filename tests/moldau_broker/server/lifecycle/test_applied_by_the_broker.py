@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
+import trio
 
 from moldau.runtime.config import ConfigError
+from moldau_broker.server.lifecycle import listening
 from moldau_broker.server.lifecycle.authentication import Authentication
 from moldau_broker.server.lifecycle.broker import Broker
 from moldau_broker.server.lifecycle.listening import BrokerListeners
@@ -148,3 +150,44 @@ def test_a_bad_value_of_one_listener_holds_up_no_other() -> None:
         unused: Any = None
         Authentication.reload(authentication, unused)
         assert taken == good
+
+
+def test_limits_that_change_while_a_listener_starts_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Metadata are applied meanwhile; no later change may come that would set them."""
+    servers: list[Any] = []
+    context: Any = SimpleNamespace(
+        config="before", logs=SimpleNamespace(files=SimpleNamespace(descriptors=SimpleNamespace()))
+    )
+
+    async def serve(*arguments: Any, task_status: Any, **_: object) -> None:
+        servers.append(SimpleNamespace(limits=arguments[3]))
+        context.config = f"after {len(servers)}"
+        await trio.lowlevel.checkpoint()
+        task_status.started(servers[-1])
+
+    monkeypatch.setattr(listening, "serve", serve)
+    monkeypatch.setattr(listening, "listener_limits", lambda config, _: config)
+    monkeypatch.setattr(listening, "listener_services", lambda *_: None)
+    endpoints = [SimpleNamespace(listener_name=name) for name in "AB"]
+    listeners: Any = SimpleNamespace(
+        attempts={},
+        _apply_connection_rates=lambda _: None,
+        _apis=lambda *_: {},
+        _broker_id=HERE,
+        _config=SimpleNamespace(get_int=lambda _: 1 << 20),
+        _environment=None,
+        _inter_broker_listener="A",
+        _listeners=[(endpoint, None) for endpoint in endpoints],
+        _requests=None,
+        _servers=[],
+        _tls={"A": None, "B": None},
+    )
+    context.quotas = None
+    authentication: Any = SimpleNamespace(listeners={}, handlers=lambda *_: None)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            await BrokerListeners.serve(listeners, nursery, context, authentication)
+
+    trio.run(main)
+    assert [server.limits for server in servers] == ["after 1", "after 2"]

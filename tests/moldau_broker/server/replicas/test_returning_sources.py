@@ -5,6 +5,7 @@ Method: the tasks that fetch alone, with a leader that refuses connections, or g
 
 from __future__ import annotations
 
+from itertools import product
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -264,3 +265,29 @@ def test_a_follower_without_room_takes_offsets_and_waits(is_short: bool) -> None
     state, pause_ms = run_world(main, 1)
     assert (appended, advanced) == ([] if is_short else [b"records"], [(9, 6)])
     assert (state, pause_ms > 0) == ((FollowState.DELAYED, True) if is_short else (FollowState.FETCHING, False))
+
+
+def test_a_throttled_partition_hides_no_other_one() -> None:
+    """Each partition whose pause is over waits on while the rate is used up, wherever it is among the others."""
+
+    async def main(world: World) -> None:
+        clock = world.node("b1").environment.clock
+        for late in product((False, True), repeat=3):
+            fetchers = fetchers_for(world, partition_of(settles=False), None)
+            replicas: Any = fetchers._replicas
+            replicas.follower_throttle = SimpleNamespace(wait_ms=lambda _: 400.0)
+            source = _Source(fetchers, LEADER)
+            now_ms = clock.monotonic_ms()
+            for number, is_late in enumerate(late):
+                key = TopicPartition("t", number)
+                numbers: Any = {"leader_epoch": 1, "fetch_offset": 9, "last_fetched_epoch": 1, "log_start_offset": 4}
+                followed = Followed(key, TOPIC_ID, **numbers)
+                source.core.add(followed)
+                source.core.delay(followed, now_ms, 300.0 if is_late else 100.0)
+                partition: Any = SimpleNamespace(follower_throttled=True)
+                source._throttled[key] = followed, partition
+            source._recheck_throttled(now_ms + 100.0)
+            pauses = [each.delayed_until_ms - now_ms for each, _ in source._throttled.values()]
+            assert pauses == [300.0 if is_late else 500.0 for is_late in late]
+
+    run_world(main, 1)
