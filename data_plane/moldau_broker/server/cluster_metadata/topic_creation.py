@@ -124,12 +124,12 @@ class TopicCreation:
         left = missing
         while left:
             left = await self._create_or_wait([wanted[name] for name in left], client, errors)
+        coming = [name for name in missing if errors.get(name, ErrorCode.NONE) is ErrorCode.NONE]
         with trio.move_on_after(CREATE_TIMEOUT_MS / 1000):
-            coming = [name for name in missing if errors.get(name, ErrorCode.NONE) is ErrorCode.NONE]
             await self._follower.wait_until(lambda image: all(name in image.topics_by_name for name in coming))
-        for name in missing:
+        for name in coming:
             if name not in self._follower.image.topics_by_name:
-                errors.setdefault(name, ErrorCode.REQUEST_TIMED_OUT)
+                errors[name] = ErrorCode.REQUEST_TIMED_OUT
         return {name: error for name, error in errors.items() if error is not ErrorCode.NONE}
 
     async def _create_or_wait(

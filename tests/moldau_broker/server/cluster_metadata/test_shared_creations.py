@@ -15,6 +15,7 @@ from moldau.protocol.messages.create_topics import CreatableTopicResult, CreateT
 from moldau.runtime.tasks.sync import Signal
 from moldau.values import BrokerId
 from moldau_broker.server.cluster_metadata.topic_creation import (
+    CREATE_TIMEOUT_MS,
     CREATIONS_MAX,
     REFUSED_AGAIN_MS,
     RefusalLog,
@@ -179,3 +180,19 @@ def test_topics_that_others_create_count_once() -> None:
     assert found.pop("one too many") == {"one too many": ErrorCode.THROTTLING_QUOTA_EXCEEDED}
     assert len(found) == CREATIONS_MAX
     assert not any(found.values())
+
+
+def test_a_topic_that_is_not_known_in_time_is_an_error() -> None:
+    """The caller would look for its partitions at once, and find none."""
+    cluster = Cluster()
+    cluster.image.topics_by_name = _Forgetful()
+    ((errors, took_s),) = outcomes(cluster, ANN)
+    assert errors == {"t": ErrorCode.REQUEST_TIMED_OUT}
+    assert took_s < 2 * CREATE_TIMEOUT_MS / 1000
+
+
+class _Forgetful(dict[str, object]):
+    """Takes no topics: metadata that do not arrive."""
+
+    def update(self, *_: object, **__: object) -> None:
+        return
