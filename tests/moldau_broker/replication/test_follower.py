@@ -283,6 +283,17 @@ def test_an_answer_ends_the_growth_of_the_back_off() -> None:
         now += 50
 
 
+def test_a_broker_that_returns_ends_the_growth_of_the_back_off() -> None:
+    """It may refuse the first connections of its new process, which is no reason to leave it alone for a second."""
+    core = fetcher(followed(0))
+    for _ in range(5):
+        core.request_failed(0)
+    core.reset_backoff()
+    assert core.next_request(0) is not None
+    core.request_failed(0)
+    assert core.next_deadline_ms() == 50
+
+
 def test_a_refused_session_is_opened_again() -> None:
     core = fetcher(followed(0))
     core.answered(ErrorCode.NONE, 9, [], request_of(core), 0)

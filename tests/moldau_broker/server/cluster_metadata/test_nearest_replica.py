@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from moldau.values import BrokerId
-from moldau_broker.server.cluster_metadata.cache import ListenerHints
+from moldau_broker.server.cluster_metadata.cache import ListenerHints, MetadataCache
 
 RACKS = {1: "a", 2: "b", 3: "b", 4: "b", 5: "b", 6: "b"}
 HELD = {2: (0, 50), 3: (0, 60), 4: (40, 90), 5: (0, 95), 6: (0, 99)}
@@ -41,3 +41,17 @@ def test_the_farthest_replica_that_holds_the_offset(rack: str, offset: int, expe
 
 def test_without_a_selector_the_leader_serves_all() -> None:
     assert preferred("b", 40, is_enabled=False) == -1
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+def test_brokers_find_a_fenced_one_and_clients_do_not(fenced: bool) -> None:
+    """It may lead still, until the controller has elected another one, and its followers go on."""
+    cache = MetadataCache(BrokerId(1), "INSIDE", rack_aware_reads=False)
+    endpoint = SimpleNamespace(host="b2", port=9)
+    broker = SimpleNamespace(fenced=fenced, rack=None, endpoint={"INSIDE": endpoint, "OUTSIDE": endpoint}.get)
+    image: Any = SimpleNamespace(brokers={2: broker})
+    cache.image = image
+    assert cache.inter_broker_address(BrokerId(2)) == ("b2", 9)
+    assert cache.inter_broker_address(BrokerId(3)) is None
+    for listener, is_known in (("OUTSIDE", not fenced), ("NONE", False)):
+        assert (ListenerHints(cache, BrokerId(1), listener).endpoint_hint(BrokerId(2)) is not None) is is_known

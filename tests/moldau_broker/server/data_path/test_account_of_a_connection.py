@@ -138,3 +138,21 @@ def test_another_login_has_its_own_rights() -> None:
         handler._fetch(fetch, VERSION, None)
         assert handler._rights() is made[-1]
         assert (len(made), bases[-1]) == (count, made[-1].basis)
+
+
+@pytest.mark.parametrize("replica_id", [-1, 2])
+def test_only_fetches_of_followers_pay_nothing(replica_id: int) -> None:
+    """Replication has throttles of its own (KIP-73); a follower that pauses would leave the in-sync replicas."""
+    handler, paid, waived = handler_of(), list[Any](), list[bool]()
+    services = handler._services
+    image = SimpleNamespace(acls=None, brokers={2: SimpleNamespace(broker_epoch=-1)})
+    services.listener_name, services.context.broker_id = "PLAINTEXT", 1
+    services.context.metadata = SimpleNamespace(image=image, inter_broker_listener="PLAINTEXT")
+    services.context.environment = SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: 0.0))
+    services.context.sessions = SimpleNamespace(open=lambda *_, **__: FetchContext(), ended=())
+    services.fetch = SimpleNamespace(max_bytes=1, start=lambda *arguments: paid.append(arguments[4]) or ((), None))
+    toll: Any = SimpleNamespace(waive=lambda: waived.append(True), fetch_bytes_max=None)
+    asked = FetchRequest(replica_id=replica_id, max_wait_ms=0, session_id=7, session_epoch=1)
+    handler._peer = SimpleNamespace(identity=None)
+    handler._fetch(memoryview(frame(asked, VERSION)[4:]), VERSION, toll)
+    assert (paid, waived) == (([toll], []) if replica_id < 0 else ([None], [True]))

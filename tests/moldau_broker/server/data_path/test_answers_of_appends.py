@@ -16,12 +16,12 @@ import trio
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.hot import ProducePartitionResult, ProduceRequestView
-from moldau.protocol.messages.produce import ProduceRequest
+from moldau.protocol.messages.produce import ProduceRequest, TopicProduceData
 from moldau.runtime.net.serving.answers import CloseConnection
 from moldau_broker.server.data_path.connection import BrokerConnection, _hot_header
 from moldau_broker.server.data_path.produce import ProduceService, VerifiedProduce
 from moldau_broker.server.data_path.produce_rights import permitted
-from moldau_broker.server.data_path.record_checks import InlineBudget
+from moldau_broker.server.data_path.record_checks import InlineBudget, RequestChecks
 from moldau_broker.server.data_path.transaction_checks import ATTRIBUTES_LOW_BYTE, TRANSACTIONAL_FLAG
 from support.cluster.broker_cluster import batch, frame, run_cluster
 
@@ -140,6 +140,19 @@ def test_a_request_waits_behind_one_that_is_verified() -> None:
             body, position, 12, 1, {}, entries_max=10, budget=InlineBudget(), is_verifying=is_verifying
         )
         assert (isinstance(answer, VerifiedProduce), waiting) == (is_verifying, None)
+
+
+def test_checks_hold_for_the_request_that_was_checked() -> None:
+    """They are numbered; without a topic that is denied by now, they would be taken for those of other batches."""
+    parts = [TopicProduceData(name=name, partition_data=[]) for name in ("t", "u")]
+    data = frame(ProduceRequest(acks=-1, timeout_ms=1, topic_data=parts), 12)
+    body = memoryview(bytes(data[4:]))
+    replicas: Any = SimpleNamespace(by_raw_name={}, by_raw_id={})
+    _, position = _hot_header(body, True)
+    for topics in ([b"t", b"u"], [b"u", b"t"], [b"t"], [b"t", b"u", b"v"]):
+        checks = RequestChecks({}, 1, topics)
+        with pytest.raises(CloseConnection) if topics != [b"t", b"u"] else nullcontext():
+            service_of(replicas).handle(body, position, 12, 1, {}, entries_max=10, budget=InlineBudget(), checks=checks)
 
 
 @pytest.mark.parametrize("failing", ["rights", "checks", "question", "append", "write", None])

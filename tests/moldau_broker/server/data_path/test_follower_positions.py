@@ -231,7 +231,9 @@ def be_unchecked(resting: Resting) -> None:
 )
 def test_a_partition_rests_only_while_nothing_is_new(change):
     """Between two fetches of a follower, any single change is enough for a look; without one there is none."""
-    assert not Resting().looks()
+    resting = Resting()
+    assert not resting.looks()
+    assert resting.wanted.progress is resting.replica.follower(2), "later fetches confirm it until something is new"
     assert Resting().looks(broker_epoch=21), "the follower has registered again"
     changed = Resting()
     change(changed)
@@ -309,4 +311,5 @@ def test_a_refused_partition_hides_no_other_one(refusal):
     query: Any = SimpleNamespace(version=12, replica_id=2, replica_epoch=5)
     errors, has_all = FollowerPositions(replicas).note(query, wanted, 0.0)
     assert (noted, has_all) == ([0, 2], False)
+    assert replicas.waits.follower_noted.called, "a low watermark may have moved"
     assert errors == ({1: ErrorCode.NOT_LEADER_OR_FOLLOWER} if refusal == "not a replica" else {})

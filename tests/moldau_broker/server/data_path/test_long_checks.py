@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from contextlib import nullcontext
 from itertools import product
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.hot import ProduceRequestView
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.records import BATCH_HEADER_BYTES, Compression, compress, encode_batch, renew_crc
+from moldau.records.decompression import LongStep
 from moldau_broker.log.config import LogConfig
 from moldau_broker.log.partition import validator
 from moldau_broker.log.partition.validator import PIECE_BYTES
@@ -350,6 +352,35 @@ def test_batches_checked_in_slices_share_one_bound() -> None:
     assert budget.left == INLINE_COST - 801, "the requests that arrived together share it"
     trio.run(checks.run, CheckLanes(), trio.to_thread.run_sync)
     assert bounds == [1_000, 700, 200] * 2
+
+
+@pytest.mark.parametrize("failing", ["offload", "later", None])
+def test_a_check_that_fails_leaves_room_for_others(failing: str | None) -> None:
+    """One large batch is in memory at a time; the next ones would wait for ever for its end."""
+    step: Any = object.__new__(LongStep)
+
+    def steps(**_: object) -> Iterator[Any]:
+        yield step
+        yield step
+        if failing == "later":
+            raise MemoryError
+
+    async def offload(_: object) -> None:
+        await trio.lowlevel.checkpoint()
+        if failing == "offload":
+            raise OSError
+
+    async def main() -> None:
+        lanes = CheckLanes()
+        large: Any = SimpleNamespace(size=1, cost=1, unpacked_bytes=1, steps=steps)
+        for _ in range(2 * CHECKS_MAX):
+            with pytest.raises((OSError, MemoryError)) if failing else nullcontext():
+                await RequestChecks({0: large}, 1_000).run(lanes, offload)
+            assert not lanes.whole.locked()
+            assert lanes.slots.value == CHECKS_MAX
+
+    step.run = lambda: None
+    trio.run(main)
 
 
 def test_checks_belong_to_their_batches_behind_any_others() -> None:

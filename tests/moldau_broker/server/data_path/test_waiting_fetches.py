@@ -13,6 +13,7 @@ import pytest
 
 from moldau.protocol.errors import ErrorCode
 from moldau.values import LeaderEpoch, Offset
+from moldau_broker.log.errors import LogError, LogStorageError
 from moldau_broker.log.values import TopicPartition
 from moldau_broker.replication.fetch_session import FetchContext, FetchPartition, FetchSession
 from moldau_broker.replication.replica import PartitionState, Replica
@@ -127,3 +128,26 @@ def test_an_answered_fetch_waits_for_no_read_any_more() -> None:
     assert [list(read._waiters) for read in reads] == [[operation]] * 2
     operation.answer_now()
     assert [list(read._waiters) for read in reads] == [[]] * 2
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(5, "EIO"), LogStorageError("/d1", "gone"), LogError(ErrorCode.CORRUPT_MESSAGE, "")]
+)
+def test_a_disk_that_cannot_be_read_is_given_up(error: Exception) -> None:
+    """Its replicas would stay leaders that answer nothing; damaged records are no reason to do so."""
+    partition, failed = led(), list[Exception]()
+    partition.log.parent_directory = "/d1"
+
+    def read(*_: object, **__: object) -> None:
+        raise error
+
+    partition.log.storage.read = read
+    service = service_of(partition)
+    replicas: Any = service._replicas
+    replicas.directory_failed = failed.append
+    plan = service.plan(query(), [wanted(0)], {}, None)
+    is_storage = type(error) is not LogError
+    assert [getattr(each, "directory", None) for each in failed] == ["/d1"] * is_storage
+    expected = ErrorCode.KAFKA_STORAGE_ERROR if is_storage else ErrorCode.CORRUPT_MESSAGE
+    assert [result.error_code for _, result in plan.results] == [expected]
+    assert plan.urgent

@@ -162,6 +162,8 @@ def test_a_changed_quota_ends_the_pauses_of_clients():
         records = [ClientQuotaRecord(entity=entities[each], key=keys[each], value=5.0) for each in changed]
         quotas.follow(MetadataImage().apply(records, offset=1, epoch=0))
         assert (throttle.until_ms > quotas.clock.now_ms, quotas.paused_count()) == (not lifts, 0 if lifts else 1)
+        quotas.forget(throttle)
+        assert quotas.paused_count() == 0, "its connection has ended"
 
 
 def test_an_answer_that_another_quota_empties_is_not_charged():

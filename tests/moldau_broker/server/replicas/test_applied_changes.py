@@ -306,3 +306,16 @@ def test_records_of_a_killed_process_are_synced_first() -> None:
         assert (again.synced, partition.replica.settled_end_offset) == (
             ([("t", 0)], 0) if flush_messages == 1 else ([], 1)
         )
+
+
+def test_the_log_of_a_follower_begins_below_its_high_watermark() -> None:
+    """Its leader may have deleted more; the follower hears of the high watermark of these records later."""
+    broker = Broker(isr=(HERE, OTHER))
+    for _ in range(6):
+        broker.stage()
+    broker.replicas.flush()
+    broker.change(leader=OTHER)
+    partition = broker.partition()
+    for watermark, leader_start, start in ((2, 1, 1), (2, 4, 1), (3, 4, 1), (4, 4, 4), (9, 5, 5), (9, 9, 5), (9, 3, 5)):
+        broker.replicas.follower_advanced(partition, Offset(watermark), Offset(leader_start))
+        assert (partition.log.log_start_offset, partition.replica.high_watermark) == (start, min(watermark, 6))

@@ -171,6 +171,9 @@ def test_the_copy_of_a_deleted_topic_takes_over_nothing() -> None:
     async def main(world: World) -> None:
         story = Story(world)
         story.happens("/d2")
+        story.image.topics_by_name[A.topic].topic_id = UUID(int=77)
+        assert not story.directories.may_take_over(A), "another topic has its name"
+        assert not story.directories._moving
         story.image.topics_by_name.clear()
         assert not story.directories.may_take_over(A)
         assert not story.directories._moving
@@ -211,3 +214,20 @@ def test_exactly_the_replicas_without_a_log_are_offline() -> None:
         assert found.is_offline(name, index) is wanted
         assert found.is_offline(name.encode(), index) is wanted
         assert found.is_offline(topics[name].bytes, index, by_id=True) is wanted
+
+
+@pytest.mark.parametrize("recorded", PATHS[:2])
+def test_a_replica_that_goes_offline_is_reported_where_it_is(recorded: str) -> None:
+    """The controller would count it as online, and keep it as leader, if it knows another directory."""
+
+    async def main(world: World) -> dict[Any, Any]:
+        story = Story(world)
+        story.recorded = story.ids[recorded]
+        story.logs = SimpleNamespace(get=lambda _: None, directories=story.logs.directories)  # type: ignore[assignment]
+        story.directories._logs = story.logs
+        story.directories.went_offline(A, TOPIC_ID, "/d1")
+        await trio.lowlevel.checkpoint()
+        return story.directories._queue.next_request(story.clock.monotonic_ms()) or {}
+
+    asked = run_world(main, 1)
+    assert len(asked) == (recorded != "/d1")

@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 import trio
 
+from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -21,6 +22,7 @@ from moldau.protocol.messages.list_offsets import (
 )
 from moldau.runtime.tasks.sync import Signal
 from moldau.values import BrokerId
+from moldau_broker.log.errors import DescriptorsShortError, LogError, LogStorageError
 from moldau_broker.log.values import EARLIEST_TIMESTAMP, TopicPartition
 from moldau_broker.replication.follower import Followed, FollowState, Step, StepKind
 from moldau_broker.server.replicas.replica_fetcher import (
@@ -291,3 +293,31 @@ def test_a_throttled_partition_hides_no_other_one() -> None:
             assert pauses == [300.0 if is_late else 500.0 for is_late in late]
 
     run_world(main, 1)
+
+
+@pytest.mark.parametrize("error", [LogError, DescriptorsShortError, LogStorageError])
+def test_records_that_cannot_be_appended_are_fetched_again_later(error: type[LogError]) -> None:
+    """The leader would send them again at once; a replica whose directory has failed is not fetched any more."""
+    failed: list[Exception] = []
+
+    def refuse(*_: object, **__: object) -> Any:
+        raise LogError(ErrorCode.CORRUPT_MESSAGE, "damaged") if error is LogError else error("/d1", "no room")
+
+    async def main(world: World) -> FollowState:
+        partition = partition_of(settles=False)
+        partition.log.append_as_follower = refuse
+        fetchers = fetchers_for(world, partition, None)
+        replicas: Any = fetchers._replicas
+        replicas.is_short_of_room, replicas.directory_failed = lambda *_: False, failed.append
+        source = _Source(fetchers, LEADER)
+        followed = Followed(KEY, TOPIC_ID, leader_epoch=1, fetch_offset=9, last_fetched_epoch=1, log_start_offset=4)
+        source.core.add(followed)
+        answer: Any = SimpleNamespace(records=b"records", high_watermark=9, log_start_offset=6)
+        assert source._perform(
+            Step(StepKind.ADVANCE, followed, answer), world.node("b1").environment.clock.monotonic_ms()
+        )
+        return followed.state
+
+    state = run_world(main, 1)
+    assert len(failed) == (error is not LogError)
+    assert state is (FollowState.FETCHING if error is LogStorageError else FollowState.DELAYED)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from itertools import product
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import pytest
 import trio
@@ -77,6 +78,24 @@ def test_a_deadline_is_kept_when_none_was_left_before() -> None:
         return took
 
     assert run_world(main, 1) == [2, 1, 3]
+
+
+def test_a_coordinator_that_gives_up_leaves_nothing_that_waits() -> None:
+    """It may ask again each second, as long as its records are not committed."""
+
+    async def main(world: World) -> tuple[int, int]:
+        waits = ReplicaWaits(world.node("broker").environment.clock, 10, lambda _: 0)
+        partition: Any = MagicMock(acknowledgement=lambda *_: None)
+        before = 0
+        for _ in range(3):
+            with trio.move_on_after(1):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(waits.wait_committed, partition, LeaderEpoch(1), Offset(5))
+                    await trio.sleep(0.5)
+                    before = len(waits.produces.purgatory)
+        return before, len(waits.produces.purgatory)
+
+    assert run_world(main, 1) == (1, 0)
 
 
 @pytest.mark.parametrize("arrivals", [(0, 0, 2), (0, 2, 3)])
