@@ -21,6 +21,7 @@ from moldau_broker.server.data_path.connection import VERIFYING_MAX, BrokerConne
 from moldau_broker.server.data_path.fetch import FetchOperation
 from moldau_broker.server.data_path.handler_answers import Exchange
 from moldau_broker.server.data_path.produce import VerifiedProduce
+from moldau_broker.server.remote_reading.reads import ReadKey, RemoteRead
 from moldau_broker.server.replicas.delayed import Operation, ProduceOperation, ProduceWait
 from moldau_broker.server.replicas.replica_waits import ReplicaWaits
 from support.cluster.broker_cluster import frame
@@ -105,11 +106,14 @@ def test_a_closed_connection_leaves_nothing_that_waits() -> None:
         handler._remember(produce)
     fetch = FetchOperation(UNUSED, UNUSED, FetchContext(), None, None)
     fetch.delayed = waits.fetches.watch(fetch, (UNUSED,), 30_000)
+    read = RemoteRead(ReadKey(UNUSED, 1, 0, False), 100)
+    fetch.wait_for([read])
     handler._remember(fetch)
     purgatories = [each.purgatory for each in (waits.produces, waits.settles, waits.fetches)]
     assert [len(each) for each in purgatories] == [1, 1, 1]
     handler.closed()
     assert [len(each) for each in purgatories] == [0, 0, 0]
+    assert not read._waiters, "the store may take minutes"
 
 
 def test_another_login_has_its_own_rights() -> None:

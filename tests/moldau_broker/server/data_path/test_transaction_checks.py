@@ -4,6 +4,7 @@ Method: each state of partition, request version and coordinator's answer, cross
 """
 
 import struct
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import trio
 
 from moldau.protocol.errors import ErrorCode
-from moldau_broker.server.data_path.transaction_checks import TransactionChecks
+from moldau_broker.server.data_path.transaction_checks import ATTRIBUTES_LOW_BYTE, TRANSACTIONAL_FLAG, TransactionChecks
 
 KEY = (b"t", 0)
 EPOCH_PER_REQUEST, ADDED_BY_BROKER, ABORTABLE = 10, 12, 11
@@ -131,3 +132,18 @@ def test_one_producer_does_not_vouch_for_another(version):
     for index, where in enumerate(places):
         code = checked.error(where, memoryview(data[index]), verified, (b"t", index), version)
         assert code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_no_question_is_asked_about_internal_topics():
+    """Their batches are refused in any case; the coordinator would add the partition, and write a marker into it."""
+    data = bytearray(batch())
+    data[ATTRIBUTES_LOW_BYTE] = TRANSACTIONAL_FLAG
+    for is_internal, is_leader, is_open in product((False, True), repeat=3):
+        where = partition(is_open=is_open, is_leader=is_leader)
+        where.is_internal = is_internal
+        replicas: Any = SimpleNamespace(by_raw_name={KEY: where}, by_raw_id={})
+        found = TransactionChecks(replicas, checks()._verifier, lambda: True).unverified(
+            SimpleNamespace(topics=[(KEY[0], [(KEY[1], memoryview(data))])]), ADDED_BY_BROKER
+        )
+        is_asked = is_leader and not is_internal and not is_open
+        assert found == [(*KEY, where, 900, 2)] * is_asked

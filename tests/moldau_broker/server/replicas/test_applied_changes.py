@@ -14,6 +14,7 @@ from moldau.values import BrokerId, LeaderEpoch, Offset
 from moldau_broker.log.config import LogConfig
 from moldau_broker.log.errors import LogStorageError
 from moldau_broker.log.partition.partition_log import PartitionLog
+from moldau_broker.replication.fetch_session import FetchPartition, FetchSession
 from moldau_broker.server.replicas.collaborators import TopicSettings
 from moldau_broker.server.replicas.delayed import ProduceOperation, ProduceWait, WaitingFetch
 from moldau_broker.server.replicas.replica_manager import ReplicaManager, ReplicaSettings
@@ -319,3 +320,37 @@ def test_the_log_of_a_follower_begins_below_its_high_watermark() -> None:
     for watermark, leader_start, start in ((2, 1, 1), (2, 4, 1), (3, 4, 1), (4, 4, 4), (9, 5, 5), (9, 9, 5), (9, 3, 5)):
         broker.replicas.follower_advanced(partition, Offset(watermark), Offset(leader_start))
         assert (partition.log.log_start_offset, partition.replica.high_watermark) == (start, min(watermark, 6))
+
+
+def test_each_change_of_a_log_beside_its_replica_is_heard() -> None:
+    """A retention that deletes records, a sync that ends and a disk that fails change what fetches are answered."""
+    broker = Broker()
+    partition = broker.partition()
+    session = FetchSession(1, privileged=False, uses_topic_ids=True, now_ms=0)
+    wanted = FetchPartition(*partition.wire_key, 0, 1 << 20)
+    session.add(wanted)
+    broker.replicas.waits.sessions.add(wanted.key, session)
+    listeners: list[Any] = [
+        broker.logs.start_listener,
+        broker.logs.flush_listener,
+        lambda _: broker.logs.fail_directory("/d1", OSError()),
+    ]
+    for listener in listeners:
+        session.at_rest(wanted)
+        listener(partition.key)
+        assert session.due == {wanted.key: wanted}
+
+
+def test_a_refused_proposal_waits_for_its_own_pause() -> None:
+    """It is far shorter than the time in which a follower may lag: a lost request must not cost acks=all that time."""
+    broker = Broker(isr=(HERE, OTHER))
+    broker.stage()
+    broker.replicas.flush()
+    broker.now_ms = 2 * LAG_MS
+    broker.replicas.tick_isr()
+    alterations = broker.replicas.alterations
+    assert alterations.next_request(broker.now_ms)
+    alterations.failed(broker.now_ms)
+    pause_ms = ReplicaSettings(broker_id=HERE, lag_time_max_ms=LAG_MS).alter_partition_backoff_ms
+    assert alterations.next_deadline_ms() == broker.now_ms + pause_ms
+    assert pause_ms < LAG_MS / 10

@@ -231,3 +231,17 @@ def test_a_replica_that_goes_offline_is_reported_where_it_is(recorded: str) -> N
 
     asked = run_world(main, 1)
     assert len(asked) == (recorded != "/d1")
+
+
+def test_only_the_replica_that_is_gone_is_forgotten() -> None:
+    """One of an earlier topic of the name may be gone; that of the present topic is offline still."""
+
+    async def main(world: World) -> None:
+        story = Story(world)
+        story.directories.went_offline(A, TOPIC_ID, "/d1")
+        story.directories.gone(A, UUID(int=77))
+        assert story.directories.is_offline(A.topic, A.partition)
+        story.directories.gone(A, TOPIC_ID)
+        assert not story.directories.is_offline(A.topic, A.partition)
+
+    run_world(main, 1)

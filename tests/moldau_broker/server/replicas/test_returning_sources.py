@@ -5,7 +5,7 @@ Method: the tasks that fetch alone, with a leader that refuses connections, or g
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -186,6 +186,60 @@ def test_a_reset_that_changes_nothing_is_not_repeated_at_once() -> None:
         return followed.state
 
     assert run_world(main, 1) is FollowState.DELAYED
+
+
+def test_a_reset_that_moves_a_log_is_followed_by_a_fetch_at_once() -> None:
+    """The leader has the new offset, so there is no reason to wait."""
+
+    async def main(world: World) -> FollowState:
+        partition = partition_of(settles=False)
+        fetchers = fetchers_for(world, partition, None)
+        replicas: Any = fetchers._replicas
+        replicas.follower_truncated = lambda _, offset: setattr(partition.log, "log_end_offset", offset)
+        source = _Source(fetchers, LEADER)
+        followed = Followed(KEY, TOPIC_ID, leader_epoch=1, fetch_offset=9, last_fetched_epoch=1, log_start_offset=4)
+        source.core.add(followed)
+
+        async def answer(_: type, request: ListOffsetsRequest, *__: object, **___: object) -> Any:
+            await trio.lowlevel.checkpoint()
+            offset = 4 if request.topics[0].partitions[0].timestamp == EARLIEST_TIMESTAMP else 7
+            found = ListOffsetsPartitionResponse(partition_index=0, offset=offset)
+            return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[found])])
+
+        connection: Any = SimpleNamespace(request_as=answer)
+        steps: Any = [SimpleNamespace(followed=followed)]
+        await source._reset(connection, steps)
+        assert followed.fetch_offset == 7
+        return followed.state
+
+    assert run_world(main, 1) is FollowState.FETCHING
+
+
+def test_a_log_without_its_producers_is_restored_after_a_pause() -> None:
+    """The store may be away for a moment; until then the log is not fetched."""
+
+    async def main(world: World) -> tuple[list[float], FollowState]:
+        partition = partition_of(settles=False)
+        partition.traffic = SimpleNamespace(remote_start_requests=0, remote_start_errors=0)
+        source = _Source(fetchers_for(world, partition, None), LEADER)
+        followed = Followed(KEY, TOPIC_ID, leader_epoch=1, fetch_offset=9, last_fetched_epoch=1, log_start_offset=4)
+        source.core.add(followed)
+        source.core.restoring(followed)
+        asked: list[float] = []
+
+        async def restore(*_: object) -> None:
+            await trio.lowlevel.checkpoint()
+            asked.append(trio.current_time())
+            if len(asked) < 3:
+                raise OSError
+
+        starts: Any = SimpleNamespace(restore_producers=restore)
+        await source.rebuild(starts, partition, followed)
+        return asked, followed.state
+
+    asked, state = run_world(main, 1)
+    assert [round(after - before, 1) for before, after in pairwise(asked)] == [BACKOFF_MS / 1000] * 2
+    assert state is FollowState.FETCHING
 
 
 def test_a_suspicion_is_not_prolonged_by_further_refusals() -> None:
