@@ -23,6 +23,7 @@ from moldau.protocol.schema import Request, Response
 from moldau_broker.coordinator.runtime.effects import Answer, Append, Effect, Marker, Moment, SendMarkers
 from moldau_broker.coordinator.transaction.core.config import TransactionConfig
 from moldau_broker.coordinator.transaction.core.transaction_core import TransactionCore
+from support.coordinator.transaction_rules import Identities, check_waits
 
 WALL_START_MS = 1_700_000_000_000
 TopicPartition = tuple[str, int]
@@ -47,6 +48,7 @@ class TransactionDriver:
         self.written: list[tuple[Marker, TopicPartition]] = []
         self.request_count = 0
         self.next_producer_id = 100
+        self.identities = Identities()
         self.core = self._new_core()
         self.perform(self.core.start(self.moment()))
 
@@ -63,6 +65,7 @@ class TransactionDriver:
         return Moment(self.now_ms, self.wall_start_ms + self.now_ms)
 
     def perform(self, effects: list[Effect]) -> None:
+        check_waits(self.core.lifecycle)
         for effect in effects:
             if isinstance(effect, Append):
                 self.uncommitted.append(effect)
@@ -89,6 +92,7 @@ class TransactionDriver:
         while self.uncommitted:
             append = self.uncommitted.pop(0)
             self.log.append(append)
+            self.identities.note(append)
             self.perform(self.core.committed(append.append_id, self.moment()))
 
     def write_markers(self, count: int = 1_000) -> None:

@@ -58,6 +58,7 @@ def in_state(status: TransactionStatus, client_version: int = 2, level: int = 2)
         client_version=client_version,
     )
     driver.core.replay(*transaction_record("x", loaded))
+    driver.perform(driver.core.start(driver.moment()))
     return driver
 
 
