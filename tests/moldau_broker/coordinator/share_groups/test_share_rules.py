@@ -54,6 +54,23 @@ def test_a_session_that_ends_during_a_failed_leave_counts() -> None:
     assert not members_of(driver)
 
 
+def test_a_member_that_is_heard_during_a_write_stays() -> None:
+    """Its session ended while another member's join was being written, and it spoke before the write was committed."""
+    driver = CoreDriver()
+    client = ShareClient(driver, "m")
+    client.beat(0)
+    client.beat()
+    driver.pass_time(SESSION_MS - 1_000)
+    driver.auto_commit = False
+    driver.send(beat("n", 0, ("t",)), 1)
+    driver.pass_time(2_000)
+    sent = driver.send(beat("m", client.epoch), 1)
+    driver.auto_commit = True
+    driver.commit()
+    assert members_of(driver) == {"m", "n"}
+    assert error_of(driver.answers[sent]) is ErrorCode.NONE
+
+
 def test_requests_are_refused_while_a_write_is_overdue() -> None:
     """They would wait for a log that may not answer for long; the client tries again."""
     driver = CoreDriver(auto_commit=False)

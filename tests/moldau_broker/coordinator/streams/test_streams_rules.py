@@ -68,6 +68,22 @@ def test_a_session_that_ends_during_a_failed_leave_counts() -> None:
     assert not group_of(driver).members
 
 
+def test_a_member_that_is_heard_during_a_write_stays() -> None:
+    """Its session ended while another member's join was being written, and it spoke before the write was committed."""
+    driver = streams_driver()
+    member, other = StreamsClient(driver, "a"), StreamsClient(driver, "b")
+    settle([member])
+    driver.pass_time(SESSION_MS - 1_000)
+    driver.auto_commit = False
+    other.send()
+    driver.pass_time(2_000)
+    member.send()
+    driver.auto_commit = True
+    driver.commit()
+    assert sorted(group_of(driver).members) == ["a", "b"]
+    assert member.take() is ErrorCode.NONE
+
+
 def listed(driver: CoreDriver) -> list[tuple[str, str]]:
     answer = driver.ask(ListGroupsRequest(), 5)
     return [(each.group_id, each.group_type) for each in answer.groups]  # type: ignore[attr-defined]

@@ -244,6 +244,20 @@ def test_a_coordinator_writes_in_the_newest_epoch_only() -> None:
     assert appended == [b"batch"]
 
 
+def test_followers_hear_of_deleted_states() -> None:
+    """They delete them with the next fetch, which may wait for a record that comes much later."""
+    epoch: Any = 3
+    noted: list[Any] = []
+    log = SimpleNamespace(delete_records=lambda end_offset: noted.append(end_offset))
+    led = SimpleNamespace(is_leader=True, replica=SimpleNamespace(state=SimpleNamespace(leader_epoch=epoch)), log=log)
+    waits = SimpleNamespace(note_change=noted.append)
+    replicas: Any = SimpleNamespace(partitions={(SHARE_STATE_TOPIC, 0): led}, waits=waits)
+    unused: Any = None
+    end_offset: Any = 7
+    InternalTopicLog(SHARE_STATE_TOPIC, replicas, unused).delete_records(0, epoch, end_offset)
+    assert noted == [7, led]
+
+
 @pytest.mark.parametrize("commit", [False, True])
 @pytest.mark.parametrize("is_open", [False, True])
 @pytest.mark.parametrize("known_epoch", [None, 7])

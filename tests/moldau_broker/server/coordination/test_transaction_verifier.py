@@ -34,6 +34,7 @@ from moldau.protocol.messages.list_transactions import ListTransactionsResponse
 from moldau.protocol.messages.list_transactions import TransactionState as Listed
 from moldau_broker.coordinator.runtime.effects import Marker, TransactionalProducer
 from moldau_broker.coordinator.transaction.core.state import TransactionStatus
+from moldau_broker.server.coordination import transaction_verifier
 from moldau_broker.server.coordination.transaction_verifier import TransactionVerifier
 from moldau_quorum.metadata.internal_topics import TRANSACTIONS_TOPIC
 
@@ -178,6 +179,20 @@ def test_a_producer_is_searched_for_once() -> None:
         assert await verifier.confirm_marker(marker_of(), [("t", 0)]) == {("t", 0): ErrorCode.NONE}
 
     trio.run(main)
+
+
+def test_the_producers_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest is forgotten first, and searched again when it is needed."""
+    monkeypatch.setattr(transaction_verifier, "REMEMBERED_MAX", 3)
+    verifier = verifier_of(Coordinator(code=ErrorCode.NONE))
+
+    async def main() -> None:
+        for producer_id in range(5):
+            await verifier.verify("x", producer_id, EPOCH, [("t", 0)])
+
+    trio.run(main)
+    known = [verifier.coordinator_epoch(producer_id) is not None for producer_id in range(5)]
+    assert known == [False, False, True, True, True]
 
 
 def test_a_topic_of_states_that_is_gone_confirms_no_marker() -> None:

@@ -214,3 +214,18 @@ def test_a_log_is_read_only_if_it_may_have_records(offset: int, can_acquire: boo
     )
     assert led.acquire(settings, wanted, 0.0) is None
     assert reads == ([offset] if can_acquire and offset < high_watermark else [])
+
+
+@pytest.mark.parametrize("error", [None, ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.KAFKA_STORAGE_ERROR])
+def test_a_remote_read_that_has_ended_is_released(error: ErrorCode | None) -> None:
+    """Whatever it has found: reads in memory are few."""
+    released: list[Any] = []
+    read = SimpleNamespace(has_ended=True, error=error, records=b"")
+    remote: Any = SimpleNamespace(ask=lambda *_: read, release=released.extend)
+    groups: Any = SimpleNamespace(acquire=lambda *_: None)
+    fetcher = ShareFetcher(UNUSED, groups, UNUSED, remote)
+    led: Any = SimpleNamespace(partition=None, upper_offset=lambda _: 9)
+    settings: Any = SimpleNamespace(reads_committed=False)
+    found = fetcher._acquire_remote(led, settings, UNUSED, 0, Fetched())
+    assert found is (error if error is ErrorCode.KAFKA_STORAGE_ERROR else None)
+    assert released == [read]

@@ -21,6 +21,7 @@ from moldau.protocol.messages.share_fetch import ShareFetchRequest
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.runtime.net.serving.answer_queue import ready_bytes
 from moldau_broker.server.data_path.handler_answers import Exchange
+from moldau_broker.server.share import settings as share_settings
 from moldau_broker.server.share.core.values import RecordState
 from moldau_broker.server.share.persister import ShareKey
 from moldau_broker.server.share.settings import CachedSettings, group_settings
@@ -446,7 +447,7 @@ def test_an_unreadable_place_to_begin_counts_as_none():
     assert (settings.reset, settings.limits.delivery_count_max) == ("latest", 3)
 
 
-def test_settings_are_those_of_the_newest_metadata():
+def test_settings_are_those_of_the_newest_metadata(monkeypatch):
     """They are remembered, each for its group, until the metadata change."""
     given = {("g", "share.delivery.count.limit"): "3"}
 
@@ -471,6 +472,10 @@ def test_settings_are_those_of_the_newest_metadata():
     given.clear()
     images.append(image())
     assert counts() == [100, 100, 100]
+    monkeypatch.setattr(share_settings, "KNOWN_MAX", 5)
+    for number in range(50):
+        settings(f"group {number}")
+    assert len(settings._known) <= 5, "members may name any group"
 
 
 def test_deleted_records_are_forgotten():

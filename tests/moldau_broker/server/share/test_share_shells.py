@@ -322,6 +322,38 @@ def test_an_archived_record_is_not_forgotten_unstored() -> None:
     run_world(main, 1)
 
 
+@pytest.mark.parametrize(
+    ("refusal", "code"),
+    [
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (ErrorCode.FENCED_STATE_EPOCH, ErrorCode.FENCED_STATE_EPOCH),
+        (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (ErrorCode.INVALID_REQUEST, ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_members_get_codes_that_they_know(refusal: ErrorCode, code: ErrorCode) -> None:
+    """A share coordinator's codes are those between brokers; a member looks for the next leader by those of leaders."""
+
+    async def main(world: World) -> None:
+        memory, key = MemoryPersister(), (TOPIC, 0)
+        replicas: Any = SimpleNamespace(waits=SimpleNamespace(wake_fetches=lambda _: None))
+        groups = groups_of(world, replicas, memory)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(groups.run)
+            groups.sessions.fetch(("g", "m"), 0, [key], (), acknowledges=False, owner="m")
+            led = groups.open("g", partition_of())
+            await trio.sleep(0.5)
+            acquire_next(groups, led, "m", world.node("n").environment.clock.monotonic_ms())
+            memory.refusals = [refusal]
+            batches: Any = [SimpleNamespace(first=0, last=0, types=(1,))]
+            pending = groups.acknowledge(led, "m", batches)
+            assert isinstance(pending, Pending)
+            assert await pending.wait() is code
+            nursery.cancel_scope.cancel()
+
+    run_world(main, 1)
+
+
 def test_a_lock_goes_on_after_a_write_that_failed() -> None:
     """The acknowledgement does not hold, and its sender may never come again; the record is for others then."""
 
