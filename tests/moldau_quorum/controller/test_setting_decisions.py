@@ -292,6 +292,26 @@ def test_invalid_quotas_are_refused(controller, entity: dict, operation: OpData)
     assert quota(controller, entity, operation) == ErrorCode.INVALID_REQUEST
 
 
+@pytest.mark.parametrize("weak", [1, 2])
+def test_the_credentials_of_a_user_are_stored_all_or_none(controller, weak: int) -> None:
+    """One answer speaks for all changes of a user in a request; other users are no part of it."""
+    upsertions = [
+        ScramCredentialUpsertion(
+            name=name, mechanism=mechanism, iterations=1 if (name, mechanism) == ("ann", weak) else 4096, salt=b"s"
+        )
+        for name in ("ann", "bob")
+        for mechanism in (1, 2)
+    ]
+    for upsertion in upsertions:
+        upsertion.salted_password = b"p"
+    results = controller.handle(AlterUserScramCredentialsRequest(upsertions=upsertions)).results
+    assert [(each.user, each.error_code) for each in results] == [
+        ("ann", ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ("bob", 0),
+    ]
+    assert sorted(controller.image.scram_credentials) == [("bob", 1), ("bob", 2)]
+
+
 def test_scram_credentials_are_stored_as_keys_of_rfc_5802(controller) -> None:
     salted = hashlib.pbkdf2_hmac("sha256", b"pencil", b"salt", 4096)
     upsertion = ScramCredentialUpsertion(

@@ -16,7 +16,19 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from moldau.protocol.framing import decode_request_header, encode_request_header
+from moldau.runtime.net.serving.answers import CloseConnection
+from moldau.runtime.sasl.core.identity import Identity, Peer
+from moldau.runtime.telemetry.log import EventLogger
 from moldau_jepsen.world.world import run_world
+from moldau_quorum.authorization.authorizer import Authorizer
+from moldau_quorum.broker_side.metadata_fetch import (
+    METADATA_FETCH_KEY,
+    METADATA_FETCH_VERSION,
+    MetadataFetchRequest,
+    encode_fetch_request,
+)
+from moldau_quorum.log.port import LogLimits
 from moldau_quorum.log.pysyncobj.wire import _FIELDS
 from moldau_quorum.log.pysyncobj.wire import encode as encode_library_message
 from moldau_quorum.log.raft import sessions
@@ -31,11 +43,12 @@ from moldau_quorum.log.raft.core.messages import (
 )
 from moldau_quorum.log.raft.core.types import Entry, EntryKind, configuration_of, encode_configuration
 from moldau_quorum.log.raft.envelope import PYSYNCOBJ_FORMAT, RAFT_FORMAT, Envelope, MessageError, seal, unseal
-from moldau_quorum.log.raft.peers import frame_message
+from moldau_quorum.log.raft.peers import PeerLink, frame_message
 from moldau_quorum.metadata.image import MetadataImage
 from moldau_quorum.metadata.records import ClusterRecord
 from moldau_quorum.metadata.snapshot import snapshot_pieces
 from moldau_quorum.node.serving.principals import NodePrincipals, distinguished_name, parse_patterns
+from moldau_quorum.node.serving.requests import ControllerConnection
 from support.certificates import authority
 from support.proof import examples
 from support.quorum.cluster import PORT, TestCluster, create, eventually, topic
@@ -464,3 +477,62 @@ def test_a_clients_certificate_does_not_let_it_into_the_quorum():
         assert not world.failures
 
     run_world(main, 233)
+
+
+def test_a_connection_proves_its_own_nonce_alone():
+    """A stranger says hello under this node's name: the challenge that follows is none of this connection."""
+
+    async def main(world):
+        environment = world.node("c1").environment
+        listener = await world.node("c2").environment.network.listen("c2", PORT)
+        link = PeerLink(
+            environment,
+            node_id=1,
+            peer_id=2,
+            address=("c2", PORT),
+            connect=environment.network.connect,
+            limits=LogLimits(),
+            envelope=lambda: Envelope(1, 2),
+            on_refused=lambda peer: None,
+            on_connected=lambda peer: None,
+            logger=EventLogger("test", node=1),
+        )
+        sent = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.run)
+            connection = await listener.accept()
+            buffer = memoryview(bytearray(4096))
+
+            async def received():
+                await connection.wait_readable()
+                frame = bytes(buffer[: connection.receive_into_nowait(buffer)])[4:]
+                sent.append(unseal(frame[decode_request_header(memoryview(frame)).body_offset :])[2])
+                return sent[-1]
+
+            kind, nonce = await received()
+            assert kind == sessions.HELLO
+            link.prove(NONCE, NONCE)
+            link.send(b"a message")
+            link.prove(nonce, nonce)
+            assert await received() == (sessions.PROOF, nonce)
+            assert link.dropped == 1, "no message leaves before the proof"
+            nursery.cancel_scope.cancel()
+
+    run_world(main, 1)
+
+
+def test_a_connection_has_the_rights_of_its_present_login():
+    """A session that authenticates again (KIP-368) may be another user from then on."""
+
+    def identity(name):
+        return Identity(principal=f"User:{name}", host="h", listener_name="C", security_protocol="SASL_SSL")
+
+    peer = Peer(identity("node"))
+    service = SimpleNamespace(authorizer=Authorizer(MetadataImage, super_users=["User:node"]))
+    connection = ControllerConnection(service, peer)
+    header = encode_request_header(METADATA_FETCH_KEY, METADATA_FETCH_VERSION, 7, "n", 1)
+    frame = memoryview(header + encode_fetch_request(MetadataFetchRequest(node_id=1, next_offset=0)))
+    assert connection.handle(frame) is not None
+    peer.identity = identity("client")
+    with pytest.raises(CloseConnection, match="User:client may not speak as a node"):
+        connection.handle(frame)

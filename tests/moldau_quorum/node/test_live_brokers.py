@@ -97,6 +97,37 @@ def test_a_heartbeat_that_waited_renews_the_session_it_came_for(meanwhile: str) 
     play(story)
 
 
+def test_a_heartbeat_of_a_former_registration_renews_nothing() -> None:
+    """It was on its way when the process was started again; the present one may have died since."""
+    model = ModelController()
+    model.join(1)
+    former = model.image.brokers[1].broker_epoch
+    model.join(1)
+
+    def story(live: LiveBrokers) -> None:
+        live.begin_controller_epoch(model.image, 0.0)
+        before = replace(live.sessions.get(BrokerId(1)))
+        late = BrokerHeartbeatRequest(broker_id=1, broker_epoch=former, current_metadata_offset=99)
+        live.request_arrived(late, object(), model.image, 10.0)
+        live.request_waited(late, object(), model.image, 10.0, 20.0)
+        assert live.sessions.get(BrokerId(1)) == before
+
+    play(story)
+
+
+def test_a_broker_that_dies_before_its_first_heartbeat_is_missed() -> None:
+    """Its session is bound to the connection over which it registered."""
+    model = ModelController()
+    response = model.register(1)
+
+    def story(live: LiveBrokers) -> None:
+        connection = object()
+        live.request_decided(BrokerRegistrationRequest(broker_id=1), response, connection, model.image, 10.0)
+        assert live.sessions.connection_closed(connection, 20.0) == [1]
+
+    play(story)
+
+
 def test_a_broker_that_falls_behind_was_caught_up_before() -> None:
     """As KIP-836 says: ``LastFetchTimestamp`` moves with each heartbeat, ``LastCaughtUpTimestamp`` does not."""
     model = ModelController()
