@@ -232,7 +232,8 @@ class ControllerClient:
             if attempts % len(self._voters) == 0:
                 backoff_ms = min(max(RETRY_BACKOFF_MS, backoff_ms * 2), RETRY_BACKOFF_MS_MAX)
                 jitter = 0.5 + self._environment.random.random()
-                await trio.sleep(min(backoff_ms * jitter, max(0.0, remaining_ms)) / 1000)
+                left_ms = max(0.0, deadline_ms - self._environment.clock.monotonic_ms())
+                await trio.sleep(min(backoff_ms * jitter, left_ms) / 1000)
 
     def close(self) -> None:
         """Closes the connection.

@@ -316,6 +316,27 @@ def test_all_controllers_are_tried_before_a_wait() -> None:
     run_world(main, 14)
 
 
+@pytest.mark.parametrize("timeout_ms", [700, ATTEMPT_TIMEOUT_MS + 700])
+def test_a_request_ends_with_its_own_timeout(timeout_ms: int) -> None:
+    """No controller answers. The caller has a deadline of its own, which ends the last attempt too."""
+
+    async def main(world) -> None:
+        async def silent(*_: object, **__: object) -> None:
+            await trio.sleep_forever()
+
+        async def connect(host: str, port: int) -> Any:
+            await trio.lowlevel.checkpoint()
+            return SimpleNamespace(request=silent, notice_end=lambda: True, close=lambda: None)
+
+        client = ControllerClient(world.node("b1").environment, {1: ("one", 1)}, client_id="b1", connect=connect)
+        begun = trio.current_time()
+        with pytest.raises(ControllerUnavailableError):
+            await client.request(DescribeQuorumRequest(topics=[]), DescribeQuorumResponse, timeout_ms=timeout_ms)
+        assert trio.current_time() - begun == pytest.approx(timeout_ms / 1000)
+
+    run_world(main, 14)
+
+
 def test_no_voters_at_all_replace_none() -> None:
     """A controller that was just formatted knows of none; the client keeps those that it has."""
 
