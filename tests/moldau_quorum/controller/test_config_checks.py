@@ -98,6 +98,17 @@ def test_a_topic_is_checked_with_every_brokers_values(controller):
     assert alter(controller, (TOPIC, "t", own))[0][0] == ErrorCode.NONE
 
 
+def test_a_default_is_checked_with_every_brokers_values(controller):
+    """For broker 1 nothing changes, because it has a value of its own; with that of broker 2 no topic can be."""
+    assert alter(controller, (BROKER, "1", {"log.cleaner.max.compaction.lag.ms": "5000"}))[0][0] == ErrorCode.NONE
+    assert alter(controller, (BROKER, "2", {"log.cleaner.min.compaction.lag.ms": "1000"}))[0][0] == ErrorCode.NONE
+    before = controller.image
+    ((code, _),) = alter(controller, (BROKER, "", {"log.cleaner.max.compaction.lag.ms": "500"}))
+    assert code == ErrorCode.INVALID_CONFIG
+    assert controller.image is before
+    assert alter(controller, (BROKER, "", {"log.cleaner.max.compaction.lag.ms": "1000"}))[0][0] == ErrorCode.NONE
+
+
 def test_resources_of_one_request_are_judged_together(controller):
     outcome = alter(
         controller,

@@ -65,6 +65,24 @@ def test_partitions_added_during_a_move_have_the_topics_factor() -> None:
     assert len(controller.partition("t", 1).replicas) == 2
 
 
+def test_a_partition_that_is_named_twice_is_moved_once() -> None:
+    """The second move is refused, and nothing else of the request."""
+    controller = controller_of(1, 2, 3)
+    controller.create("t", partitions=2, factor=1)
+    wanted = [
+        ReassignablePartition(partition_index=index, replicas=[broker]) for index, broker in ((0, 1), (0, 2), (1, 3))
+    ]
+    topics = [ReassignableTopic(name="t", partitions=wanted)]
+    (result,) = controller.handle(AlterPartitionReassignmentsRequest(topics=topics)).responses
+    assert [each.error_code for each in result.partitions] == [
+        ErrorCode.NONE,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NONE,
+    ]
+    assert 1 in controller.partition("t").replicas
+    assert 3 in controller.partition("t", 1).replicas
+
+
 def test_moves_of_topics_that_do_not_exist_are_left_out() -> None:
     controller = controller_of(1, 2, 3)
     controller.create("t", partitions=1, factor=2)

@@ -14,6 +14,12 @@ import pytest
 from hypothesis import settings
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionRequestPartitionData,
+    AlterPartitionRequestTopicData,
+    BrokerState,
+)
 from moldau.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from moldau.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -384,6 +390,31 @@ def test_a_partition_that_is_named_twice_is_elected_once() -> None:
     )
     (result,) = controller.handle(request).replica_election_results
     assert [each.partition_id for each in result.partition_result] == [0]
+
+
+def test_a_partition_that_is_named_twice_is_altered_once() -> None:
+    """Both would have the same partition epoch; the second one is refused, and nothing else of the request."""
+    controller = three_brokers()
+    controller.create("u")
+    data = {}
+    for name in ("t", "u"):
+        partition = controller.partition(name)
+        data[name] = AlterPartitionRequestPartitionData(
+            partition_index=0,
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=partition.partition_epoch,
+            new_isr_with_epochs=[BrokerState(broker_id=partition.leader)],
+        )
+    leader = controller.partition("t").leader
+    topics = {name: controller.image.topics_by_name[name].topic_id for name in data}
+    request = AlterPartitionRequest(
+        broker_id=leader,
+        broker_epoch=controller.image.brokers[leader].broker_epoch,
+        topics=[AlterPartitionRequestTopicData(topic_id=topics["t"], partitions=[data["t"], data["t"]])],
+    )
+    (result,) = controller.handle(request).topics
+    assert [each.error_code for each in result.partitions] == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
+    assert controller.partition("t").isr == (leader,)
 
 
 REPLICAS = (1, 2, 3)

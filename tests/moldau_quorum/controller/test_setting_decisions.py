@@ -117,6 +117,23 @@ def test_a_permission_of_unclean_elections_counts_in_each_place(controller, name
     assert controller.partition("t").leader in others
 
 
+@pytest.mark.parametrize(
+    "entries", [(None, ["retention.ms"]), (["retention.ms"], None), ([], ["retention.ms"])], ids=str
+)
+def test_all_keys_that_are_asked_for_once_are_described(controller, entries: tuple) -> None:
+    """A resource that is named twice is described once, with the keys of both entries; no key means all."""
+
+    def described(*keys: list[str] | None) -> list[str]:
+        resources = [
+            DescribeConfigsResource(resource_type=TOPIC, resource_name="t", configuration_keys=each) for each in keys
+        ]
+        (result,) = controller.handle(DescribeConfigsRequest(resources=resources)).results
+        return [config.name for config in result.configs]
+
+    assert described(*entries) == described(None)
+    assert described(["retention.ms"], ["cleanup.policy"]) == ["cleanup.policy", "retention.ms"]
+
+
 def test_values_are_described_with_source_and_synonyms(controller) -> None:
     """DescribeConfigs returns each value with its source and the synonyms that it overrides."""
     assert described(controller, TOPIC, "t", "min.insync.replicas") == {"min.insync.replicas": ("1", 5)}

@@ -12,7 +12,7 @@ import trio
 
 from moldau.protocol.errors import ErrorCode
 from moldau_quorum.broker_side.metadata_fetch import MetadataFetchRequest
-from moldau_quorum.log.port import CommittedRange, Leadership, LogPosition
+from moldau_quorum.log.port import CommittedEntry, CommittedRange, Leadership, LogPosition
 from moldau_quorum.metadata.epoch_history import EpochHistory
 from moldau_quorum.metadata.image import MetadataImage
 from moldau_quorum.metadata.records import ClusterRecord
@@ -142,3 +142,16 @@ def test_a_follower_at_a_restored_snapshot_is_of_its_epoch() -> None:
 
     assert trio.run(answered, 5) == TAKEN
     assert trio.run(answered, 4) == REFUSED
+
+
+def test_a_part_of_the_log_is_not_taken_for_all() -> None:
+    """A starting broker serves when it has all that was committed, and an answer holds a bounded part of that."""
+    log = Log(30, leading())
+    entries = tuple(CommittedEntry(index=index, epoch=5, data=b"x") for index in (21, 22))
+    log.read_committed = lambda from_index, bytes_max: CommittedRange(  # type: ignore[method-assign]
+        entries=entries, next_index=23, high_watermark=30
+    )
+    machine = SimpleNamespace(image=MetadataImage(offset=30, epoch=5), epochs=EpochHistory())
+    request = MetadataFetchRequest(node_id=1, next_offset=21, wait_ms=0)
+    response = trio.run(MetadataService(log, machine).fetch, request)
+    assert ([offset for offset, _, _ in response.entries], response.committed_offset) == ([21, 22], 30)

@@ -443,3 +443,13 @@ def test_a_request_from_below_the_commit_index_counts_whole(first):
         core, 2, AppendRequest(epoch=3, prev_index=first - 1, prev_epoch=prev_epoch, commit_index=5, entries=entries)
     )
     assert sent_to(core, 2) == [AppendResponse(epoch=3, accepted=True, match_index=8)]
+
+
+def test_a_late_acceptance_takes_nothing_back():
+    """Answers overtake each other: a heartbeat is answered at once, and entries only when they are durable."""
+    core = leader()
+    sent_to(core, 2)
+    for match_index in (6, 5, 3):
+        receive(core, 2, AppendResponse(epoch=4, accepted=True, match_index=match_index))
+        assert (core.leader.progress[2].match, core.commit_index) == (6, 6)
+        assert not [each for each in sent_to(core, 2) if isinstance(each, AppendRequest) and each.entries]

@@ -197,3 +197,26 @@ def test_only_the_named_disk_is_removed(known: UUID, named: UUID, is_removed: bo
     with nullcontext() if is_removed else pytest.raises(MembershipChangeError):
         trio.run(changes_of(engine, progressed).remove_voter, voter_id, named)
     assert engine.configuration == (before.without(voter_id) if is_removed else before)
+
+
+@pytest.mark.parametrize("silent", [2, 3])
+def test_a_silent_voter_does_not_take_over(silent: int) -> None:
+    """In an idle log a dead voter holds as much as the others, or more: its answers came first."""
+    engine: Any = Engine()
+    targets: list[int] = []
+    engine.epoch, engine.transfer = 5, targets.append
+    engine.member_match = lambda member: 101 if member == silent else 100
+    rows = [
+        SimpleNamespace(
+            voter=SimpleNamespace(voter_id=voter), last_fetch_timestamp_ms=9_000 if voter == silent else 60_000
+        )
+        for voter in (1, 2, 3)
+    ]
+    engine.status = lambda now_ms, wall_ms: SimpleNamespace(replicas=rows)
+    changes = changes_of(engine, Signal())
+    changes._environment = SimpleNamespace(  # type: ignore[assignment]
+        clock=SimpleNamespace(wall_ms=lambda: 60_000, monotonic_ms=lambda: 50_000)
+    )
+    with pytest.raises(MembershipChangeError, match="did not take the leadership over in time"):
+        trio.run(changes.transfer_leadership, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert targets == [5 - silent]
