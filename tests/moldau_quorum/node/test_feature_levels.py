@@ -12,9 +12,11 @@ from uuid import UUID
 import trio
 
 from moldau.protocol.messages.update_features import UpdateFeaturesRequest
+from moldau_jepsen.world.world import run_world
 from moldau_quorum.log.port import VoterEndpoint
 from moldau_quorum.node import active_controller
 from moldau_quorum.node.active_controller import ActiveController
+from moldau_quorum.node.voters.voter_features import ask_controller_features
 
 
 def voters(**directories: int) -> dict[int, VoterEndpoint]:
@@ -47,3 +49,13 @@ def test_every_voter_of_the_moment_says_what_it_supports(monkeypatch) -> None:
     )
     trio.run(ActiveController.update_features, controller, UpdateFeaturesRequest(), None)
     assert submitted == [{101: {"metadata.version": (1, 2)}, 102: levels, 103: None, 104: None}]
+
+
+def test_a_voter_that_does_not_answer_is_named() -> None:
+    """Its levels are unknown, so the change must wait for it."""
+
+    async def main(world: Any) -> None:
+        environment = world.node("c1").environment
+        assert await ask_controller_features(environment, voters(c1=1, c2=2, c3=3), 1) == {2: None, 3: None}
+
+    run_world(main, 1)

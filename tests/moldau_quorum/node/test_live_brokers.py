@@ -37,12 +37,16 @@ def play(story) -> None:
 
 
 def test_a_new_controller_waits_for_unfenced_brokers_alone() -> None:
-    """A fenced broker that is dead must not keep its next incarnation away."""
+    """A fenced broker that is dead must not keep its next incarnation away.
+
+    Nor may one that this controller heard in a former epoch: another controller has fenced it since.
+    """
     model = ModelController()
     model.join(1)
-    model.register(2)
+    response = model.register(2)
 
     def story(live: LiveBrokers) -> None:
+        live.sessions.touch(BrokerId(2), response.broker_epoch, 0.0, connection=None)
         live.begin_controller_epoch(model.image, 0.0)
         assert [live.sessions.alive(BrokerId(broker), 1.0) for broker in (1, 2)] == [True, False]
 
