@@ -31,7 +31,7 @@ from moldau.runtime.tasks.exceptions import leaves
 from moldau.runtime.telemetry.log import EventLogger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
 PARTITION = TopicPartition("flights", 0)
 BEGINNING = Position(40, UUID(int=7), 3)
@@ -39,6 +39,14 @@ SETTINGS = (
     'target = "h"\n[clusters.h]\n"bootstrap.servers" = "h:1"\n[clusters.e]\n"bootstrap.servers" = "e:1"\n'
     '[sources.e]\n"exactly.once.source.support" = "enabled"'
 )
+
+
+def answer_with(value: object) -> Callable[[], Awaitable[Any]]:
+    async def answer() -> Any:
+        await trio.lowlevel.checkpoint()
+        return value
+
+    return answer
 
 
 class Target:
@@ -285,6 +293,53 @@ def test_positions_are_read_after_the_former_producer_is_fenced(monkeypatch: pyt
     with pytest.raises(KafkaError):
         trio.run(flow._run_once)
     assert done == ["fence", "read"]
+
+
+def test_positions_outlive_a_run_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target need not have stored them, and ``latest`` would begin the next run behind other records."""
+
+    async def answer(*arguments: object) -> Any:
+        await trio.lowlevel.checkpoint()
+        return SimpleNamespace(
+            producer=SimpleNamespace(init_transactions=answer), source=None, target=None, consumer=None
+        )
+
+    async def copy(clients: object, reader: Any, *arguments: object) -> None:
+        await trio.lowlevel.checkpoint()
+        reader.progress.begin(PARTITION, BEGINNING)
+        raise KafkaError(ErrorCode.NETWORK_EXCEPTION)
+
+    (settings,) = parse_settings(SETTINGS, "mirror.toml").sources
+    flow: Any = SourceFlow(SimpleNamespace(), settings, trio.Event())  # type: ignore[arg-type]
+    flow._open, flow._check_clusters, flow._create_internal = answer, answer, answer
+    flow._start_side_tasks, flow._copy = lambda *_: None, copy
+    monkeypatch.setattr(module, "PositionStore", lambda *_: SimpleNamespace(read=answer_with({})))
+    topics = SimpleNamespace(refresh=answer, topics=SimpleNamespace(known={}))
+    monkeypatch.setattr(module, "TopicSync", lambda *_: topics)
+    with pytest.raises(ExceptionGroup):
+        trio.run(flow._run_once)
+    assert flow._memory.positions == {PARTITION: BEGINNING}
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_mirror_that_is_stopped_waits_for_outcomes(is_running: bool) -> None:
+    """Until it copies there are none, and a cluster that is down would hold it up."""
+
+    async def main() -> float:
+        stop = trio.Event()
+        settings: Any = SimpleNamespace(alias="source", target_alias="target")
+        flow = SourceFlow(SimpleNamespace(), settings, stop)  # type: ignore[arg-type]
+        flow.statistics.is_running = is_running
+        begun = trio.current_time()
+        stop.set()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flow._end_at_stop, nursery.cancel_scope)
+            await trio.sleep_forever()
+        assert flow.statistics.ended_early == is_running
+        return trio.current_time() - begun
+
+    waited_s = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert waited_s == (module.STOP_MS / 1_000 if is_running else 0)
 
 
 @pytest.mark.parametrize("failed", ["producer", "side", "syncs"])

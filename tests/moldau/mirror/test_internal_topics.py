@@ -6,11 +6,13 @@ records of the test.
 
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 import trio
 
 from moldau import TopicPartition
+from moldau.admin.values import TopicListing
 from moldau.mirror import internal, positions, status
 from moldau.mirror.core.batches import Run
 from moldau.mirror.core.formats import Heartbeat, OffsetSync, Position, position_key, position_value
@@ -123,3 +125,33 @@ def test_a_read_waits_for_a_transaction_that_is_open():
     reader = internal.TopicReader(SimpleNamespace(list_offsets=list_offsets), consumer, "positions", LOGGER)
     trio.run(reader.read_to_end, taken.append)
     assert taken == ["the position"]
+
+
+def test_the_lag_ends_where_open_transactions_begin(monkeypatch):
+    """The mirror reads committed data: a transaction that stays open would look like a mirror that stands still."""
+    place = TopicPartition("orders", 0)
+
+    class Source:
+        async def __aenter__(self):
+            return self
+
+        async def __aexit__(self, *_):
+            await trio.lowlevel.checkpoint()
+
+        async def list_topics(self):
+            await trio.lowlevel.checkpoint()
+            return [TopicListing(name="orders", topic_id=UUID(int=1), is_internal=False, partition_count=1)]
+
+        async def list_offsets(self, wanted, *, isolation_level=0):
+            await trio.lowlevel.checkpoint()
+            return dict.fromkeys(wanted, (7 if isolation_level else 9, -1))
+
+    async def exists(*_):
+        await trio.lowlevel.checkpoint()
+        return False
+
+    monkeypatch.setattr(status, "Admin", lambda *_, **__: Source())
+    monkeypatch.setattr(status, "exists", exists)
+    (settings,) = parse_settings(SETTINGS + "\ntopics = ['orders']", "mirror.toml").sources
+    found = trio.run(status.source_status, SimpleNamespace(), settings)
+    assert [(each.partition, each.end_offset) for each in found.partitions] == [(place, 7)]

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from moldau import Consumer, TopicPartition
+from moldau.consumer.core.values import EncodedBatches
 from moldau.mirror.core.formats import Position
 from moldau.mirror.core.settings import parse_settings
 from moldau.mirror.core.topics import SourceTopic
@@ -150,6 +151,34 @@ def test_a_topic_list_of_a_broker_behind_changes_nothing():
         lab.reader.want({"t": SourceTopic(topic_id=former, partitions=1)})
         assert await lab.reader.poll(500, 1 << 20) == []
         assert lab.position == 5
+        fill(part, 105, 110)
+        assert await lab.take(5) == numbers(105, 110)
+
+    simulate(scenario)
+
+
+def test_an_answer_of_the_former_topic_moves_no_position():
+    """A broker that still has the deleted topic answers; the consumer is then behind what that answer held."""
+
+    async def scenario(cluster, part, lab):
+        former, consumer = cluster.ids["t"], lab.reader._consumer
+        fill(part, 0, 10)
+        assert await lab.take(10) == numbers(0, 10)
+        cluster.ids["t"] = uuid.UUID(int=77)
+        part.truncate(0)
+        fill(part, 100, 105)
+        lab.want()
+        assert await lab.take(5) == numbers(100, 105)
+
+        async def of_the_former(*_, **__):
+            await trio.lowlevel.checkpoint()
+            consumer.seek(T0, 9)
+            ends = {"next_offset": 9, "leader_epoch": 0, "high_watermark": 9, "end_offset": 9}
+            return [EncodedBatches(topic="t", partition=0, topic_id=former, batches=[], **ends)]
+
+        poll, consumer.poll_encoded = consumer.poll_encoded, of_the_former
+        assert await lab.reader.poll(100, 1 << 20) == []
+        consumer.poll_encoded = poll
         fill(part, 105, 110)
         assert await lab.take(5) == numbers(105, 110)
 

@@ -18,7 +18,7 @@ from moldau.mirror.core.formats import OffsetSync, Position
 from moldau.mirror.core.progress import Span
 from moldau.mirror.core.settings import parse_settings
 from moldau.mirror.statistics import SourceStatistics
-from moldau.mirror.syncs import SyncWriter
+from moldau.mirror.syncs import PER_PARTITION_MAX, SyncWriter
 from moldau.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -84,5 +84,20 @@ def test_what_a_failed_flush_held_is_written_later(outcomes: tuple[str, ...]) ->
             target.copy()
             written += await target.flush(outcome)
         assert written == target.copied[:-1], "the last one came during the last flush"
+
+    trio.run(main)
+
+
+def test_the_newest_syncs_stay_where_many_wait() -> None:
+    """Groups stand near the end: without the newest pairs they would be translated to far behind."""
+
+    async def main() -> None:
+        target = Target()
+        for _ in range(5 * PER_PARTITION_MAX):
+            target.copy()
+        newest = target.copied[-10:]
+        written = await target.flush(SUCCEEDS)
+        assert len(written) == PER_PARTITION_MAX
+        assert written[-10:] == newest
 
     trio.run(main)

@@ -82,3 +82,23 @@ def test_a_move_begins_with_its_replica(
     (result,) = handle_alter_replica_log_dirs(context, request, CALL).results
     assert [part.error_code for part in result.partitions] == [code]
     assert (logs.asked, moved) == (asked, reported)
+
+
+def test_a_replica_in_a_failed_directory_hides_no_other() -> None:
+    """Each partition of the request has an answer; a tool waits for that of the second one else."""
+    began: list[TopicPartition] = []
+    keys = [TopicPartition("t", number) for number in range(3)]
+    directories = SimpleNamespace(is_offline=lambda _, number: number == 0, move_changed=began.append)
+    context: Any = SimpleNamespace(
+        directories=directories,
+        environment=SimpleNamespace(clock=SimpleNamespace(wall_ms=lambda: 5)),
+        logs=SimpleNamespace(offline_directories=(), logs=dict.fromkeys(keys), alter_replica_log_dir=lambda *_: None),
+        metadata=SimpleNamespace(partition=lambda *_: keys),
+        replicas=SimpleNamespace(partitions=dict.fromkeys(keys)),
+    )
+    topic = AlterReplicaLogDirTopic(name="t", partitions=[0, 1, 2])
+    request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path="/d2", topics=[topic])])
+    (result,) = handle_alter_replica_log_dirs(context, request, CALL).results
+    codes = {part.partition_index: part.error_code for part in result.partitions}
+    assert codes == {0: ErrorCode.KAFKA_STORAGE_ERROR, 1: ErrorCode.NONE, 2: ErrorCode.NONE}
+    assert began == keys[1:]
