@@ -15,7 +15,7 @@ from moldau import TopicPartition
 from moldau.admin import AdminError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli.operations import moves
-from moldau_cli.operations.survey import current_replicas, settled_replicas
+from moldau_cli.operations.survey import copied_bytes, current_replicas, settled_replicas
 from moldau_cli.plans.balance.execution import RunningMove
 from moldau_cli.plans.reassignment import plan_moves
 
@@ -105,3 +105,31 @@ def test_a_plan_limits_what_runs_and_leaves_the_limit_of_others(monkeypatch):
     assert limited == [own]
     assert lifted == [([own], True)]
     assert moved.moved == 1
+
+
+def test_no_copy_is_further_than_its_source():
+    """A copy may take more bytes than the source: its segments are others, and retention comes to it later."""
+    where = ("t", 0)
+    sizes = {1: 100, 2: 90, 3: 130, 4: 40}
+
+    async def describe_cluster(*, include_fenced):
+        await trio.lowlevel.checkpoint()
+        return SimpleNamespace(brokers=[SimpleNamespace(node_id=node) for node in sizes], fenced=())
+
+    async def describe_log_dirs(brokers, *, partitions):
+        await trio.lowlevel.checkpoint()
+        assert partitions == [where]
+        return {
+            node: [
+                SimpleNamespace(
+                    partitions=[
+                        SimpleNamespace(topic_partition=TopicPartition(*where), size_bytes=sizes[node], is_future=False)
+                    ]
+                )
+            ]
+            for node in brokers
+        }
+
+    admin = SimpleNamespace(describe_cluster=describe_cluster, describe_log_dirs=describe_log_dirs)
+    move = RunningMove(replicas=(1, 2, 3, 4), adding=(3, 4), removing=(1, 2))
+    assert trio.run(copied_bytes, admin, {where: move}) == {where: (100 + 40, 200)}

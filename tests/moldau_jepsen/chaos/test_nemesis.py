@@ -370,6 +370,10 @@ def test_a_slow_link_does_not_open_one_that_is_cut() -> None:
         assert links.rule(link) == slower
         await faults.lift(second)
         assert links.rule(link) == slow
+        await faults.impose([(link, cut)])
+        await faults.heal()
+        await faults.impose([(link, slower)])
+        assert links.rule(link) == slower, "what was healed does not come back"
 
     trio.run(main)
 

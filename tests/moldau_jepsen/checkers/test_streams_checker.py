@@ -61,6 +61,13 @@ def test_two_members_at_once_need_an_ended_session(accepted: float, coordinator:
     assert kinds(history) == ([K.TWO_AT_ONCE] if is_wrong else [])
 
 
+def test_a_heartbeat_of_a_later_membership_convicts_nothing() -> None:
+    """The member learned that it was removed, let its task go, and joined again: only then was it heard again."""
+    history = History(holdings=[holding("m1", -700, 650, 1), holding("m2", 600, None, 2)])
+    history.accepted = {"m1": [(-600.0, "b1"), (700.0, "b1")], "m2": [(590.0, "b1")]}
+    assert kinds(history) == []
+
+
 def test_a_member_that_never_let_go_is_convicted() -> None:
     """Another coordinator, which knew nothing of it, gave the task to a member that has released it since."""
     history = History(

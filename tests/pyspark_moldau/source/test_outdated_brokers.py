@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from moldau.protocol.errors import ErrorCode
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from moldau.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
@@ -283,3 +283,20 @@ def test_a_plan_has_the_epochs_of_its_ends(monkeypatch):
     known = {f"t#{id_text(PRESENT)}": {}}
     tasks = stream.partitions({"t": {"0": 0}} | known, {"t": {"0": 3}} | known)
     assert [one.leader_epoch for task in tasks for one in task.ranges] == [5]
+
+
+def test_a_repeated_look_up_asks_for_the_leaders_again(monkeypatch):
+    """A broker that leads no more would be asked again and again until the time for it is over."""
+    monkeypatch.setattr(cluster.time, "sleep", lambda seconds: None)
+    known = cluster.Cluster(ClientOptions(bootstrap=tuple(ADDRESSES.values())))
+    known.leaders["t", 0] = 1
+    seen = []
+
+    def attempt():
+        seen.append(dict(known.leaders))
+        if len(seen) == 1:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return "found"
+
+    assert known.retry("look up offsets", attempt) == "found"
+    assert seen == [{("t", 0): 1}, {}]
