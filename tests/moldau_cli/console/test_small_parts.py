@@ -28,7 +28,7 @@ from moldau.protocol.messages.describe_client_quotas import (
     EntryData,
     ValueData,
 )
-from moldau_cli.console import faults
+from moldau_cli.console import faults, records, sessions
 from moldau_cli.console.app import Console, application
 from moldau_cli.console.avro import AvroViews
 from moldau_cli.console.data import asking, groups, requests
@@ -132,6 +132,33 @@ def test_refused_quotas_are_an_error():
 def test_brokers_without_quotas_are_named():
     found = trio.run(quotas, Answering(requests.UnsupportedApiError(ApiKey.DESCRIBE_CLIENT_QUOTAS, "not served")))
     assert "do not serve" in found["notes"][0]
+
+
+def test_a_session_that_is_too_old_stays_so():
+    """Each request of its page looks it up; the second one would be served."""
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            identity = SimpleNamespace(use=lambda: None)
+            found = sessions.Sessions(nursery, {}, shared=identity, token=None)
+            key = found._add(sessions.Session(identity=identity, user="")).key
+            await trio.sleep(sessions.SESSION_S - 1)
+            assert found.find(key) is not None
+            await trio.sleep(sessions.SESSION_S + 1)
+            assert [found.find(key) for _ in range(2)] == [None, None]
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+def test_a_search_is_bounded_in_bytes():
+    """Records may have a megabyte each, and those that do not match cost memory and time as well."""
+    scan = records._Scan({("t", 0): 9}, [])
+    reader, search = SimpleNamespace(position_nowait=lambda place: 0), records.Search(topic="t", origin="start")
+    scan.bytes = records.SCANNED_BYTES_MAX - 1
+    assert not scan.is_done(reader, search)
+    scan.bytes += 1
+    assert scan.is_done(reader, search)
+    assert "narrow the search" in scan.stopped
 
 
 class OneSession:

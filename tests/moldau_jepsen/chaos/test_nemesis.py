@@ -392,6 +392,9 @@ def test_a_node_that_ends_after_a_disk_fault_is_no_death() -> None:
             await trio.sleep(30)
             assert cluster.state(affected) is ProcessState.RUNNING
             assert not nemesis.deaths
+            cluster.states[affected] = ProcessState.STOPPED
+            await trio.sleep(30)
+            assert len(nemesis.deaths) == 1, "long after the fault it ends by itself"
             nursery.cancel_scope.cancel()
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
