@@ -4,7 +4,10 @@ Goal: it reads on where no record is left out. Method: scripted brokers in a sim
 change between two polls.
 """
 
+import itertools
+import random
 import uuid
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -337,3 +340,84 @@ def test_an_acknowledgement_ends_no_wait_after_a_failure():
         assert lab.clock.monotonic_ms() - begun_ms >= FIRST_RETRY_MS * 0.5
 
     simulate(scenario)
+
+
+class Paused:
+    """A consumer that keeps which partitions it does not read; a partition that is assigned again is read."""
+
+    def __init__(self):
+        self.assigned = {}
+        self.paused = set()
+
+    def assign(self, partitions):
+        self.assigned = dict.fromkeys(partitions)
+        self.paused &= self.assigned.keys()
+
+    def seek(self, partition, offset, *, leader_epoch=-1):
+        assert partition in self.assigned
+
+    def seek_to_beginning(self, partition):
+        assert partition in self.assigned
+
+    def pause(self, partition):
+        self.paused.add(partition)
+
+    def resume(self, partition):
+        self.paused.discard(partition)
+
+
+EVENTS = ("hold", "release", "fail", "wait", "return")
+
+
+def check_pauses(history):
+    """Compares the pauses of a partition with a model of two flags."""
+    at_ms, ids, topic = [0.0], itertools.count(8), {"t": SourceTopic(topic_id=uuid.UUID(int=7), partitions=1)}
+    clock = SimpleNamespace(monotonic_ms=lambda: at_ms[0])
+    consumer = Paused()
+    reader = SourceReader(
+        SimpleNamespace(clock=clock, random=random.Random(1)),
+        consumer,
+        {T0: Position(3, uuid.UUID(int=7))},
+        starts_at_end=False,
+        memory=SourceMemory(),
+        retry_max_ms=4_000,
+        statistics=SourceStatistics(alias="e"),
+        syncs=SimpleNamespace(forget=lambda _: None),
+        logger=SimpleNamespace(warning=lambda *_, **__: None),
+    )
+    reader.want(topic)
+    reader._assign()
+    is_held = is_waiting = False
+    for event in history:
+        match event:
+            case "hold":
+                reader.hold(T0)
+                is_held = True
+            case "release":
+                reader.release([T0])
+                is_held = False
+            case "fail":
+                reader.failed(T0, OSError("refused"))
+                is_waiting = True
+            case "wait":
+                at_ms[0] += 10_000
+                reader._resume_due()
+                is_waiting = False
+            case "acknowledge":
+                reader.acknowledged(T0)
+            case "recreate":
+                reader._recreated(T0, uuid.UUID(int=next(ids)))
+            case "return":
+                for wanted in ({}, topic):
+                    reader.want(wanted)
+                    reader._assign()
+                is_held = is_waiting = False
+        assert (T0 in consumer.paused) == (is_held or is_waiting), history
+
+
+def test_a_partition_is_read_unless_it_is_held_or_waits():
+    """In all histories of four events, and in those of two with others that change nothing between them."""
+    for history in itertools.product(EVENTS, repeat=4):
+        check_pauses(history)
+    for first, other, last in itertools.product(EVENTS, ("acknowledge", "recreate"), EVENTS):
+        check_pauses((first, other, last))
