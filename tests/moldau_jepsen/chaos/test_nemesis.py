@@ -5,6 +5,7 @@ Method: a cluster of values (its calls block nothing) under a virtual clock; lin
 holds.
 """
 
+import itertools
 import random
 from types import SimpleNamespace
 
@@ -370,10 +371,34 @@ def test_a_slow_link_does_not_open_one_that_is_cut() -> None:
         assert links.rule(link) == slower
         await faults.lift(second)
         assert links.rule(link) == slow
-        await faults.impose([(link, cut)])
-        await faults.heal()
-        await faults.impose([(link, slower)])
-        assert links.rule(link) == slower, "what was healed does not come back"
+
+    trio.run(main)
+
+
+def test_a_link_has_the_rule_of_the_faults_that_last() -> None:
+    """In all histories of three events: a cut takes precedence, else the last rule holds; healed ones never return."""
+    link, rules = Link(1, 2), {"cut": LinkRule(cut=True), "slow": LinkRule(delay_ms=20)}
+
+    async def compare(history: tuple[str, ...]) -> None:
+        links = Links({})
+        faults = LinkFaults(links, inline)
+        lasting: list[tuple[int, LinkRule]] = []
+        for event in history:
+            if event in rules:
+                lasting.append((await faults.impose([(link, rules[event])]), rules[event]))
+            elif event == "heal":
+                await faults.heal()
+                lasting.clear()
+            elif lasting:
+                token, _ = lasting.pop(0 if event == "first ends" else -1)
+                await faults.lift(token)
+            cuts = [rule for _, rule in lasting if rule.cut]
+            last = lasting[-1][1] if lasting else LinkRule()
+            assert links.rule(link) == (cuts[-1] if cuts else last), history
+
+    async def main() -> None:
+        for history in itertools.product(("cut", "slow", "first ends", "last ends", "heal"), repeat=3):
+            await compare(history)
 
     trio.run(main)
 
