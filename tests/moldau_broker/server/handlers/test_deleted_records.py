@@ -109,3 +109,16 @@ def test_records_of_internal_topics_stay() -> None:
     replicas = Replicas(follow)
     replicas.partitions[1].is_internal = True
     assert codes(follow, replicas)[0] == [ErrorCode.NONE, ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.NONE]
+
+
+def test_followers_hear_of_all_log_starts_before_the_wait() -> None:
+    """A fetch that waits at the leader would bring the new log start to the follower only when its time is over."""
+    heard: list[bool] = []
+
+    async def follow(replicas: Replicas, partition: Any) -> None:
+        await trio.lowlevel.checkpoint()
+        heard.append(replicas.noted == replicas.partitions)
+        replicas.low = 5
+
+    assert codes(follow)[0] == [ErrorCode.NONE] * 3
+    assert heard == [True] * 3

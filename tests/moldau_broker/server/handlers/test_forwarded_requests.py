@@ -21,8 +21,9 @@ from moldau.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
 )
+from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
 from moldau.runtime.config import BROKER_CONFIG, CORDONED_LOG_DIRS
-from moldau_broker.server.handlers.forwarded import handle_create_topics
+from moldau_broker.server.handlers.forwarded import handle_create_topics, handle_update_features
 from moldau_broker.server.handlers.own_configs import without_refused
 from moldau_quorum.controller.entities.configs import APPEND, DELETE, SET, SUBTRACT
 from moldau_quorum.controller.entities.loggers import NodeLoggers
@@ -130,3 +131,41 @@ def test_a_trial_changes_no_level(validate_only: bool) -> None:
     (response,) = loggers.alter([resource], validate_only=validate_only)
     assert response.error_code == ErrorCode.NONE
     assert changed == ([] if validate_only else ["a", "b"])
+
+
+@pytest.mark.parametrize(("path", "jaas", "reason"), [("/d1", "garbage", "semicolon"), ("/gone", None, "log.dirs")])
+def test_each_kind_of_value_is_checked_beside_the_other(path: str, jaas: str | None, reason: str) -> None:
+    """A change may cordon a directory and set a key of SASL at once."""
+    changes = [
+        AlterableConfig(name=CORDONED_LOG_DIRS, config_operation=SET, value=path),
+        AlterableConfig(name="sasl.jaas.config", config_operation=SET if jaas else DELETE, value=jaas),
+    ]
+    context: Any = SimpleNamespace(
+        broker_id=1,
+        config=SECURED,
+        static_config=SECURED,
+        environment=None,
+        metadata=SimpleNamespace(image=MetadataImage()),
+    )
+    for configs in (changes, changes[::-1]):
+        resource = AlterConfigsResource(resource_type=RESOURCE_BROKER, resource_name="1", configs=configs)
+        forwarded, (refused,) = without_refused(context, [resource], AlterConfigsResourceResponse)
+        assert (forwarded, refused.error_code) == ([], ErrorCode.INVALID_CONFIG)
+        assert reason in str(refused.error_message)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.FEATURE_UPDATE_FAILED])
+def test_all_features_have_the_outcome_of_their_request(code: ErrorCode) -> None:
+    """The controller changes all levels or none, and clients of old versions look at the single results alone."""
+
+    async def request(*_: object, **__: object) -> UpdateFeaturesResponse:
+        await trio.lowlevel.checkpoint()
+        return UpdateFeaturesResponse(error_code=code, error_message="why", results=[])
+
+    updates = [FeatureUpdateKey(feature=name, max_version_level=1) for name in ("a", "b")]
+    context: Any = SimpleNamespace(controller=SimpleNamespace(request=request))
+    response = trio.run(handle_update_features, context, UpdateFeaturesRequest(feature_updates=updates), CALL)
+    assert [(each.feature, each.error_code, each.error_message) for each in response.results] == [
+        ("a", code, "why"),
+        ("b", code, "why"),
+    ]

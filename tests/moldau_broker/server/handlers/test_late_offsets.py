@@ -166,3 +166,27 @@ def test_offsets_of_many_groups_are_as_stable_as_asked() -> None:
         assert isinstance(answer, LongAnswer)
         trio.run(answer.finish)
     assert asked == [(GROUPS_PER_TURN, True), (1, True), (GROUPS_PER_TURN, False), (1, False)]
+
+
+def test_all_entries_of_a_group_are_read_at_once() -> None:
+    """The coordinator unites them: read in two parts, a group would be answered twice, each time in part."""
+    asked: list[list[str]] = []
+
+    def submit(request: OffsetFetchRequest, **_: object) -> Any:
+        asked.append([group.group_id for group in request.groups])
+
+        async def wait() -> OffsetFetchResponse:
+            await trio.lowlevel.checkpoint()
+            return OffsetFetchResponse()
+
+        return SimpleNamespace(wait=wait)
+
+    context: Any = SimpleNamespace(authorizer=None, groups=SimpleNamespace(submit=submit))
+    call: Any = SimpleNamespace(version=8, client_id="c", client_host="h")
+    names = [f"g{number % GROUPS_PER_TURN}" for number in range(2 * GROUPS_PER_TURN)]
+    groups = [OffsetFetchRequestGroup(group_id=name, topics=[]) for name in names]
+    answer = handle_offset_fetch(context, OffsetFetchRequest(groups=groups), call)
+    assert isinstance(answer, LongAnswer)
+    trio.run(answer.finish)
+    assert sorted(name for part in asked for name in part) == sorted(names)
+    assert sum(len(set(part)) for part in asked) == GROUPS_PER_TURN, "each group is in one part"

@@ -67,6 +67,34 @@ def test_a_search_that_outlives_the_leadership_finds_nothing() -> None:
     assert (answer.error_code, answer.offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
 
 
+@pytest.mark.parametrize(
+    ("version", "code"), [(5, ErrorCode.OFFSET_NOT_AVAILABLE), (4, ErrorCode.LEADER_NOT_AVAILABLE)]
+)
+@pytest.mark.parametrize(("timestamp", "found"), [(-1, None), (17, None), (17, 8)])
+def test_a_new_leader_says_nothing_about_the_end_of_its_log(
+    version: int, code: ErrorCode, timestamp: int, found: int | None
+) -> None:
+    """Its high watermark is behind: no end, no "no record is that late", and no record above it (KIP-207)."""
+
+    def search_timestamp(timestamp: int) -> Iterator[None]:
+        yield from ()
+        return None if found is None else SimpleNamespace(offset=found, timestamp_ms=timestamp, leader_epoch=1)
+
+    partition = SimpleNamespace(
+        key="t-0",
+        log=SimpleNamespace(local_log_start_offset=0, log_start_offset=0, last_stable_offset=5),
+        search_timestamp=search_timestamp,
+        replica=SimpleNamespace(high_watermark=5, epoch_start_offset=9, state=SimpleNamespace(leader_epoch=3)),
+    )
+    context: Any = SimpleNamespace(leader=lambda *_: partition)
+    wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[wanted])])
+    call: Any = SimpleNamespace(version=version, listener_name="l")
+    answer: Any = handle_list_offsets(context, request, call)
+    (part,) = answer.topics[0].partitions
+    assert (part.error_code, part.offset) == (code, -1)
+
+
 def markers_of(partitions: range) -> WriteTxnMarkersRequest:
     return WriteTxnMarkersRequest(
         markers=[
@@ -143,3 +171,30 @@ def test_the_coordinator_gets_the_answer_before_it_gives_up(seconds_asked: float
     codes, took_ms = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     assert codes == [ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT]
     assert took_ms <= 0.8 * REQUEST_TIMEOUT_MS
+
+
+def test_an_answer_about_markers_counts_where_it_is_needed() -> None:
+    """While coordinators are asked, the partition may learn what refuses a marker, or moves away."""
+    moved = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    verdicts: dict[int, ErrorCode | None] = {0: None, 1: ErrorCode.NONE, 2: None}
+
+    async def ask(unsure: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        verdicts.update({0: moved, 1: moved})
+        return {(marker, key): ErrorCode.NONE for marker, keys in unsure.items() for key in keys}
+
+    async def committed() -> ErrorCode:
+        return ErrorCode.NONE
+
+    context: Any = SimpleNamespace(
+        metadata=SimpleNamespace(partition_count=lambda: 3),
+        marker_checks=SimpleNamespace(judge=lambda _, key, __: verdicts[key[1]], ask=ask),
+        markers=SimpleNamespace(begin=lambda *_: committed),
+        environment=SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: 0.0)),
+    )
+
+    async def main() -> list[int]:
+        answer: Any = await handle_write_txn_markers(context, markers_of(range(3)), CALL).wait()
+        return [part.error_code for part in answer.markers[0].topics[0].partitions]
+
+    assert trio.run(main) == [moved, moved, ErrorCode.NONE]

@@ -40,6 +40,7 @@ from moldau.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from moldau.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 from moldau.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
 from moldau.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -55,6 +56,7 @@ from moldau_broker.server.handlers.forwarded import (
     handle_alter_configs,
     handle_create_partitions,
     handle_create_topics,
+    handle_delete_topics,
     handle_incremental_alter_configs,
 )
 from moldau_broker.server.handlers.tokens import change_token
@@ -116,7 +118,10 @@ def left_behind(
             follower=follower,
             metadata=SimpleNamespace(image=follower.image),
             directories=SimpleNamespace(is_recorded=lambda _: True),
-            config=SimpleNamespace(get_str_or_none={"delegation.token.secret.key": SECRET}.get),
+            config=SimpleNamespace(
+                get_str_or_none={"delegation.token.secret.key": SECRET}.get,
+                get_bool={"delete.topic.enable": True}.__getitem__,
+            ),
         )
         await handle(context, request, CALL)
 
@@ -218,6 +223,16 @@ def test_a_deleted_topic_is_not_taken_for_the_created_one() -> None:
     request = CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)])
     response = CreateTopicsResponse(topics=[CreatableTopicResult(name="t", topic_id=UUID(int=2))])
     assert left_behind(handle_create_topics, request, response, follower) == ["behind"]
+
+
+def test_a_topic_that_was_created_again_delays_no_answer() -> None:
+    """Another client has created a topic of that name meanwhile, and this broker knows it before it answers."""
+    former, fresh = (TopicRecord(name="t", topic_id=UUID(int=number)) for number in (1, 2))
+    response = DeleteTopicsResponse(responses=[DeletableTopicResult(name="t", topic_id=UUID(int=1))])
+    request = DeleteTopicsRequest(topic_names=["t"])
+    removal = RemoveTopicRecord(topic_id=UUID(int=1))
+    for known, coming in (([fresh], ["behind"]), ([former], [removal, "behind"])):
+        assert left_behind(handle_delete_topics, request, response, Follower(known, coming)) == ["behind"]
 
 
 def config(key: str, value: str | None, topic: str = "t") -> ConfigRecord:
