@@ -3,6 +3,7 @@
 import logging
 import math
 import random
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -135,6 +136,30 @@ def test_restarts_what_is_named_and_nothing_else():
     run(main)
     assert len(runs) == 4
     assert runs[1] - runs[0] < runs[2] - runs[1] < runs[3] - runs[2]
+
+
+def test_only_a_long_run_ends_the_count_of_failures():
+    """A task that fails every few seconds is restarted later and later, however long that goes on."""
+    waits = []
+    lengths_s = [3, 3, 3, 3, 10, 3]
+
+    class Clock:
+        def monotonic_ms(self):
+            return trio.current_time() * 1000
+
+    async def work():
+        if not lengths_s:
+            return
+        await trio.sleep(lengths_s.pop(0))
+        raise ConnectionResetError("gone")
+
+    async def main():
+        environment = SimpleNamespace(clock=Clock(), random=random.Random(1))
+        logger = SimpleNamespace(warning=lambda _, **values: waits.append(values["failures"]))
+        await run_with_restarts(environment, "work", work, logger=logger)
+
+    run(main)
+    assert waits == [1, 2, 3, 4, 1, 2]
 
 
 def test_signal_wakes_all_and_remembers_nothing():

@@ -15,6 +15,7 @@ import trio
 
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from moldau.protocol.messages.metadata import MetadataRequest
+from moldau.runtime.net.pending import RpcBusyError, older_version
 from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.sasl.core.client import ClientSession, ClientState
 from moldau.runtime.sasl.core.plain import PlainClient
@@ -78,6 +79,12 @@ async def needs_no_answer_among_others(connection):
     await needs_no_answer(connection)
 
 
+async def needs_no_answer_before_one_that_is_late(connection):
+    """The time limit of the other one ends the connection; nothing but the transport repeats the first one."""
+    connection.submit_without_response(MetadataRequest(), 0)
+    await out_of_time(connection)
+
+
 async def last_words(connection):
     """Of a client that ends: a member that was cancelled while it left its group."""
     with trio.move_on_after(1.0):
@@ -85,7 +92,15 @@ async def last_words(connection):
     connection.close(keeps_sent=True)
 
 
-@pytest.mark.parametrize("story", [needs_no_answer, needs_no_answer_among_others, last_words])
+STORIES_WITHOUT_RETRY = [
+    needs_no_answer,
+    needs_no_answer_among_others,
+    needs_no_answer_before_one_that_is_late,
+    last_words,
+]
+
+
+@pytest.mark.parametrize("story", STORIES_WITHOUT_RETRY)
 def test_requests_without_retry_are_left_to_the_transport(story):
     read = run_story(story)
     assert isinstance(read, bytes)
@@ -128,13 +143,84 @@ def test_a_silent_peer_of_a_cancelled_request_is_noticed(story, is_open):
     run_world(run, 1, CALM)
 
 
-def authenticated(clock):
+def test_the_time_of_a_cancelled_request_begins_after_the_pause():
+    """A peer that throttles the client (KIP-219) reads the request only then; its connection is sound."""
+
+    async def run(world):
+        listener = await world.node("b").environment.network.listen("b", 1000)
+        connection = RpcConnection(await world.node("a").environment.network.connect("b", 1000), "a")
+        await listener.accept()
+        connection.throttled_until = trio.current_time() + 20.0
+        with trio.move_on_after(1.0):
+            await connection.submit_raw(API, 0, b"first").wait(5_000)
+        await trio.sleep_until(connection.throttled_until + 4.9)
+        assert connection.notice_end()
+        await trio.sleep(0.2)
+        assert not connection.notice_end()
+
+    run_world(run, 1, CALM)
+
+
+def authenticated(clock, **changes):
     """An authentication that is due for its repetition (KIP-368)."""
     keys = [ApiVersion(api_key=key, min_version=0, max_version=1) for key in (17, 36)]
     session = ClientSession("PLAIN", "b:1000", "a", ("test", "1"))
     session.state, session.api_versions = ClientState.AUTHENTICATED, ApiVersionsResponse(api_keys=keys)
     login = SimpleNamespace(exchange_nowait=lambda: PlainClient("user", "password"), needs_fetch=False)
-    return Authenticated(session=session, login=login, clock=clock, again_at_ms=0.0, expires_at_ms=math.inf)
+    given = Authenticated(session=session, login=login, clock=clock, again_at_ms=0.0, expires_at_ms=math.inf)
+    return dataclasses.replace(given, **changes)
+
+
+def in_renewal(test, **settings):
+    """Runs ``test(connection)`` with a connection whose first request begins a re-authentication."""
+
+    async def run(world):
+        listener = await world.node("b").environment.network.listen("b", 1000)
+        environment = world.node("a").environment
+        near = await environment.network.connect("b", 1000)
+        given = authenticated(environment.clock, **settings.pop("authentication", {}))
+        connection = RpcConnection(near, "a", authenticated=given, **settings)
+        await listener.accept()
+        connection.submit_raw(API, 0, b"held")
+        test(connection)
+        connection.close()
+
+    run_world(run, 1, CALM)
+
+
+def test_requests_that_a_renewal_holds_back_are_in_flight():
+    """They are bounded like all others: the request of the exchange is one, and each that waits for its end."""
+
+    def test(connection):
+        assert connection.in_flight == 2
+        connection.submit_raw(API, 0, b"held too")
+        with pytest.raises(RpcBusyError):
+            connection.submit_raw(API, 0, b"one too many")
+        with pytest.raises(RpcBusyError):
+            connection.submit_frame(lambda _: b"another one", bytes)
+
+    in_renewal(test, in_flight_max=3)
+
+
+def test_requests_without_an_answer_wait_for_a_renewal_too():
+    """The server closes a connection that sends anything else between the two ends of the exchange."""
+
+    def test(connection):
+        connection.submit_without_response(MetadataRequest(), 0)
+        assert [pending is None for pending, _ in connection._renewal.held] == [False, True]
+
+    in_renewal(test)
+
+
+def test_a_session_that_ends_in_its_renewal_is_not_lost():
+    """The exchange goes on with the token that it has begun with, although the next one would need another."""
+    login = SimpleNamespace(exchange_nowait=lambda: PlainClient("user", "password"), needs_fetch=True)
+
+    def test(connection):
+        assert connection.notice_lost_session()
+        assert connection.is_open
+
+    in_renewal(test, authentication={"login": login, "expires_at_ms": 0.0})
 
 
 @pytest.mark.parametrize("slept_s", [1.0, 10.0])
@@ -213,3 +299,10 @@ def test_another_waiting_task_goes_on_sending():
         connection.close()
 
     run_world(run, 1, slow)
+
+
+@pytest.mark.parametrize(("last", "tried", "asked"), [(None, 4, 0), (2, 4, 2), (4, 4, 3), (9, 4, 3)])
+def test_each_refused_version_is_followed_by_an_older_one(last, tried, asked):
+    """A peer may refuse the version that it names, or name none: the client would ask the same for ever."""
+    keys = [] if last is None else [ApiVersion(api_key=18, min_version=0, max_version=last)]
+    assert older_version(ApiVersionsResponse(error_code=35, api_keys=keys), tried) == asked

@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from moldau.runtime.net.serving.answers import CloseConnection
 from moldau.runtime.net.serving.connection_loop import ConnectionLoop
 from moldau.runtime.net.serving.parked_reader import HEAVY_BYTES
 from moldau.runtime.net.serving.server import ServerLimits
+from moldau.runtime.net.serving.transmission import NEVER_MS
 from moldau.runtime.net.serving.turns import EndedWaits
 from moldau.runtime.tasks.sync import ByteBudget
 
@@ -43,8 +45,10 @@ class Round:
             ended_waits=EndedWaits(),
             listener_name="PLAINTEXT",
             requests=0,
+            keepers={},
         )
-        connection: Any = SimpleNamespace(peer_address=("127.0.0.1", 1))
+        self.server = server
+        connection: Any = SimpleNamespace(peer_address=("127.0.0.1", 1), wait_readable=trio.sleep_forever)
         self.handled: list[object] = []
         self.loop = ConnectionLoop(server, connection)
         self.loop._handler = self  # type: ignore[assignment]
@@ -154,3 +158,61 @@ def test_what_the_server_delays_is_no_slowness_of_the_peer(waits_for: str) -> No
 
     trio.run(main)
     assert deadlines[0] == math.inf
+
+
+def test_a_frame_that_has_begun_waits_for_the_end_of_a_pause() -> None:
+    """Its rest waits in the transport meanwhile, so its time begins again when it is read on."""
+
+    async def main() -> None:
+        paused = Round(frame(FETCH)[:9])
+        paused.loop._received.make_room()
+        assert paused.loop._received.frame_deadline_ms == paused.server.limits.frame_ms
+        paused.loop._throttle.extend(1_000.0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(paused.loop._sit_out)
+            await trio.testing.wait_all_tasks_blocked()
+            assert paused.loop._received.frame_deadline_ms == NEVER_MS
+            paused.loop._throttle.lift()
+        paused.loop._received.make_room()
+        assert paused.loop._received.frame_deadline_ms == paused.server.limits.frame_ms
+
+    trio.run(main)
+
+
+def test_a_connection_that_waits_for_memory_is_watched() -> None:
+    """The sweeper asks those that it knows for bytes which others need, and shares the budget among them."""
+
+    async def main() -> None:
+        waiting = Round(struct.pack(">i", 1 << 19) + bytes((64 << 10) - 4))
+        budget = waiting.server.budget
+        assert budget.acquire_nowait(budget.limit)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(waiting.loop._make_room)
+            await trio.testing.wait_all_tasks_blocked()
+            assert list(waiting.server.keepers) == [waiting.loop]
+            assert waiting.loop.keeps_or_waits
+            budget.release(budget.limit)
+        assert waiting.loop._received.reserved == budget.used > 0
+
+    trio.run(main)
+
+
+def test_the_time_in_line_for_memory_is_not_slowness() -> None:
+    """A frame whose connection waits for bytes of the budget is not read meanwhile."""
+
+    async def main() -> None:
+        slow = Round(struct.pack(">i", 1 << 19) + bytes((64 << 10) - 4))
+        received, budget = slow.loop._received, slow.server.budget
+        assert budget.acquire_nowait(budget.limit)
+        needed = received.make_room()
+        assert received.note_progress(slow.now_ms) == 0.0
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(received.reserve, needed)
+            await trio.testing.wait_all_tasks_blocked()
+            slow.now_ms = 900.0
+            budget.release(budget.limit)
+        assert received.note_progress(slow.now_ms) == 0.0
+        slow.now_ms = 1_000.0
+        assert received.note_progress(slow.now_ms) == 100.0
+
+    trio.run(main)
