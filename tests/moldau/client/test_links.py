@@ -227,6 +227,96 @@ def test_idle_connections_close_unless_an_answer_is_due():
     with_client(scenario, **{"connections.max.idle.ms": "5000", "metadata.max.age.ms": "300000"})
 
 
+def test_a_connection_that_is_used_without_waits_is_not_idle():
+    """Fetches and produce requests take it with ``connection_nowait``."""
+
+    async def scenario(world, cluster, client):
+        used = await client.connection(1, "fetch")
+        for _ in range(20):
+            await trio.sleep(1)
+            assert client.connection_nowait(1, "fetch") is used
+
+    with_client(scenario, **{"connections.max.idle.ms": "5000", "metadata.max.age.ms": "300000"})
+
+
+def test_the_pause_begins_with_the_end_of_an_attempt():
+    """A host that answers nothing is asked for as long as an attempt may take; the pause must be longer than that."""
+
+    async def scenario(world, cluster, client):
+        world.network.cut_between(["client"], ["broker1"])
+        with pytest.raises((OSError, trio.TooSlowError)):
+            await client.connection(1, "fetch")
+        assert client.retry_delay_ms(1, "fetch") > 1_500
+
+    pauses = {"reconnect.backoff.ms": "2000", "reconnect.backoff.max.ms": "2000"}
+    with_client(scenario, **pauses, **{"socket.connection.setup.timeout.ms": "3000"})
+
+
+def test_an_unreachable_broker_is_a_reason_for_fresh_metadata():
+    """Its partitions may have other leaders by now."""
+
+    async def scenario(world, cluster, client):
+        updates = []
+        client.request_update = lambda: updates.append(1)
+        cluster.kill_broker(1)
+        assert client.connection_nowait(1, "fetch") is None
+        await trio.sleep(1)
+        assert updates
+
+    with_client(scenario)
+
+
+def test_a_client_that_starts_again_keeps_no_judgements():
+    """The nodes, and the levels of features, may be those of another cluster now, where epochs are lower."""
+
+    async def scenario(world, cluster, client):
+        client.doubt(1)
+        client.features = FinalizedFeatures(epoch=9, levels={"x": 2})
+        client.rebootstrap("another cluster may be there")
+        assert client.feature_level("x") == 0
+        await client.refresh()
+        (await client.connection(1)).features = FinalizedFeatures(epoch=1, levels={"x": 1})
+        client.opened(await client.connection(1), "")
+        assert client.feature_level("x") == 1
+        assert client._links.candidates()[0] == 1, "it has an open connection, and is not silent"
+
+    with_client(scenario)
+
+
+def test_a_node_that_answers_late_is_not_silent_any_more():
+    async def scenario(world, cluster, client):
+        asked = []
+
+        async def request(node_id, *_, **__):
+            asked.append(node_id)
+            await trio.sleep(2)
+            return MetadataResponse()
+
+        client.request = request
+        await client.ask_any(MetadataResponse, MetadataRequest(topics=[]))
+        assert len(asked) == 2, "the first one had not answered in time"
+        await trio.sleep(2)
+        assert all(client._links.link(node_id).silent_until_ms <= client.now_ms for node_id in asked)
+
+    with_client(scenario)
+
+
+def test_a_topic_that_is_no_longer_used_is_forgotten():
+    """It would be described as it was then, for example as one that does not exist, when it is used again."""
+
+    async def scenario(world, cluster, client):
+        cluster.add_topic("t")
+        client.set_topics(["t"])
+        await trio.sleep(1)
+        assert client.cluster_metadata.topic_id("t") in client.cluster_metadata.topic_names()
+        client.forget_topic("t")
+        assert client.cluster_metadata.topics == {}
+        await client.refresh()
+        assert client.cluster_metadata.topics == {}
+
+    with_client(scenario)
+
+
 def test_troubles_are_reported_when_they_last():
     troubles = Troubles()
     assert troubles.due(0, ("a", "x"), grace_ms=100) == []
