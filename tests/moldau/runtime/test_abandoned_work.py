@@ -61,3 +61,22 @@ def test_other_work_is_waited_for_when_it_is_cancelled():
                 await returned.wait()
 
     trio.run(main)
+
+
+def test_work_that_never_ran_adds_no_thread():
+    """Calls that are cancelled in line for a thread would otherwise raise the bound by one each."""
+
+    async def main():
+        disk = RealDisk(threads_max=1)
+        async with trio.open_nursery() as nursery:
+            _, may_end, _ = await in_progress(disk, nursery, abandons=False)
+            try:
+                for _ in range(3):
+                    with trio.move_on_after(0) as scope:
+                        await disk.offload(lambda: 42, abandons=True)
+                    assert scope.cancelled_caught
+                assert disk._threads.total_tokens == 1
+            finally:
+                may_end.set()
+
+    trio.run(main)

@@ -355,6 +355,22 @@ def test_the_end_of_a_stream_is_reported_after_its_bytes(run, end):
     run(test)
 
 
+def test_a_connection_that_is_forgotten_is_reported_no_more(run):
+    """Its owner may close it after its last bytes; another connection may get the number of its descriptor."""
+
+    async def test(given):
+        async with watched(given, 2) as (arrivals, clients, servers):
+            await clients[0].send_all([b"last"])
+            clients[0].close()
+            assert await taken(arrivals, 1) == [0]
+            arrivals.forget(servers[0])
+            servers[0].close()
+            await clients[1].send_all([b"x"])
+            assert await taken(arrivals, 1) == [1]
+
+    run(test)
+
+
 def test_a_wait_for_arrivals_is_a_checkpoint(run):
     async def test(given):
         async with watched(given, 1) as (arrivals, clients, _):

@@ -56,6 +56,29 @@ def synced(monkeypatch, error_number):
     return calls
 
 
+def test_a_write_that_fails_halfway_leaves_the_size_of_its_bytes(tmp_path, monkeypatch):
+    """They are in the file: the owner cuts them off, or goes on behind them."""
+    file = RealDisk().open(str(tmp_path / "f"), OpenMode.WRITE)
+    write, calls = system_calls.write_gathered, []
+
+    def full(descriptor, buffers, position):
+        calls.append(position)
+        if len(calls) > 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(descriptor, buffers, position)
+
+    try:
+        monkeypatch.setattr(system_calls, "write_gathered", full)
+        with pytest.raises(OSError, match="No space"):
+            file.append([b"ab", b"cd", b"ef"])
+        assert (file.size, os.stat(file.path).st_size) == (4, 4)
+        monkeypatch.undo()
+        file.truncate(2)
+        assert (file.append([b"xy"]), file.read(0, 9)) == (4, b"abxy")
+    finally:
+        file.close()
+
+
 def test_a_full_sync_reaches_the_medium(monkeypatch):
     assert synced(monkeypatch, 0) == [51]
 

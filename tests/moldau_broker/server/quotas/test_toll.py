@@ -173,3 +173,32 @@ def test_an_answer_that_another_quota_empties_is_not_charged():
     assert toll.due_for_fetch(1_000) == 1_000
     totals = {group[0]: sensor.rate.total for group, sensor in quotas.use.sensors()}
     assert totals == {"consumer_byte_rate": 0.0, "request_percentage": 50.0}
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_lifted"), [(["ip"], False), (["user"], True), (["client-id"], True), (["ip", "user"], True)]
+)
+def test_changed_quotas_of_clients_end_all_pauses(changed, is_lifted):
+    """One change of metadata may bring quotas of clients and of addresses; the latter pause nothing."""
+    quotas, throttle = quotas_with(producer_byte_rate=10.0), Throttle()
+    assert ClientAccount(quotas, throttle).toll(ALICE, b"app").due(200) > 0
+    keys = {"ip": "connection_creation_rate"}
+    records = [
+        ClientQuotaRecord(entity=((kind, "10.0.0.1"),), key=keys.get(kind, "consumer_byte_rate"), value=5.0)
+        for kind in changed
+    ]
+    image = MetadataImage().apply(
+        [ClientQuotaRecord(entity=(("user", "alice"),), key="producer_byte_rate", value=10.0)], offset=0, epoch=0
+    )
+    quotas.follow(image.image.apply(records, offset=1, epoch=0))
+    assert (throttle.until_ms == 0.0, quotas.paused_count()) == (is_lifted, 0 if is_lifted else 1)
+
+
+def test_a_connection_that_has_ended_does_not_pause():
+    """A client with a long pause may connect again and again: each of its connections would be kept until its end."""
+    quotas, throttle = quotas_with(producer_byte_rate=10.0), Throttle()
+    assert ClientAccount(quotas, throttle).toll(ALICE, b"app").due(200) > 0
+    assert quotas.paused_count() == 1
+    quotas.forget(throttle)
+    quotas.forget(throttle)
+    assert quotas.paused_count() == 0
