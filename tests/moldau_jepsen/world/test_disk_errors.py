@@ -5,6 +5,7 @@ strike its disk, and the test uses the disk where it wants to.
 """
 
 import errno
+from contextlib import suppress
 
 import pytest
 import trio
@@ -14,7 +15,7 @@ from moldau_jepsen.cluster.simulated import ClusterShape, SimulatedCluster
 from moldau_jepsen.faults.kinds import FaultKind, PlannedFault
 from moldau_jepsen.simulation.inject.faults import FaultScope
 from moldau_jepsen.simulation.inject.injector import FaultInjector
-from moldau_jepsen.world.disk.disk_profile import DiskProfile
+from moldau_jepsen.world.disk.disk_profile import DiskProfile, Trouble
 from moldau_jepsen.world.world import run_world
 
 TREE = ["/d/a", "/d/below/b", "/d/below/c", "/d/z"]
@@ -109,6 +110,62 @@ def test_a_full_device_refuses_only_what_needs_space():
         assert port.list_directory("/") == []
 
     with_tree(main)
+
+
+async def any_uses(world):
+    """Draws uses of a disk with few names and little space; after each, space and descriptors are counted again."""
+    node, draw = world.node("n"), world.random("uses")
+    port, profile = node.environment.disk, node.disk.profile
+    port.make_directories("/d")
+    profile.capacity_bytes, profile.write_error_probability = 600, 0.1
+    names, opened = ("/a", "/b", "/d/a", "/d/b"), []
+    uses = (
+        lambda: opened.append(port.open(draw.choice(names), OpenMode.WRITE)),
+        lambda: draw.choice(opened).append([bytes(draw.randint(0, 200))]),
+        lambda: draw.choice(opened).write_at(draw.randint(0, 99), bytes(50)),
+        lambda: draw.choice(opened).truncate(draw.randint(0, 99)),
+        lambda: draw.choice(opened).close(),
+        lambda: port.rename(draw.choice(names), draw.choice(names)),
+        lambda: port.remove(draw.choice(names)),
+        lambda: port.remove_tree(draw.choice(("/d", "/a"))),
+        lambda: port.make_directories("/d"),
+    )
+    for _ in range(60):
+        with suppress(OSError, ValueError, IndexError):
+            draw.choice(uses)()
+        assert port.total_bytes("/") - port.free_bytes("/") == node.disk.used_bytes()
+        assert port.open_files == sum(not file._closed for file in opened)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_space_and_descriptors_are_those_in_use(seed):
+    run_world(any_uses, seed)
+
+
+def test_each_of_several_disks_hangs_until_its_own_fault_ends():
+    profile, hanging = DiskProfile(), ("/a", "/b")
+    faults = [Trouble(on_effect=lambda: None, hanging_paths=(path,)) for path in hanging]
+    for fault_ in faults:
+        profile.begin(fault_)
+    assert [path for path in hanging if profile.is_hanging(f"{path}/log")] == ["/a", "/b"]
+    profile.end(faults[1])
+    assert [path for path in hanging if profile.is_hanging(f"{path}/log")] == ["/a"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_write_that_fails_may_leave_a_part_behind(seed):
+    async def main(world):
+        node = world.node("n")
+        file = node.environment.disk.open("/f", OpenMode.CREATE)
+        node.disk.profile.write_error_probability = 1.0
+        sizes = set()
+        for _ in range(20):
+            before = file.size
+            assert numbers([lambda: file.append([b"x" * 100])]) == [errno.EIO]
+            sizes.add(file.size - before)
+        assert 0 <= min(sizes) < max(sizes) <= 100
+
+    run_world(main, seed)
 
 
 def test_a_process_can_die_at_any_entry_of_a_tree_removal():

@@ -16,7 +16,7 @@ import trio
 
 from moldau.runtime.ports.environment import OpenMode
 from moldau_jepsen.world.disk.disk_profile import DiskFaultKind
-from moldau_jepsen.world.disk.virtual_disk import Directory, Inode, VirtualDisk, parts_of, used_below
+from moldau_jepsen.world.disk.virtual_disk import Directory, Inode, VirtualDisk, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,7 +95,7 @@ class VirtualFile:
         inode.content[position : position + len(data)] = data
         inode.touch(min(position, before), position + len(data))
         inode.modified_ms = self._disk.now_ms()
-        self._disk.grown(len(inode.content) - before)
+        self._disk.grown(inode, len(inode.content) - before)
 
     def read_into(self, buffers: Sequence[memoryview], position: int) -> int:
         """See ``File.read_into``."""
@@ -131,7 +131,7 @@ class VirtualFile:
             raise ValueError(f"{self._path}: cannot truncate to {size}, the content has {before} bytes")
         self._inode.cut(size)
         self._inode.modified_ms = self._disk.now_ms()
-        self._disk.grown(size - before)
+        self._disk.grown(self._inode, size - before)
         self._disk.trace_write("truncate", self._path, size, before)
 
     def preallocate(self, size: int) -> None:
@@ -273,9 +273,10 @@ class NodeDisk:
         """Returns the wall-clock time of the machine."""
         return self._disk.now_ms()
 
-    def grown(self, count: int) -> None:
-        """Counts ``count`` bytes by which files have grown."""
-        self._used += count
+    def grown(self, inode: Inode, count: int) -> None:
+        """Counts ``count`` bytes by which a file has grown; its removal has freed all space of a removed one."""
+        if not inode.removed:
+            self._used += count
 
     def trace_write(self, kind: str, path: str, position: int, count: int) -> None:
         """Adds a write to the trace."""
@@ -371,7 +372,7 @@ class NodeDisk:
             return
         self.may_change("rename", source)
         if isinstance(replaced, Inode):
-            self._used -= len(replaced.content)
+            self._free(replaced)
         if source_parent is target_parent:
             source_parent.change({source_name: None, target_name: moved})
         else:
@@ -392,8 +393,13 @@ class NodeDisk:
         name = posixpath.basename(path)
         found = parent.names[name]
         parent.change({name: None})
-        self._used -= used_below(found) if isinstance(found, Directory) else len(found.content)
+        if isinstance(found, Inode):
+            self._free(found)
         self.trace_write("remove", path, 0, 0)
+
+    def _free(self, inode: Inode) -> None:
+        self._used -= len(inode.content)
+        inode.removed = True
 
     def remove_directory(self, path: str) -> None:
         """See ``Disk.remove_directory``."""

@@ -49,6 +49,7 @@ class Inode:
     size_min: int | None = None  # the smallest size since the last sync; None: never smaller than it was or is
     modified_ms: int = 0
     rotten: bool = False  # damaged by bit rot
+    removed: bool = False  # no name leads to it: only handles that are open
 
     def touch(self, start: int, end: int) -> None:
         for page in range(start // PAGE_BYTES, (end + PAGE_BYTES - 1) // PAGE_BYTES):
@@ -89,7 +90,8 @@ class Inode:
         self.pending.clear()
 
     def lose_power(self, random: random.Random) -> int:
-        """Decides which pages are durable; returns the number of pages that are lost or torn."""
+        """Decides which pages of a file with a name are durable; returns the number of pages that are lost or torn."""
+        self.removed = False
         if not self.pending and not self.unwritten and len(self.content) == len(self.durable):
             return 0
         sizes = [len(self.durable), len(self.content)]
