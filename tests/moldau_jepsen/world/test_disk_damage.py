@@ -110,6 +110,20 @@ def test_rot_is_durable_unnoticed_and_not_judged():
     on_a_disk(main)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_what_rot_took_does_not_come_back(seed):
+    """A file may be lost before its name is durable: the creation that is pending must not bring it back."""
+
+    async def main(world):
+        machine = world.node("broker-1")
+        with_content(machine.environment.disk, "/new.log")
+        machine.disk.forget("/new.log")
+        machine.disk.lose_power()
+        assert machine.disk.files() == []
+
+    run_world(main, seed)
+
+
 def test_a_new_disk_is_empty_and_takes_the_place_of_one_device():
     def main(world, machine, port):
         machine.disk.replace(["/data"])

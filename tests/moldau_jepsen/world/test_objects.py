@@ -75,6 +75,25 @@ def test_an_outage_of_one_node_is_none_of_the_others(seed):
     run_world(main, seed)
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_call_meets_each_of_several_faults(order):
+    """A fault that leaves a call alone does not hide the next one."""
+
+    async def main(world):
+        hits = []
+        troubles = [
+            ObjectTrouble(on_effect=lambda: hits.append("away"), is_away=True),
+            ObjectTrouble(on_effect=lambda: hits.append("late"), late_put_probability=1.0),
+        ]
+        for number in order:
+            world.objects.profile.begin(troubles[number])
+        with pytest.raises(ObjectStoreError):
+            await port(world).list("")  # no put, which is all that the other fault concerns
+        return hits
+
+    assert run_world(main, 1) == ["away"]
+
+
 def test_errors_before_and_after_the_effect():
     async def main(world):
         store = port(world)

@@ -3,6 +3,8 @@
 Method: programs on virtual machines that tick and talk to each other, paused, resumed and killed at known times.
 """
 
+from functools import partial
+
 import pytest
 import trio
 
@@ -97,6 +99,25 @@ def test_a_paused_process_can_be_killed_and_started_again():
         return seen
 
     assert run_world(main, 3) == [1.0, 3.5]
+
+
+def test_a_machine_that_goes_on_wakes_no_other_one():
+    async def main(world):
+        seen = {name: [] for name in "abc"}
+        for name, ticks in seen.items():
+            world.node(name).start(partial(tick, ticks))
+        await trio.sleep(0.5)
+        for name in "ab":
+            world.node(name).pause()
+        await trio.sleep(0.2)
+        world.node("a").resume()
+        await trio.sleep(1.8)
+        assert seen == {"a": [1.0, 2.0], "b": [], "c": [1.0, 2.0]}
+        world.node("b").resume()
+        await trio.sleep(0.1)
+        return seen["b"]
+
+    assert run_world(main, 5) == [2.5]
 
 
 def test_a_program_of_the_test_is_paused_with_its_machine():

@@ -146,6 +146,26 @@ def test_nothing_arrives_behind_the_gap_of_a_sender_that_gave_up():
     assert run_pair(given_up_while_in_flight) == b""
 
 
+async def cut_twice(world, near, far):
+    """Two cuts of a bit more than half of the sender's patience each, and a third one as long as all of it."""
+    for _ in range(2):
+        world.network.cut("a", "b")
+        near.send_nowait([b"x"])
+        await trio.sleep(CALM.give_up_seconds * 0.6)
+        world.network.heal("a", "b")
+        await trio.sleep(2 * CALM.retransmit_seconds)
+    assert taken(far) == b"xx"
+    world.network.cut("a", "b")
+    near.send_nowait([b"x"])
+    await trio.sleep(CALM.give_up_seconds + 0.1)
+    with pytest.raises(TimeoutError):
+        near.send_nowait([b"x"])
+
+
+def test_each_cut_takes_patience_of_its_own():
+    run_pair(cut_twice)
+
+
 async def ended_behind_a_cut(world, near, far, end):
     world.network.slow_link("a", "b", extra_delay=0.5)
     near.send_nowait([b"on its way, "])
@@ -181,6 +201,64 @@ async def aborted_under_way(world, near, far):
 
 def test_bytes_in_flight_arrive_despite_an_abort():
     assert run_pair(aborted_under_way) == b"one"
+
+
+async def reset_under_way(world, near, far):
+    near.send_nowait([b"before"])
+    await trio.sleep(1.0)
+    world.network.slow_link("a", "b", extra_delay=1.0)
+    near.send_nowait([b"behind"])
+    assert world.network.reset_connections("a", "b") == 1
+    await trio.sleep(5.0)
+    return taken(far)
+
+
+def test_nothing_is_delivered_behind_a_reset():
+    assert run_pair(reset_under_way) == b"before"
+
+
+async def dead_with_unread_bytes(world, near, far, leaves_some):
+    far.send_nowait([b"question"])
+    await trio.sleep(1.0)
+    taken(near, 3 if leaves_some else 100)
+    world.network.kill_process("a")
+    await trio.sleep(1.0)
+    return taken(far)
+
+
+def test_a_process_that_dies_with_unread_bytes_resets_its_peer():
+    """The kernel closes a socket with unread bytes by a reset (RFC 2525 section 2.17), any other one by a FIN."""
+    assert run_pair(partial(dead_with_unread_bytes, leaves_some=False)) == b""
+    with pytest.raises(ConnectionResetError):
+        run_pair(partial(dead_with_unread_bytes, leaves_some=True))
+
+
+async def in_the_backlog(world):
+    listener = await world.node("b").environment.network.listen("b", 1000)
+    near = await world.node("a").environment.network.connect("b", 1000)
+    listener.close()
+    await trio.sleep(1.0)
+    return near.receive_into_nowait(memoryview(bytearray(1)))
+
+
+def test_a_listener_that_closes_ends_what_waits_for_it():
+    assert run_world(in_the_backlog, 1) == 0
+
+
+async def connect_given_up(world):
+    listener = await world.node("b").environment.network.listen("b", 1000)
+    world.network.slow_link("b", "a", extra_delay=1.0)
+    with trio.move_on_after(0.5) as scope:
+        await world.node("a").environment.network.connect("b", 1000)
+    assert scope.cancelled_caught
+    far = await listener.accept()
+    await trio.sleep(1.0)
+    assert far.receive_into_nowait(memoryview(bytearray(1))) == 0
+    return [*world.network.host("a").connections.values()]
+
+
+def test_a_connect_that_was_given_up_leaves_no_connection():
+    assert run_world(connect_given_up, 1, CALM) == []
 
 
 async def reset_after_the_end(world, near, far):

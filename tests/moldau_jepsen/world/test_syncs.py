@@ -5,12 +5,13 @@ over many seeds, so that what may happen and what may not are both seen.
 """
 
 import random
+from itertools import product
 
 import pytest
 import trio
 
 from moldau.runtime.ports.environment import OpenMode
-from moldau_jepsen.world.disk.virtual_disk import PAGE_BYTES, Inode
+from moldau_jepsen.world.disk.virtual_disk import PAGE_BYTES, Directory, Inode
 from moldau_jepsen.world.world import run_world
 
 SEEDS = 40
@@ -215,3 +216,27 @@ def test_the_smallest_former_size_counts_after_several_cuts():
         inode.lose_power(random.Random(seed))
         sizes.add(len(inode.content))
     assert {0, 20_000, 50_000} < sizes
+
+
+FILE = Inode()
+CHANGES = ({"a": FILE}, {"a": None, "b": FILE}, {"b": None}, None)
+"""The file a is made, renamed to b, and removed; None is a sync of the directory."""
+
+
+def test_a_loss_of_power_takes_the_newest_names():
+    """The names that are left are those after a sync, or after one of the changes that followed it."""
+    for history in product(CHANGES, repeat=3):
+        left = set()
+        for seed in range(24):
+            directory, states = Directory(), [{}]
+            for change in history:
+                if change is None:
+                    directory.sync()
+                    states = states[-1:]
+                else:
+                    directory.change(change)
+                    states.append(dict(directory.names))
+            directory.lose_power(random.Random(seed))
+            assert directory.names == directory.durable
+            left.add(frozenset(directory.names))
+        assert left == set(map(frozenset, states)), history
