@@ -148,4 +148,6 @@ def test_an_epoch_counts_again_after_a_parting():
     lower = done(Act.COMMIT, 31, 33, {A: 50}, FIRST)
     seen = [*SEEN, Sighting(0, 25, LATER)]
     assert judged(operations=[lower], sightings=seen, partings=[Parting(27, "m1")]) == []
+    assert judged(operations=[lower], sightings=seen, partings=[Parting(32, "m1")]) == [], "it parted meanwhile"
     assert judged(operations=[lower], sightings=seen, partings=[Parting(24, "m1")])
+    assert judged(operations=[lower], sightings=seen, partings=[Parting(34, "m1")]), "it parted afterwards"

@@ -371,6 +371,16 @@ def circle(*statuses: Status, **more: bool) -> Story:
     return story.poll(9, (0, 0), final=True).poll(9, (0, 0), partition=P1, final=True)
 
 
+def test_a_send_that_may_still_appear_hides_no_lost_one() -> None:
+    """Of a transaction that was committed each send is judged by itself."""
+    later = TopicPartition("u", 0)
+    story = Story().add(1, Kind.TRANSACTION, Send(P0, 0, 0), Send(P1, 0, None), Send(later, 0, 3), status=Status.INFO)
+    story.add(1, Kind.TRANSACTION, Send(later, 1, 7)).poll(2, (0, 0)).poll(2, (7, 1), partition=later)
+    assert story.check(final_phase=False).counts == {K.LOST_WRITE: 1}
+    (lost,) = story.check(final_phase=False).anomalies
+    assert "value 0, which landed at offset 3," in lost.text
+
+
 def test_polled_transaction_of_unknown_outcome_is_in_a_cycle() -> None:
     """A transaction of unknown outcome can be part of a cycle if one of its records was polled."""
     for statuses in ((Status.OK, Status.INFO), (Status.INFO, Status.OK), (Status.INFO, Status.INFO)):

@@ -100,6 +100,8 @@ def test_a_write_behind_the_end_may_have_superseded():
     before = [*newer[:-1], replace(newer[-1], offset=11)]
     assert check_compacted(before, [short], tombstones_stay=False), "it lies in what was read"
     assert check_compacted([*newer[:-1], replace(newer[-1], fate=ABORTED)], [short], tombstones_stay=False)
+    unanswered = replace(newer[-1], fate=UNKNOWN, offset=-1, known_at=-1)
+    assert check_compacted([*newer[:-1], unanswered], [short], tombstones_stay=False) == [], "it may be in the log"
 
 
 def replace_begun(of, begun):

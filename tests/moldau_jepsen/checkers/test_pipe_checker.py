@@ -75,6 +75,7 @@ def test_a_sound_pipe_is_acquitted():
         (((0, 0), (1, 1)), {K.PIPE_LOST: 1}),
         (((0, 0), (1, 1), (2, 2), (3, 3)), {K.PIPE_DUPLICATE: 1}),
         (((0, 1), (1, 0), (2, 2)), {K.PIPE_DISORDER: 1}),
+        (((0, 2), (1, 0), (2, 1)), {K.PIPE_DISORDER: 2}),
         (((0, 0), (1, 1), (2, 2), (3, 8)), {K.PIPE_UNKNOWN: 1}),
     ],
 )

@@ -66,6 +66,15 @@ def test_use_above_the_limit_is_convicted_unless_it_changed():
     assert verdict.wrong == []
 
 
+def test_a_change_of_other_quotas_ends_the_pauses_too():
+    verdict, account = judge()
+    for number in range(80):
+        use(verdict, account, 50.0 * number)
+        if number % 5 == 0:
+            verdict.knows(account, LIMIT, 50.0 * number, is_new=False)
+    assert verdict.wrong == []
+
+
 def test_what_a_stopped_or_restarted_broker_accepts_begins_again():
     verdict, account = judge()
     for number in range(80):

@@ -100,6 +100,11 @@ def test_seeks_to_a_time(seek, convicted):
     assert story.found() == ({K.SEEK_MISSED: 1} if convicted else {})
 
 
+def test_a_seek_that_found_no_record_leaves_the_position():
+    assert SeekStory().at(0, 1, 2, 3).sought(-1, 500, -1, -1).at(6, 7).found() == {K.POLL_SKIP: 1}
+    assert SeekStory().at(0, 1, 2, 3).sought(-1, 500, -1, -1).at(2).found() == {K.NONMONOTONIC_POLL: 1}
+
+
 def test_deleted_records_are_no_answer_for_a_time():
     later = SeekStory().at(0, 1, 2, 3).sought(3, 500, 500, 2).at(3, 4, 6, 7)
     assert later.found(final_phase=False) == {}

@@ -84,6 +84,8 @@ def test_each_further_leader_of_an_epoch_is_one_finding() -> None:
     verdict = Story().add(0, Kind.CLAIM, leads=both).lead(3, 5).check(final_phase=False)
     assert verdict.counts == {K.SPLIT_BRAIN: 2}
     assert [anomaly.operations for anomaly in verdict.anomalies] == [(0,), (0, 1)]
+    again = Story().add(0, Kind.CLAIM, leads=both).lead(3, 5).lead(2, 5).lead(3, 5).check(final_phase=False)
+    assert again.counts == verdict.counts, "a leader that claims it again is no further one"
 
 
 def test_a_write_that_another_leader_acknowledged_is_convicted(tmp_path) -> None:

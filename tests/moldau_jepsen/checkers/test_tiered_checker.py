@@ -97,6 +97,17 @@ def test_a_record_that_an_earlier_pass_returned_stays():
     assert judged(reads=changed(0, records=READS[0].records[:-1])) == [], "nothing was known of it yet"
 
 
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_record_is_known_since_the_first_of_its_witnesses(is_committed):
+    """A pass may return a record long before the answer to its producer comes."""
+    writes = [write(0, acknowledged_at=20, committed_at=20), *WRITES[1:]]
+    reads = [read(0, 1, 5, 6), read(1, 3, 5, 6, begun=9, is_committed=False)]
+    if is_committed:
+        reads[1] = read(1, 5, 6, begun=9)
+    (text,) = judged(writes=writes, reads=reads)
+    assert text.endswith("lacks the record at offset 0, which was read before")
+
+
 def test_aborted_records_are_for_uncommitted_readers_alone():
     (text,) = judged(reads=changed(2, records=records(0, 1, 3, 5, 6)))
     assert text == "tiered-0: write 2 at offset 3 was read, and it was aborted"
