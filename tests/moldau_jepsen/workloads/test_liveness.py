@@ -133,6 +133,10 @@ def test_a_group_must_read_what_was_acknowledged_since():
     early = polled_in_group(PLACES[0], 5, begun_ms=999.0)
     assert missing_after(owing(), acknowledged, early) == (unread, 30), "begun under faults"
     assert missing_after(owing(), acknowledged, polled_in_group(PLACES[0], 4, 5)) == ("", 0)
+    another = operation(Kind.SEND, Send(PLACES[0], 2, 9))
+    assert missing_after(owing(), acknowledged, another, polled_in_group(PLACES[0], 5)) == ("", 0), (
+        "the first is enough"
+    )
 
 
 @pytest.mark.parametrize(

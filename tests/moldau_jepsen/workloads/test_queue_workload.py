@@ -1,12 +1,14 @@
-"""Goal: a reader in a group that is given its partitions again says so, also when the generation stays the same.
+"""Goal: a reader in a group that is given its partitions again says so, also when the generation stays the same; a
+sender tells of each record what it knows.
 
-Method: the workload with a stub in the consumer's place. Found by seed 400 of whole clusters: a member whose session
+Method: the workload with a stub in the client's place. Found by seed 400 of whole clusters: a member whose session
 had expired joined again, was given generation 1 again, and began at the committed offset.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import random
 from types import SimpleNamespace
 
@@ -14,6 +16,7 @@ import trio
 import trio.testing
 
 from moldau.cluster.metadata import TopicPartition
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import Record
 from moldau_jepsen.checkers import AnomalyKind, CheckOptions, check_history
 from moldau_jepsen.history import Kind, Poll, Status
@@ -145,3 +148,77 @@ def test_an_assigned_reader_begins_at_the_first_record(monkeypatch):
     assert check_history(late, CheckOptions()).counts == {AnomalyKind.SEEK_MISSED: 1}
     latest = read_assigned(monkeypatch, [[2, 3], [4]], **{"auto.offset.reset": "latest"})
     assert check_history(latest, CheckOptions()).counts == {}
+
+
+FATES = (
+    (Status.OK, None),
+    (Status.FAIL, ErrorCode.MESSAGE_TOO_LARGE),
+    (Status.INFO, ErrorCode.REQUEST_TIMED_OUT),
+    (Status.INFO, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND),
+)
+"""Of records that are handed over, by their numbers."""
+NEVER_ANSWERED, NOT_HANDED_OVER = 18, 9
+
+
+class StubProducer:
+    """Knows the fate of each record by its number."""
+
+    def __init__(self, config, *, environment):
+        pass
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        pass
+
+    async def send(self, topic, value, **_):
+        number = int.from_bytes(value[:8], "big")
+        if number == NOT_HANDED_OVER:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+        return StubDelivery(number)
+
+
+class StubDelivery:
+    acknowledged_by = None
+
+    def __init__(self, number):
+        self.number = number
+
+    def __await__(self):
+        return self.answer().__await__()
+
+    async def answer(self):
+        await trio.sleep(math.inf if self.number == NEVER_ANSWERED else 0.01)
+        if (code := FATES[self.number % len(FATES)][1]) is not None:
+            raise KafkaError(code)
+        return SimpleNamespace(offset=self.number)
+
+
+def test_each_record_of_a_sender_is_told_once_with_its_outcome(monkeypatch):
+    """A record of a client that crashed has an unknown outcome, whatever the client was waiting for."""
+    monkeypatch.setattr("moldau_jepsen.workloads.queue.Producer", StubProducer)
+    history = []
+    clock = SimpleNamespace(monotonic_ms=lambda: trio.current_time() * 1000, wall_ms=lambda: 0)
+    environment = SimpleNamespace(random=random.Random(1), clock=clock)
+    options = QueueOptions(
+        partitions=1, senders=1, assigned_readers=0, group_readers=0, crash_every_s=5.0, sends_per_second=3.0
+    )
+
+    async def main():
+        workload = QueueWorkload(environment, "b:9092", options, Recorder(clock, history.append))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(workload.run)
+            await trio.sleep(40)
+            workload.stop()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    told = {send.value: one for one in history for send in one.sends}
+    assert sorted(told) == list(range(len(told)))
+    assert sum(len(list(one.sends)) for one in history) == len(told) > 2 * NEVER_ANSWERED
+    crashed = [value for value, one in told.items() if one.error == "the client crashed"]
+    assert NEVER_ANSWERED in crashed
+    assert len(crashed) <= options.in_flight_max * sum(one.kind is Kind.CRASH for one in history)
+    for value, one in told.items():
+        expected = FATES[value % len(FATES)][0] if value != NOT_HANDED_OVER else Status.FAIL
+        assert one.status is (Status.INFO if value in crashed else expected), value
