@@ -5,9 +5,14 @@ Method: the client against a broker whose cleaner works, in virtual time; then a
 
 from __future__ import annotations
 
+import math
+import random
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import trio
+import trio.testing
 
 from moldau_jepsen.checkers.log.compacted import Fate, KeyWrite
 from moldau_jepsen.simulation.inject.disk_faults import CLOCK_JUMPS_MS
@@ -63,3 +68,42 @@ def test_tombstones_outlast_the_jumps_of_clocks() -> None:
 
     settings: dict[str, Any] = {key.replace(".", "_"): value for key, value in CLEANER_SETTINGS.items()}
     run_cluster(scenario, brokers=1, **settings)
+
+
+class StubProducer:
+    """Takes records, and commits or aborts as it is told, or never."""
+
+    def __init__(self, *, commits: bool) -> None:
+        self.commits = commits
+
+    def begin_transaction(self) -> None:
+        pass
+
+    async def send(self, *_: object, **__: object) -> SimpleNamespace:
+        return SimpleNamespace(result=lambda: SimpleNamespace(offset=7))
+
+    async def flush(self) -> None:
+        pass
+
+    async def commit_transaction(self) -> None:
+        await trio.sleep(0.0 if self.commits else math.inf)
+
+    async def abort_transaction(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("commits", "abort_share", "fate"),
+    [(True, 0.0, Fate.COMMITTED), (False, 0.0, Fate.UNKNOWN), (True, 1.0, Fate.ABORTED)],
+)
+def test_a_commit_without_an_answer_has_an_unknown_outcome(commits: bool, abort_share: float, fate: Fate) -> None:
+    environment: Any = SimpleNamespace(random=random.Random(1))
+    client = CompactedWorkload(environment, "b1:1", CompactedOptions(abort_share=abort_share))
+    producer: Any = StubProducer(commits=commits)
+
+    async def main() -> None:
+        with trio.move_on_after(1):
+            await client._transact(producer, environment.random)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert {write.fate for write in client.writes} == {fate}

@@ -14,7 +14,7 @@ import trio.testing
 from moldau.records import Record
 from moldau_jepsen.checkers import CheckOptions, check_history
 from moldau_jepsen.history import Kind, Poll, Send, Status, TopicPartition
-from moldau_jepsen.workloads.phases.final_read import read_everything
+from moldau_jepsen.workloads.phases.final_read import _is_at_the_ends, read_everything
 from moldau_jepsen.workloads.recording.recorder import Recorder
 from support.kit.golden_histories import Story
 
@@ -139,3 +139,12 @@ def test_it_says_that_the_ends_were_not_settled():
     (stuck,) = read(first=3, last=3, stable=2)
     wanted = ", and a transaction was open or no leader answered with the ends: {}"
     assert stuck.error == f"not at the end after 20.0 s{wanted}"
+
+
+def test_a_read_that_lacks_one_partition_is_not_at_the_ends(monkeypatch):
+    async def settled(make_consumer, partitions):
+        return {P0: 5, P1: 7}
+
+    monkeypatch.setattr("moldau_jepsen.workloads.phases.final_read.settled_ends", settled)
+    for position, is_complete in (({P0: 5, P1: 7}, True), ({P0: 5, P1: 6}, False), ({P0: 4, P1: 7}, False)):
+        assert trio.run(_is_at_the_ends, None, position) is is_complete

@@ -84,6 +84,9 @@ def test_a_state_that_begins_again_forgets_what_was_archived():
     assert archived(given_up, snapshot(start=2, epoch=4)) == {}
     assert archived(given_up, deletion()) == {}
     assert archived(given_up, snapshot(start=2, epoch=4), update(StateBatch(2, 2, ARCHIVED, 3), start=2)) == {2: 3}
+    again = update(StateBatch(2, 2, AVAILABLE, 1), start=2), update(start=3)
+    for ends in (snapshot(start=2, epoch=4), deletion()):
+        assert archived(given_up, ends, *again) == {2: 2}, "it begins below the former start"
 
 
 def test_states_of_another_topic_are_left_out():

@@ -8,18 +8,22 @@ more with readers that do not ask for committed data only, and with planted bugs
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import trio
 
 from moldau_jepsen.checkers import AnomalyKind, CheckOptions, check_history
-from moldau_jepsen.history import Kind, Send, Status
+from moldau_jepsen.history import Kind, Send, Status, TopicPartition
 from moldau_jepsen.simulation.mutants.mutants import MUTANTS, planted
 from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
 from moldau_jepsen.workloads.recording.recorder import Recorder
+from moldau_jepsen.workloads.recording.transaction_recorder import OpenTransaction, TransactionRecorder
 from moldau_jepsen.workloads.transactions import TransactionOptions, TransactionWorkload
 from support.cluster.broker_cluster import run_cluster
 from support.proof import proof_beyond
 
+P0 = TopicPartition("queue", 0)
 PROMISED = CheckOptions(read_committed=True, idempotent=True, subscribe=False)
 
 
@@ -227,3 +231,13 @@ def test_transactions_that_read_open_records_are_convicted(bug, poll_share, kind
         if kinds <= found:
             break
     assert kinds <= found <= kinds | {AnomalyKind.G1C}
+
+
+@pytest.mark.parametrize(("is_committing", "outcome"), [(True, (Status.INFO, False)), (False, (Status.FAIL, True))])
+def test_only_a_commit_that_was_asked_for_may_take_effect(is_committing, outcome):
+    """A client crashes in its transaction: without a commit it is aborted for certain."""
+    told = []
+    recorder = TransactionRecorder(Recorder(SimpleNamespace(monotonic_ms=lambda: 5.0), told.append))
+    open_ = OpenTransaction(1.0, [Send(P0, 0, None)], committing=is_committing)
+    recorder.record_unfinished(3, [open_], "the client crashed")
+    assert [(one.status, one.aborted, one.error) for one in told] == [(*outcome, "the client crashed")]
