@@ -8,6 +8,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -162,6 +163,32 @@ def test_a_slow_link_delays_what_passes() -> None:
             assert trio.current_time() - begun >= 0.08
 
     trio.run(main)
+
+
+def test_a_cut_holds_what_a_slow_link_delayed() -> None:
+    """Bytes that were on their way when the cut began wait for its end."""
+    link, links = Link(1, 2), Links({})
+
+    async def main() -> float:
+        near, source = trio.testing.memory_stream_one_way_pair()
+        target, far = trio.testing.memory_stream_one_way_pair()
+        ends: Any = (source, target)
+        links.set_rule(link, LinkRule(delay_ms=1_000))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(links._pump, link, *ends, b"", None, trio.CancelScope())
+            await near.send_all(b"x")
+            await trio.sleep(0.5)
+            links.set_rule(link, LinkRule(cut=True))
+            nursery.start_soon(heal_after, 5.0)
+            assert await far.receive_some() == b"x"
+            nursery.cancel_scope.cancel()
+        return trio.current_time()
+
+    async def heal_after(seconds: float) -> None:
+        await trio.sleep(seconds)
+        links.heal()
+
+    assert trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)) == 5.5
 
 
 def test_a_reset_ends_the_connections_of_the_member_only() -> None:

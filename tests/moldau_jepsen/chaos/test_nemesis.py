@@ -19,7 +19,7 @@ from moldau_jepsen.chaos.nemesis.machines import calm_disk, draw_order, right_cl
 from moldau_jepsen.chaos.nemesis.nemesis import ANSWERS_SHOWN, CONTROLLER_SHARE, FaultEvent, Nemesis
 from moldau_jepsen.chaos.nemesis.schedule import MACHINE_KINDS, PROXY_KINDS, TARGETS, plan_faults
 from moldau_jepsen.chaos.network.links import Links
-from moldau_jepsen.chaos.network.rules import CLIENT, Link, LinkFaults, LinkRule
+from moldau_jepsen.chaos.network.rules import CLIENT, OPEN, Link, LinkFaults, LinkRule
 from moldau_jepsen.faults.kinds import CHAOS_KINDS, FaultKind, Target, TargetedFault
 from moldau_jepsen.launcher.control import HEALTHY, Control
 from moldau_jepsen.launcher.process import ProcessState
@@ -371,6 +371,12 @@ def test_a_slow_link_does_not_open_one_that_is_cut() -> None:
         assert links.rule(link) == slower
         await faults.lift(second)
         assert links.rule(link) == slow
+        await faults.impose([(link, cut)])
+        await faults.heal()
+        late = await faults.impose([(link, slower)])
+        assert links.rule(link) == slower, "what was healed holds no more"
+        await faults.lift(late)
+        assert links.rule(link) == OPEN
 
     trio.run(main)
 
