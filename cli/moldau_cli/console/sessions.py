@@ -79,10 +79,13 @@ class Sessions:
         return self._shared is None
 
     def find(self, key: str | None) -> Session | None:
-        """Returns the session with a cookie's key, unless it is too old."""
+        """Returns the session with a cookie's key; ends it if it is too old."""
         session = self._sessions.get(key) if key else None
         now_s = trio.current_time()
-        if session is None or now_s - session.used_at_s > SESSION_S:
+        if session is None:
+            return None
+        if now_s - session.used_at_s > SESSION_S:
+            self.close(session)
             return None
         session.used_at_s = now_s
         session.identity.use()

@@ -134,18 +134,20 @@ def test_brokers_without_quotas_are_named():
     assert "do not serve" in found["notes"][0]
 
 
-def test_a_session_that_is_too_old_stays_so():
-    """Each request of its page looks it up; the second one would be served."""
+def test_a_session_that_is_too_old_ends():
+    """Each request of its page looks it up; the second one would be served. The clients of its user end, too."""
 
     async def main():
         async with trio.open_nursery() as nursery:
             identity = SimpleNamespace(use=lambda: None)
             found = sessions.Sessions(nursery, {}, shared=identity, token=None)
-            key = found._add(sessions.Session(identity=identity, user="")).key
+            scope = trio.CancelScope()
+            key = found._add(sessions.Session(identity=identity, user="", scope=scope)).key
             await trio.sleep(sessions.SESSION_S - 1)
             assert found.find(key) is not None
             await trio.sleep(sessions.SESSION_S + 1)
             assert [found.find(key) for _ in range(2)] == [None, None]
+            assert scope.cancel_called
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
 
