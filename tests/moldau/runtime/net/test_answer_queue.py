@@ -159,22 +159,29 @@ class Full(Transmission):
         self.finished += len(rest)
 
 
-def test_the_writer_finishes_what_the_transport_did_not_take() -> None:
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_writer_finishes_what_the_transport_did_not_take(count: int) -> None:
+    """The rest may be that of several answers, all of which have left at its end; that is progress of the peer."""
+
     async def main() -> None:
-        ended, transmission = EndedWaits(), Full()
-        parts: Any = (transmission, HeldBytes(ByteBudget(1000), 1000), Clock(), None, ended)
-        queue, poll = AnswerQueue(*parts), Poll()
-        queue._held.request_waits(1)
-        queue.leave([poll])
+        ended, transmission, clock = EndedWaits(), Full(), Clock()
+        parts: Any = (transmission, HeldBytes(ByteBudget(1000), 1000), clock, None, ended)
+        queue, polls = AnswerQueue(*parts), [Poll() for _ in range(count)]
+        for _ in polls:
+            queue._held.request_waits(1)
+        queue.leave(polls)
+        clock.monotonic_ms = lambda: 9.0  # type: ignore[method-assign]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(queue.write)
             ended.begin()
-            poll.finish()
+            for poll in reversed(polls):
+                poll.finish()
             ended.end()
-            assert list(queue.pending) == [poll], "its bytes have not left"
+            assert list(queue.pending) == polls, "their bytes have not left"
+            assert queue.stalled_since_ms == 0.0
             await trio.testing.wait_all_tasks_blocked()
-            assert (transmission.finished, transmission.sent, list(queue.pending)) == (1, 0, [])
-            assert queue._held.held == 0
+            assert (transmission.finished, transmission.sent, list(queue.pending)) == (count, 0, [])
+            assert (queue._held.held, queue.stalled_since_ms) == (0, 9.0)
             nursery.cancel_scope.cancel()
 
     trio.run(main)

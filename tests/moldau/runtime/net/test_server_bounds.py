@@ -5,6 +5,7 @@ Method: a server without a listener, in virtual time, with connections that do n
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,6 +53,27 @@ def test_few_connections_wait_at_a_time_to_be_closed() -> None:
         last: Any = Peer()
         await server.close_later(last, 3000.0)
         assert last.closed_s == 6.0, "the others wait no more"
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+def test_a_bound_that_changes_holds_for_open_connections() -> None:
+    """Brokers replace the limits of a listener while it runs (KIP-402)."""
+
+    async def main() -> None:
+        shed: list[int] = []
+        server = server_of(SimpleNamespace(ms=0.0), connections_max=5)
+        server.clock = SimpleNamespace(monotonic_ms=lambda: trio.current_time() * 1000)  # type: ignore[assignment]
+        server.tally = SimpleNamespace(total=4, shed=shed.append)  # type: ignore[assignment]
+        with trio.move_on_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(server.sweep)
+                await trio.sleep(5)
+                assert shed == []
+                server.limits = replace(server.limits, connections_max=3)
+                await trio.sleep(2)
+                assert set(shed) == {3}
+                nursery.cancel_scope.cancel()
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
 

@@ -113,3 +113,25 @@ def test_a_turn_handles_large_requests_that_are_not_heavy(is_heavy: bool) -> Non
     assert reader.receive(5.0) == HEAVY_BYTES
     assert (received.end, received.arrived_ms) == (HEAVY_BYTES, 5.0)
     assert handled == ([] if is_heavy else ["frames"])
+
+
+@pytest.mark.parametrize("free", [0, 1])
+def test_a_full_buffer_leaves_the_next_receive_to_the_reader(free: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes that did not fit have been announced already: nothing else would look for them."""
+    woken: list[object] = []
+    monkeypatch.setattr(ParkedReader, "_wake", lambda reader, left: woken.append(left))
+    requests: Any = SimpleNamespace(
+        starts_heavy=bool, must_wait=bool, handle_frames=lambda answers, most: False, flush=lambda answers: None
+    )
+    buffer = bytearray(100)
+    received: Any = SimpleNamespace(
+        buffer=buffer, view=memoryview(buffer), start=0, end=0, arrived_ms=0.0, make_room=lambda: 0
+    )
+    connection: Any = SimpleNamespace(receive_into_nowait=lambda view: len(view) - free)
+    other: Any = SimpleNamespace(until_ms=0.0, pending=(), leave=lambda answers: (), held=0)
+    reader = ParkedReader(requests, connection, received, other, other, other)
+    reader._task = other
+    assert reader.receive(5.0) == 100 - free
+    reader.flush()
+    reader.answer()
+    assert len(woken) == (free == 0)

@@ -66,6 +66,16 @@ def test_only_the_time_in_which_a_handler_runs_is_charged():
     assert used_percent(quotas) == pytest.approx(0.8)
 
 
+def test_each_moment_of_a_handler_is_charged_once():
+    """The time before the charge of the answer is paid with it, that of encoding afterwards."""
+    quotas = quotas_with(request_percentage=1e6)
+    toll = ClientAccount(quotas, Throttle()).toll(ALICE, b"app")
+    for charge in (toll.due, lambda: toll.due_for_fetch(0), toll.due, toll.ended, toll.ended):
+        quotas.clock.now_ms += 10
+        charge()
+    assert used_percent(quotas) == pytest.approx(4.0)
+
+
 def test_any_quota_that_was_ever_stored_has_a_burst():
     """A quota near the largest double gives no infinite number of bytes, with which each fetch would fail."""
     for value in (5e-324, 1.0, 1e19, 1.7976931348623157e308):
@@ -192,6 +202,16 @@ def test_changed_quotas_of_clients_end_all_pauses(changed, is_lifted):
     )
     quotas.follow(image.image.apply(records, offset=1, epoch=0))
     assert (throttle.until_ms == 0.0, quotas.paused_count()) == (is_lifted, 0 if is_lifted else 1)
+
+
+def test_what_was_used_counts_under_a_changed_limit():
+    """A client could else use its whole allowance at once again whenever its quota is set."""
+    quotas = quotas_with(producer_byte_rate=10.0)
+    account = ClientAccount(quotas, Throttle())
+    assert account.toll(ALICE, b"app").due(200) == 10_000
+    changed = [ClientQuotaRecord(entity=(("user", "alice"),), key="producer_byte_rate", value=15.0)]
+    quotas.follow(MetadataImage().apply(changed, offset=1, epoch=0))
+    assert account.toll(ALICE, b"app").due(0) == pytest.approx(3_334, abs=1)
 
 
 def test_a_connection_that_has_ended_does_not_pause():
