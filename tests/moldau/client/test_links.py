@@ -5,6 +5,7 @@ Method: a client of simulated brokers that are unreachable, unknown, slow to ans
 
 import math
 from itertools import pairwise, permutations
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -12,9 +13,11 @@ import trio
 from moldau.cluster.client import ClusterClient
 from moldau.cluster.troubles import REMIND_MS, Troubles
 from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.api_versions import ApiVersionsResponse, FinalizedFeatureKey
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from moldau.runtime.config import ADMIN_CONFIG
 from moldau.runtime.net.features import FinalizedFeatures
+from moldau.runtime.net.rpc import RpcConnection
 from moldau_jepsen.world.world import run_world
 from support.client.fake_cluster import PORT, FakeCluster
 
@@ -281,6 +284,17 @@ def test_a_client_that_starts_again_keeps_no_judgements():
         assert client._links.candidates()[0] == 1, "it has an open connection, and is not silent"
 
     with_client(scenario)
+
+
+def test_levels_of_features_are_those_of_the_last_answer():
+    """A connection may live for days, and is asked again what the levels are (``_refresh_features``)."""
+    connection = RpcConnection(SimpleNamespace(peer_address=("h", 1)), "a")
+    for level in (1, 2):
+        feature = FinalizedFeatureKey(name="x", max_version_level=level, min_version_level=1)
+        connection.learn_versions(
+            ApiVersionsResponse(api_keys=[], finalized_features=[feature], finalized_features_epoch=10 + level)
+        )
+        assert connection.features == FinalizedFeatures(epoch=10 + level, levels={"x": level})
 
 
 def test_a_node_that_answers_late_is_not_silent_any_more():
