@@ -156,6 +156,11 @@ def test_each_value_that_is_left_out_has_its_reason():
     assert sorted(left_out) == ["max.compaction.lag.ms", "retention.ms"]
     assert "min.compaction.lag.ms = 100" in left_out["max.compaction.lag.ms"]
     assert "soon" in left_out["retention.ms"]
+    del overrides["retention.ms"]
+    for innocent in ({}, {"cleanup.policy": "compact"}, {"segment.bytes": "2000000"}):
+        config, left_out = usable_topic_config(broker, overrides | innocent, topic_defaults(broker))
+        assert list(left_out) == ["max.compaction.lag.ms"], "a value that fits changes nothing for those that do not"
+        assert {key: config.text(key) for key in innocent} == innocent
 
 
 def test_secrets_are_never_shown():
@@ -307,6 +312,7 @@ def test_properties_as_java_reads_them():
         "path": "C:\\dir",
     }
     assert problems(parse_properties, "a=1\nb=2\na=3", "x.properties") == ["x.properties, line 3: a is given twice"]
+    assert problems(parse_properties, "a=1\n\\u0061=2", "x") == ["x, line 2: a is given twice"]
     assert problems(parse_properties, "a=\\u00zz", "x")[0] == "x, line 1: \\u00zz is no Unicode escape"
     assert problems(parse_properties, "a=\\u00", "x")[0] == "x, line 1: \\u00 is no Unicode escape"
 
