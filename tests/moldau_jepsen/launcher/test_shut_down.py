@@ -1,11 +1,13 @@
 """Goal: the end of a cluster leaves no process behind. Method: sleeping processes stand for nodes."""
 
+import signal
 import subprocess
 import sys
 
 import pytest
 
-from moldau_jepsen.launcher import open_cluster
+from moldau_jepsen.launcher import LocalCluster, open_cluster
+from moldau_jepsen.launcher import process as processes
 from moldau_jepsen.launcher.process import ProcessState, start_mark, state_of
 from moldau_jepsen.launcher.spec import FILE_NAME, Node, to_json
 
@@ -49,3 +51,14 @@ def test_without_the_file_known_processes_end(tmp_path, sleep):
     (tmp_path / FILE_NAME).unlink()
     cluster.shut_down()
     assert state_of(*known) is ProcessState.STOPPED
+
+
+@pytest.mark.parametrize("stop", [lambda cluster: cluster.stop_node(1), lambda cluster: cluster.stop_all()])
+def test_a_paused_node_is_woken_to_stop_in_order(tmp_path, monkeypatch, stop):
+    """A stopped process takes a SIGTERM only after SIGCONT: it would be killed for being late."""
+    sent = []
+    monkeypatch.setattr(processes, "send_signal", lambda node, number: sent.append(number))
+    monkeypatch.setattr(processes, "wait_state", lambda node, wanted, timeout_ms: signal.SIGCONT in sent)
+    monkeypatch.setattr(LocalCluster, "kill", lambda cluster, node_id: sent.append(signal.SIGKILL))
+    stop(LocalCluster(tmp_path, [node_of(0, "")]))
+    assert sent == [signal.SIGTERM, signal.SIGCONT]

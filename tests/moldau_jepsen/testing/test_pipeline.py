@@ -25,6 +25,13 @@ def test_each_record_once_is_right() -> None:
     assert verdict.log.valid
 
 
+@pytest.mark.parametrize("number", range(2))
+def test_each_test_begins_with_an_empty_history(number: int, moldau_history: PipelineHistory) -> None:
+    assert moldau_history.check().log.figures.operations == 0
+    moldau_history.sent("t", 0, number, "x")
+    assert moldau_history.check().log.figures.operations == 1
+
+
 def test_lost_and_repeated_effects_are_named() -> None:
     verdict = pipeline(["a", "a", "b"]).check()
     assert verdict.lost_effects == ("c",)
