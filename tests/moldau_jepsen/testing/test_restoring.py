@@ -55,6 +55,14 @@ def test_a_cluster_that_was_left_alone_is_left_alone(cluster):
     assert cluster.did == []
 
 
+@pytest.mark.parametrize("touched", [False, True])
+def test_the_next_test_begins_with_an_empty_history(cluster, touched):
+    cluster.touched = touched
+    cluster.history.sent("t", 0, 0, "lost")
+    cluster.restore()
+    cluster.check()
+
+
 def test_a_node_that_ended_without_a_fault_is_started(cluster):
     """The broker crashed, or the test ended it by its process id or by the command line."""
     cluster.states[2] = ProcessState.STOPPED

@@ -13,11 +13,12 @@ from moldau.protocol.errors import KafkaError
 from moldau_broker.server.replicas.replica_manager import ReplicaManager
 from moldau_jepsen.cluster.simulated import SimulatedCluster
 from moldau_jepsen.simulation.judge import watch
+from moldau_jepsen.simulation.judge.invariants import ClusterInvariants, PartitionKey
 from moldau_jepsen.simulation.mutants.mutants import planted
 from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
 from moldau_jepsen.testing import new_history, simulate
 from moldau_jepsen.testing.scenario import Cluster, run_simulated
-from moldau_jepsen.testing.simulated import SimulationError
+from moldau_jepsen.testing.simulated import SimulationError, _Watched
 
 COUNT = 20
 
@@ -163,3 +164,16 @@ def test_the_judge_checks_acknowledged_records() -> None:
     run_sent("1")  # promises less, and keeps it
     with planted(MUTANTS["acknowledged-at-once"]), pytest.raises(SimulationError, match="acked-is-committed: orders"):
         run_sent("all")
+
+
+@pytest.mark.parametrize("ends", [(3, 7), (7, 3)])
+def test_the_longest_log_of_a_name_judges_an_acknowledgement(ends: tuple[int, int]) -> None:
+    """A topic was deleted and made again: the test names no id, so the judge gives it the benefit of the doubt."""
+    watched = object.__new__(_Watched)
+    watched._judge = ClusterInvariants(lambda: 0.0)
+    for number, end in enumerate(ends):
+        watched._judge.committed_to(PartitionKey("orders", 0, f"id {number}"), 1, end)
+    watched.acknowledged("orders", 0, 6)
+    assert watched._judge.violations == []
+    watched.acknowledged("orders", 0, 7)
+    assert [one.invariant for one in watched._judge.violations] == ["acked-is-committed"]

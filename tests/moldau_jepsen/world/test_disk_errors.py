@@ -243,6 +243,7 @@ async def overlapping(world):
     for _ in range(8):
         await trio.sleep(0.5 if not seen else 1.0)
         seen.append([name for name, there in worst(machine.disk.profile).items() if there])
+    assert injector.targets.safekeeping._endangered == {}, "faults that are over endanger no node"
     injector.schedule([fault(FaultKind.DISK_SLOW, 0.0, 5.0, 4)], trio.current_time())
     await trio.sleep(1.0)
     assert worst(machine.disk.profile)["slow"]

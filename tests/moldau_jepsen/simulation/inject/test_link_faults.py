@@ -45,6 +45,18 @@ async def overlapping(world, kind, *names):
     return seen
 
 
+async def beside_another_kind(world, kinds, *names):
+    """Returns the links before, during and after a fault of the second kind, while one of the first goes on."""
+    injector = strike(world, kinds[0], (0.0, 9.0))
+    injector.schedule([PlannedFault(kind=kinds[1], begin=1.0, end=2.0, number=1)], trio.current_time())
+    seen = []
+    for _ in range(3):
+        await trio.sleep(0.5)
+        seen.append(links(world, *names))
+        await trio.sleep(0.5)
+    return seen
+
+
 async def nested(world, kind, *names):
     """Returns the links before, during and after another fault strikes them too."""
     strike(world, kind, (0.0, 3.0), (1.0, 2.0))
@@ -67,6 +79,13 @@ def test_the_end_of_a_fault_leaves_what_a_newer_one_does():
         assert second.items() <= both.items(), "the newest holds"
         assert second != first, "the draws of this seed differ"
         assert none == {}
+
+
+def test_a_fault_of_another_kind_leaves_what_goes_on():
+    for (kind, names), (other, _) in (TROUBLES, TROUBLES[::-1]):
+        seen = run_world(lambda world, k=(kind, other), n=names: beside_another_kind(world, k, *n), 4)
+        assert seen[0]
+        assert seen == [seen[0]] * 3, kind
 
 
 def test_the_end_of_a_newer_fault_restores_an_older_one():
