@@ -4,8 +4,10 @@ clients that never end are reported.
 Method: a producer that raises what is no error of Kafka's in the middle of a run; and a kit that is broken itself.
 """
 
+import errno
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -21,6 +23,7 @@ from moldau_jepsen.simulation.campaign.seed import kit_failed
 from moldau_jepsen.simulation.campaign.shrink import shrink_seed
 from moldau_jepsen.simulation.mutants.mutants import finder_of
 from moldau_jepsen.workloads.queue import QueueWorkload
+from moldau_quorum.log.port import LogDamagedError
 from support.kit.small_run import SMALL_RUN
 
 SLOW = PlannedFault(kind=FaultKind.SLOW, begin=0.5, end=1.5, number=0)
@@ -97,3 +100,31 @@ def test_clients_that_never_end_are_convicted_by_name(monkeypatch):
     result = run_seed(1, replace(OPTIONS, faults=(), fault_seconds=0.5))
     (violation,) = result.violations
     assert violation == "at the end: stuck: clients had not ended 8 s after they were asked to: queue"
+
+
+def failures(*errors, victims=(), may_fail=("/data",)):
+    """Returns what a run says of a node that ended with these errors, in a group as tasks of trio raise them."""
+    node = SimpleNamespace(
+        logs=SimpleNamespace(failures=[]),
+        guard=SimpleNamespace(found=None),
+        world=SimpleNamespace(failures=[("broker-1", ExceptionGroup("tasks", errors))]),
+        cluster=SimpleNamespace(log_directories=lambda node_id: ["/data"]),
+        injector=SimpleNamespace(
+            log_losses=SimpleNamespace(victims=victims),
+            may_fail=lambda node_id: may_fail,
+            unexplained_directories=list,
+        ),
+        _client_failure="",
+    )
+    return [finder_of(text) for text in run.Run._failures(node)]
+
+
+def test_a_fault_explains_no_other_error_of_its_node():
+    disk, lost, bug = OSError(errno.EIO, "gone"), LogDamagedError("no log"), KeyError("topic")
+    assert failures(disk) == []
+    assert failures(disk, may_fail=()) == ["node-failed"], "no fault has struck it"
+    assert failures(lost, victims={1: None}) == []
+    assert failures(lost, victims={2: None}) == ["node-failed"]
+    for explained in (disk, lost):
+        for both in ((explained, bug), (bug, explained)):
+            assert failures(*both, victims={1: None}) == ["node-failed"]

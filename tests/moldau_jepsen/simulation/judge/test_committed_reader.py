@@ -225,3 +225,18 @@ def test_a_transaction_brings_no_offset_of_a_former_topic_back(story, later, fou
     story.group(1, "a")
     story.offset(3, 2 if later[0][1] == 2 else 1)
     assert story.found == found
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_offsets_of_an_aborted_transaction_come_to_nothing(story, is_committed):
+    """The next transaction of the producer commits its own offsets alone."""
+    story.offset(500, in_transaction=True)
+    story.state(TransactionStatus.PREPARE_COMMIT if is_committed else TransactionStatus.PREPARE_ABORT)
+    story.marker(commit=is_committed, where=GROUPS)
+    story.state(TransactionStatus.COMPLETE_COMMIT if is_committed else TransactionStatus.COMPLETE_ABORT)
+    story.state(TransactionStatus.ONGOING)
+    story.state(TransactionStatus.PREPARE_COMMIT)
+    story.marker(commit=True, where=GROUPS)
+    story.group(1, "a")
+    story.offset(3)
+    assert story.found == (["offset-kept"] if is_committed else [])

@@ -46,6 +46,7 @@ def sound(judge):
     judge.elected(LATE, 2, 4, 0, {0: batch(0, 4), 5: batch(5, 5, epoch=2)})
     judge.committed_to(CLEANED, 1, 5)
     judge.committed_to(CLEANED, 3, 8)
+    judge.committed_to(CLEANED, 3, 6)  # a leader that has just begun knows less than was committed
     judge.leader_ends(CLEANED, 1, 2, 5)
     judge.leader_ends(CLEANED, 1, 3, 8)
 

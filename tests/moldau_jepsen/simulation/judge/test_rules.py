@@ -75,6 +75,15 @@ def test_an_entry_is_committed_when_it_is_durable_on_a_majority(found):
     assert found == ["committed-is-durable"] * 3
 
 
+def test_what_a_voter_has_cut_is_durable_no_more(found):
+    rules = CommitRules(found)
+    for index in (7, 4):
+        rules.durable(2, index)
+    rules.durable(1, 7)
+    rules.committed(1, 7, 2, {1: 2, 2: 2, 3: 2})
+    assert found == ["committed-is-durable"]
+
+
 # --- producers
 
 
@@ -112,6 +121,7 @@ def test_sequences_that_follow_each_other_pass(found):
         ((batch(0, 0), batch(1, 1)), "producer-sequence"),
         ((batch(1, 0), batch(0, 0)), "producer-epoch"),
         ((batch(1, 0), batch(0, -1, control=True)), "producer-epoch"),
+        ((batch(0, 0), batch(1, -1, control=True), batch(0, 1)), "producer-epoch"),  # a marker fences by itself
     ],
 )
 def test_repetitions_gaps_and_old_epochs_are_convicted(found, story, rule):
@@ -206,6 +216,7 @@ def test_a_fenced_leader_and_a_fenced_member_are_convicted(found):
     found.clear()
     last = dataclasses.replace(FIRST, isr=(1,), leader=-1)
     assert story(found, image(1, last, fenced, features={})) == []  # without an ELR the last one stays
+    assert story(found, image(1, last, fenced)) == ["fenced-not-in-isr"]
 
 
 def test_a_broker_that_crashed_must_leave_isr_and_elr(found):
