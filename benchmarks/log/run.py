@@ -52,6 +52,9 @@ class NoCheckpoints:
     def lower_to(self, log: SegmentedLog, offset: int) -> None:
         """Nothing to do."""
 
+    def lower_watermark(self, log: SegmentedLog, offset: int) -> None:
+        """Nothing to do."""
+
     def restart_at(self, log: SegmentedLog, offset: int, log_start_offset: int) -> None:
         """Nothing to do."""
 
