@@ -297,6 +297,18 @@ def test_levels_of_features_are_those_of_the_last_answer():
         assert connection.features == FinalizedFeatures(epoch=10 + level, levels={"x": level})
 
 
+def test_an_active_controller_that_is_silent_comes_last():
+    """Others refuse most requests, but they name the next active one as soon as they know it."""
+
+    async def scenario(world, cluster, client):
+        client.asks_controllers, client.cluster_metadata.controller_id = True, 1
+        assert all(client._links.candidates()[0] == 1 for _ in range(10))
+        client.doubt(1)
+        assert all(client._links.candidates()[0] == 2 for _ in range(10))
+
+    with_client(scenario)
+
+
 def test_a_node_that_answers_late_is_not_silent_any_more():
     async def scenario(world, cluster, client):
         asked = []

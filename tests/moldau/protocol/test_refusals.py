@@ -26,7 +26,7 @@ from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
 from moldau.protocol.messages.join_group import JoinGroupRequest
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from moldau.protocol.refusals import divide, join, refusal
+from moldau.protocol.refusals import divide, has_code, join, refusal
 from support.protocol_samples import samples, versions_of
 
 CODE = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -306,3 +306,18 @@ def test_requests_without_named_entries_cannot_be_divided(request_: Any) -> None
     """Only their order identifies answers to ACLs; a group has no entries at all."""
     with pytest.raises(ValueError, match="no entries"):
         divide(request_, hidden)
+
+
+PARTITION = TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=None)])
+
+
+@pytest.mark.parametrize(
+    "request_", [DescribeGroupsRequest(groups=["g"]), JoinGroupRequest(), ProduceRequest(topic_data=[PARTITION])]
+)
+def test_a_code_is_found_at_any_depth(request_: Any) -> None:
+    """In the response, in an entry, or in a partition of a topic; a refusal without one would look like a success."""
+    refused = refusal(request_, CODE)
+    assert has_code(refused)
+    assert has_code(refused, CODE)
+    assert not has_code(refused, ErrorCode.NOT_CONTROLLER)
+    assert not has_code(refusal(request_, ErrorCode.NONE))

@@ -103,13 +103,24 @@ class Follower:
 
 
 def left_behind(
-    handle: Callable[[Any, Any, Any], Awaitable[object]], request: Any, response: Response, follower: Follower
+    handle: Callable[[Any, Any, Any], Awaitable[object]],
+    request: Any,
+    response: Response,
+    follower: Follower,
+    *,
+    come_before: int = 0,
+    is_recorded: Callable[[MetadataImage], bool] = lambda _: True,
 ) -> list[Any]:
-    """Returns the changes that the broker did not know yet when it answered."""
+    """Returns the changes that the broker did not know yet when it answered.
+
+    Some changes come before the controller's answer. ``is_recorded`` says whether the controller knows its cordons.
+    """
 
     async def main() -> None:
         async def answer(*_: object, **__: object) -> Response:
-            await trio.lowlevel.checkpoint()
+            offset = follower.image.offset + come_before
+            await follower.wait_until(lambda image: image.offset >= offset)
+            context.metadata.image = follower.image
             return response
 
         context: Any = SimpleNamespace(
@@ -117,7 +128,7 @@ def left_behind(
             controller=SimpleNamespace(request=answer),
             follower=follower,
             metadata=SimpleNamespace(image=follower.image),
-            directories=SimpleNamespace(is_recorded=lambda _: True),
+            directories=SimpleNamespace(is_recorded=is_recorded),
             config=SimpleNamespace(
                 get_str_or_none={"delegation.token.secret.key": SECRET}.get,
                 get_bool={"delete.topic.enable": True}.__getitem__,
@@ -133,12 +144,14 @@ def upsertion(name: str, salt: bytes) -> ScramCredentialUpsertion:
     return ScramCredentialUpsertion(name=name, mechanism=1, iterations=4096, salt=salt, salted_password=b"p" * 32)
 
 
-def test_credentials_of_others_do_not_end_the_wait() -> None:
+@pytest.mark.parametrize("last", ["mine", "gone"])
+def test_credentials_of_others_do_not_end_the_wait(last: str) -> None:
     """Another user's credential, an earlier password of this user, and one of two changes come first."""
     other, former = (credential_record(upsertion(name, b"1" * 16)) for name in ("other", "mine"))
     mine = credential_record(upsertion("mine", b"2" * 16))
     gone = RemoveUserScramCredentialRecord(user="gone", mechanism=1)
-    follower = Follower([credential_record(upsertion("gone", b"3" * 16))], [other, former, mine, gone, "behind"])
+    changes = [mine, gone] if last == "gone" else [gone, mine]
+    follower = Follower([credential_record(upsertion("gone", b"3" * 16))], [other, former, *changes, "behind"])
     request = AlterUserScramCredentialsRequest(
         deletions=[ScramCredentialDeletion(name="gone", mechanism=1)],
         upsertions=[upsertion("mine", b"2" * 16), upsertion("refused", b"4" * 16)],
@@ -191,6 +204,13 @@ def test_a_token_that_is_not_known_yet_ends_with_any_change() -> None:
     follower = Follower([], [token("mine"), token("mine", 700)])
     request = RenewDelegationTokenRequest(hmac=HMAC)
     assert left_behind(change_token, request, RenewDelegationTokenResponse(expiry_timestamp_ms=700), follower)
+
+
+def test_a_token_that_is_removed_at_once_delays_no_answer() -> None:
+    """The metadata bring the change sooner than the controller its answer."""
+    follower = Follower([token("mine")], [RemoveDelegationTokenRecord(token_id="mine"), "behind"])
+    request, response = ExpireDelegationTokenRequest(hmac=HMAC), ExpireDelegationTokenResponse(expiry_timestamp_ms=7)
+    assert left_behind(change_token, request, response, follower, come_before=1) == ["behind"]
 
 
 def partition(topic: int, number: int) -> PartitionRecord:
@@ -276,3 +296,23 @@ def test_a_replaced_configuration_is_awaited_as_a_whole() -> None:
         responses=[FullAnswer(error_message=None, resource_type=RESOURCE_TOPIC, resource_name="t")]
     )
     assert left_behind(handle_alter_configs, AlterConfigsRequest(resources=[wanted]), response, follower) == ["behind"]
+
+
+def test_cordons_are_known_to_the_controller_at_the_answer() -> None:
+    """The client creates a topic next, and expects no replica on a directory that it has cordoned."""
+    recorded = config("recorded", "1", "other")
+    wanted = AlterableConfig(name="set", config_operation=SET, value="2")
+    request = IncrementalAlterConfigsRequest(
+        resources=[AlterConfigsResource(resource_type=RESOURCE_TOPIC, resource_name="t", configs=[wanted])]
+    )
+    response = IncrementalAlterConfigsResponse(
+        responses=[AlterConfigsResourceResponse(error_message=None, resource_type=RESOURCE_TOPIC, resource_name="t")]
+    )
+    left = left_behind(
+        handle_incremental_alter_configs,
+        request,
+        response,
+        Follower(KNOWN, [config("set", "2"), recorded, "behind"]),
+        is_recorded=lambda image: "recorded" in image.config(RESOURCE_TOPIC, "other"),
+    )
+    assert left == ["behind"]
