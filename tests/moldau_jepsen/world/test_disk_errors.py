@@ -118,19 +118,25 @@ async def any_uses(world):
     port, profile = node.environment.disk, node.disk.profile
     port.make_directories("/d")
     profile.capacity_bytes, profile.write_error_probability = 600, 0.1
-    names, opened = ("/a", "/b", "/d/a", "/d/b"), []
+    names, opened = ("/a", "/b", "/d/c"), []
+
+    def handle():
+        return draw.choice([file for file in opened if not file._closed])
+
     uses = (
         lambda: opened.append(port.open(draw.choice(names), OpenMode.WRITE)),
-        lambda: draw.choice(opened).append([bytes(draw.randint(0, 200))]),
-        lambda: draw.choice(opened).write_at(draw.randint(0, 99), bytes(50)),
-        lambda: draw.choice(opened).truncate(draw.randint(0, 99)),
+        lambda: opened.append(port.open(draw.choice(names), OpenMode.WRITE)),
+        lambda: handle().append([bytes(draw.randint(0, 200))]),
+        lambda: handle().append([bytes(draw.randint(0, 200))]),
+        lambda: handle().write_at(draw.randint(0, 99), bytes(50)),
+        lambda: handle().truncate(draw.randint(0, 99)),
         lambda: draw.choice(opened).close(),
         lambda: port.rename(draw.choice(names), draw.choice(names)),
         lambda: port.remove(draw.choice(names)),
         lambda: port.remove_tree(draw.choice(("/d", "/a"))),
         lambda: port.make_directories("/d"),
     )
-    for _ in range(60):
+    for _ in range(200):
         with suppress(OSError, ValueError, IndexError):
             draw.choice(uses)()
         assert port.total_bytes("/") - port.free_bytes("/") == node.disk.used_bytes()
