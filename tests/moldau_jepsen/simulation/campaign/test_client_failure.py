@@ -128,3 +128,15 @@ def test_a_fault_explains_no_other_error_of_its_node():
     for explained in (disk, lost):
         for both in ((explained, bug), (bug, explained)):
             assert failures(*both, victims={1: None}) == ["node-failed"]
+
+
+@pytest.mark.parametrize(("failing", "runs"), [((), 3), ((1,), 1), ((2,), 2), ((3,), 3)])
+def test_each_seed_of_a_case_must_be_clean(monkeypatch, failing, runs):
+    def run_it(seed, options, *, detailed):
+        failed = kit_failed(seed, RuntimeError("broken"))
+        return failed if seed in failing else replace(failed, violations=())
+
+    monkeypatch.setattr(case, "run_seed", run_it)
+    verdict = run_case(Case(name="kept", why="it was found", seeds=(1, 2, 3)))
+    assert (verdict.kept, verdict.seeds) == (not failing, runs)
+    assert ("broken" in verdict.text) is bool(failing)
