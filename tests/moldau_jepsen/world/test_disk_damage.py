@@ -13,6 +13,7 @@ import trio.testing
 from moldau.runtime.ports.environment import OpenMode
 from moldau_jepsen.simulation.inject.faults import FaultScope
 from moldau_jepsen.simulation.inject.rot_faults import RotFaults, closed_files, damage
+from moldau_jepsen.world.disk.virtual_disk import PAGE_BYTES
 from moldau_jepsen.world.world import run_world
 
 CONTENT = bytes(range(200))
@@ -106,6 +107,20 @@ def test_rot_is_durable_unnoticed_and_not_judged():
             assert read(port, "/data/flights-0/10.log") == CONTENT
             world.agenda.watching = False
             machine.disk.lose_power()
+
+    on_a_disk(main)
+
+
+def test_rot_stays_where_a_loss_of_power_takes_other_pages():
+    def main(world, machine, port):
+        path = "/data/flights-0/00.log"
+        file = port.open(path, OpenMode.WRITE)
+        file.append([bytes(PAGE_BYTES - file.size)])
+        file.sync()
+        file.append([bytes(PAGE_BYTES)])  # may be lost
+        machine.disk.flip_bit(path, 3, 0)
+        machine.disk.lose_power()
+        assert read(port, path)[:4] == bytes([*CONTENT[:3], CONTENT[3] ^ 1])
 
     on_a_disk(main)
 

@@ -166,7 +166,7 @@ def test_each_cut_takes_patience_of_its_own():
     run_pair(cut_twice)
 
 
-async def ended_behind_a_cut(world, near, far, end):
+async def ended_behind_a_cut(world, near, far, end, healed_after):
     world.network.slow_link("a", "b", extra_delay=0.5)
     near.send_nowait([b"on its way, "])
     await trio.sleep(1.0)
@@ -174,6 +174,7 @@ async def ended_behind_a_cut(world, near, far, end):
     near.send_nowait([b"held"])
     await trio.sleep(1.0)
     getattr(near, end)()
+    await trio.sleep(healed_after)
     world.network.heal("a", "b")
     await trio.sleep(5.0)
     read = taken(far)
@@ -183,10 +184,13 @@ async def ended_behind_a_cut(world, near, far, end):
     return read, "reset"
 
 
-def test_an_abort_drops_retransmissions_and_a_close_does_not():
+@pytest.mark.parametrize("healed_after", [0.0, 2.0], ids=["reset-under-way", "reset-held"])
+def test_an_abort_drops_retransmissions_and_a_close_does_not(healed_after):
     """An abort drops pending retransmissions; a close does not."""
-    assert run_pair(partial(ended_behind_a_cut, end="close")) == (b"on its way, held", "end")
-    assert run_pair(partial(ended_behind_a_cut, end="abort")) == (b"on its way, ", "reset")
+    closed = run_pair(partial(ended_behind_a_cut, end="close", healed_after=healed_after))
+    assert closed == (b"on its way, held", "end")
+    aborted = run_pair(partial(ended_behind_a_cut, end="abort", healed_after=healed_after))
+    assert aborted == (b"on its way, ", "reset")
 
 
 async def aborted_under_way(world, near, far):
