@@ -102,7 +102,7 @@ def test_order_ends_only_with_retries_of_several_requests(retries, in_flight, is
     assert judged(strangers, left=((0, "v1"), (1, "v0"))) == []
 
 
-def test_each_record_of_a_producer_is_compared_with_the_one_before():
+def test_each_record_is_compared_with_the_one_before_it():
     sends = [send(number, offset=offset) for number, offset in enumerate((0, 2, 1))]
     (text,) = judged([*sends, SENDS[6]], left=((0, "v0"), (1, "v2"), (2, "v1")))
     assert "sent 'v1' before 'v2'; their offsets are 2 and 1" in text

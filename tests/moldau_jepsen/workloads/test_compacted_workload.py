@@ -71,7 +71,7 @@ def test_tombstones_outlast_the_jumps_of_clocks() -> None:
 
 
 class StubProducer:
-    """Takes records, and commits or aborts as it is told, or never."""
+    """Takes records, and commits, or never answers."""
 
     def __init__(self, *, commits: bool) -> None:
         self.commits = commits

@@ -195,7 +195,7 @@ class StubDelivery:
         return SimpleNamespace(offset=self.number)
 
 
-def test_each_record_of_a_sender_is_told_once_with_its_outcome(monkeypatch):
+def test_each_record_of_a_sender_is_reported_once(monkeypatch):
     """A record of a client that crashed has an unknown outcome, whatever the client was waiting for."""
     monkeypatch.setattr("moldau_jepsen.workloads.queue.Producer", StubProducer)
     history = []
@@ -213,12 +213,12 @@ def test_each_record_of_a_sender_is_told_once_with_its_outcome(monkeypatch):
             workload.stop()
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-    told = {send.value: one for one in history for send in one.sends}
-    assert sorted(told) == list(range(len(told)))
-    assert sum(len(list(one.sends)) for one in history) == len(told) > 2 * NEVER_ANSWERED
-    crashed = [value for value, one in told.items() if one.error == "the client crashed"]
+    reported = {send.value: one for one in history for send in one.sends}
+    assert sorted(reported) == list(range(len(reported)))
+    assert sum(len(list(one.sends)) for one in history) == len(reported) > 2 * NEVER_ANSWERED
+    crashed = [value for value, one in reported.items() if one.error == "the client crashed"]
     assert NEVER_ANSWERED in crashed
     assert len(crashed) <= options.in_flight_max * sum(one.kind is Kind.CRASH for one in history)
-    for value, one in told.items():
+    for value, one in reported.items():
         expected = FATES[value % len(FATES)][0] if value != NOT_HANDED_OVER else Status.FAIL
         assert one.status is (Status.INFO if value in crashed else expected), value

@@ -236,8 +236,8 @@ def test_transactions_that_read_open_records_are_convicted(bug, poll_share, kind
 @pytest.mark.parametrize(("is_committing", "outcome"), [(True, (Status.INFO, False)), (False, (Status.FAIL, True))])
 def test_only_a_commit_that_was_asked_for_may_take_effect(is_committing, outcome):
     """A client crashes in its transaction: without a commit it is aborted for certain."""
-    told = []
-    recorder = TransactionRecorder(Recorder(SimpleNamespace(monotonic_ms=lambda: 5.0), told.append))
+    reported = []
+    recorder = TransactionRecorder(Recorder(SimpleNamespace(monotonic_ms=lambda: 5.0), reported.append))
     open_ = OpenTransaction(1.0, [Send(P0, 0, None)], committing=is_committing)
     recorder.record_unfinished(3, [open_], "the client crashed")
-    assert [(one.status, one.aborted, one.error) for one in told] == [(*outcome, "the client crashed")]
+    assert [(one.status, one.aborted, one.error) for one in reported] == [(*outcome, "the client crashed")]

@@ -122,7 +122,7 @@ def failures(*errors, victims=(), may_fail=("/data",)):
 def test_a_fault_explains_no_other_error_of_its_node():
     disk, lost, bug = OSError(errno.EIO, "gone"), LogDamagedError("no log"), KeyError("topic")
     assert failures(disk) == []
-    assert failures(disk, may_fail=()) == ["node-failed"], "no fault has struck it"
+    assert failures(disk, may_fail=()) == ["node-failed"], "no fault explains it"
     assert failures(lost, victims={1: None}) == []
     assert failures(lost, victims={2: None}) == ["node-failed"]
     for explained in (disk, lost):
