@@ -137,7 +137,8 @@ def test_a_request_of_a_killed_process_may_still_arrive():
 
         world.objects.profile.delay_min = 5.0
         node.start(process)
-        await trio.sleep(0.5)
+        await trio.sleep(0.001)  # so early that the put has had no effect
+        assert world.objects.lives == []
         node.kill()
         await trio.sleep(LATE_SECONDS + 1)
         assert world.objects.counts["delete"] == 0
