@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from moldau.protocol import hot
-from moldau.protocol.codec import DecodeError, UnsupportedVersionError, decode, encode
+from moldau.protocol.codec import DecodeError, TooManyEntriesError, UnsupportedVersionError, decode, encode
 from moldau.protocol.framing import decode_request_header, decode_response, encode_request, encode_response
 from moldau.protocol.hot import pure, wire
 from moldau.protocol.messages import fetch, produce
@@ -404,3 +404,17 @@ def test_writing_a_follower_fetch_equals_the_compiled_codec(version: int) -> Non
             )
             written = hot.write_follower_fetch(fetch_view(request, version), version, 7, client_id.encode())
             assert written == encode_request(request, version, 7, client_id)
+
+
+@pytest.mark.parametrize("version", [7, 12, 13, 18])
+def test_forgotten_partitions_count_as_entries(version):
+    """A frame of one megabyte could name 250,000 of them, also where the extension is absent."""
+    forgotten = [
+        fetch.ForgottenTopic(topic="f", topic_id=UUID(int=2), partitions=range(3)),
+        fetch.ForgottenTopic(topic="g", topic_id=UUID(int=3), partitions=range(2)),
+    ]
+    body = memoryview(encode(fetch.FetchRequest(forgotten_topics_data=forgotten), version))
+    view = hot.read_fetch_request(body, 0, version, entries_max=7)
+    assert [partitions for _, partitions in view.forgotten_topics] == [(0, 1, 2), (0, 1)]
+    with pytest.raises(TooManyEntriesError):
+        hot.read_fetch_request(body, 0, version, entries_max=6)

@@ -18,6 +18,7 @@ from moldau.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequestGroup,
 )
+from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from moldau.protocol.messages.read_share_group_state_summary import (
     PartitionResult,
@@ -26,10 +27,12 @@ from moldau.protocol.messages.read_share_group_state_summary import (
 )
 from moldau.values import ZERO_UUID, BrokerId, LeaderEpoch
 from moldau_broker.server.cluster_metadata.cache import MetadataCache
+from moldau_broker.server.handlers.groups.membership import handle_find_coordinator
 from moldau_broker.server.handlers.groups.shares import handle_describe_share_group_offsets
 from moldau_broker.server.handlers.metadata import handle_metadata
 from moldau_broker.server.handlers.producers import handle_describe_producers
 from moldau_quorum.metadata.image import MetadataImage
+from moldau_quorum.metadata.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from moldau_quorum.metadata.records import (
     Endpoint,
     PartitionChangeRecord,
@@ -154,3 +157,22 @@ def test_the_lag_counts_from_the_start_offset(start: int, done: int, lag: int) -
     response = trio.run(handle_describe_share_group_offsets, context, request, CALL)
     (part,) = response.groups[0].topics[0].partitions
     assert (part.start_offset, part.lag) == (start, lag)
+
+
+@pytest.mark.parametrize(("version", "key_type"), [(3, 0), (4, 0), (4, 1)])
+def test_a_coordinator_has_the_address_of_the_clients_listener(version: int, key_type: int) -> None:
+    """That of another listener may be out of the client's reach, or demand another login."""
+    partitions = {0: SimpleNamespace(leader=B2)}
+    topics = dict.fromkeys((OFFSETS_TOPIC, TRANSACTIONS_TOPIC), SimpleNamespace(partitions=partitions))
+    context: Any = SimpleNamespace(
+        metadata=SimpleNamespace(
+            image=SimpleNamespace(topics_by_name=topics),
+            inter_broker_listener="inside",
+            endpoint=lambda broker_id, listener: SimpleNamespace(host=f"{listener}{broker_id}", port=9092),
+        )
+    )
+    call: Any = SimpleNamespace(version=version, listener_name="outside")
+    request = FindCoordinatorRequest(key="g", key_type=key_type, coordinator_keys=["g"])
+    response = trio.run(handle_find_coordinator, context, request, call)
+    found: Any = response.coordinators[0] if version >= 4 else response
+    assert (found.node_id, found.host) == (B2, "outside2")

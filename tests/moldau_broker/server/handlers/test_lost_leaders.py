@@ -24,6 +24,7 @@ from moldau.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
 )
 from moldau_broker.server.coordination.transactions import MARKERS_TIMEOUT_MS, REQUEST_TIMEOUT_MS
+from moldau_broker.server.handlers.groups import offsets
 from moldau_broker.server.handlers.groups.offsets import handle_list_offsets
 from moldau_broker.server.handlers.transactions import handle_write_txn_markers
 
@@ -93,6 +94,36 @@ def test_a_new_leader_says_nothing_about_the_end_of_its_log(
     answer: Any = handle_list_offsets(context, request, call)
     (part,) = answer.topics[0].partitions
     assert (part.error_code, part.offset) == (code, -1)
+
+
+def test_all_questions_to_the_object_store_have_one_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client waits for the whole answer, and partitions are asked about one after the other (KIP-1075)."""
+
+    async def answer(*_: object) -> None:
+        await trio.sleep(2)
+        if len(answered) > 1:
+            await trio.sleep_forever()
+        answered.append(trio.current_time() - begin)
+
+    answered: list[float] = []
+    monkeypatch.setattr(offsets, "answer", answer)
+    context: Any = SimpleNamespace(remote_reader=object(), config=SimpleNamespace(get_int=lambda _: 5_000))
+    question: Any = None
+
+    async def main() -> float:
+        nonlocal begin
+        begin = trio.current_time()
+        request = ListOffsetsRequest(timeout_ms=9_000)
+        for _ in range(2):
+            await offsets._ask(context, request, question, begin)
+        with pytest.raises(KafkaError) as raised:
+            await offsets._ask(context, request, question, begin)
+        assert raised.value.code is ErrorCode.REQUEST_TIMED_OUT
+        return trio.current_time() - begin
+
+    begin = 0.0
+    assert trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)) == pytest.approx(5.0)
+    assert answered == pytest.approx([2.0, 4.0])
 
 
 def markers_of(partitions: range) -> WriteTxnMarkersRequest:
