@@ -36,7 +36,7 @@ from moldau_broker.server.coordination import transactions
 from moldau_broker.server.coordination.internal_log import InternalTopicLog
 from moldau_broker.server.coordination.marker_checks import MarkerChecks
 from moldau_broker.server.coordination.share_states import ShareStateClient
-from moldau_broker.server.coordination.transactions import Peers, finish
+from moldau_broker.server.coordination.transactions import Peers, TransactionMarkers, finish
 from moldau_quorum.metadata.internal_topics import OFFSETS_TOPIC, SHARE_STATE_TOPIC
 
 KEY = ("t", 0)
@@ -285,6 +285,42 @@ def test_markers_that_need_no_question(commit: bool, is_open: bool, known_epoch:
     coordinator_epochs = [6] if known_epoch is None else [4, 5, 6, 7]
     proven = list(product((5, 6, 7), coordinator_epochs)) if is_open else []
     assert trusted == sorted({*allowed, *proven})
+
+
+@pytest.mark.parametrize("topic", ["t", OFFSETS_TOPIC])
+def test_a_late_marker_ends_no_offsets_and_no_records(topic: str) -> None:
+    """It ended a transaction before; the next one of its producer is open, here and for offsets of groups alike."""
+    unused: Any = SimpleNamespace()
+    for level, open_epoch in product((0, 1, 2), (None, 4, 5, 6)):
+        written: list[str] = []
+
+        def complete(index: int, marker: Marker, respond: Any, *, written: list[str] = written) -> None:
+            written.append(OFFSETS_TOPIC)
+
+        def append(partition: Any, *, written: list[str] = written, **_: Any) -> int:
+            written.append("t")
+            return 7
+
+        def is_open(producer_id: int, epoch: int, *, open_epoch: int | None = open_epoch) -> bool:
+            return epoch == open_epoch
+
+        partition = SimpleNamespace(
+            is_leader=True,
+            log=SimpleNamespace(producer_state=SimpleNamespace(has_ongoing_transaction=is_open)),
+            marker_count=0,
+            replica=SimpleNamespace(state=SimpleNamespace(leader_epoch=3)),
+        )
+        replicas: Any = SimpleNamespace(partitions={(topic, 0): partition}, append_marker=append)
+        own: Any = 1
+        markers = TransactionMarkers(own, unused, replicas, unused)
+        groups: Any = SimpleNamespace(complete_transaction=complete)
+        markers.connect(groups)
+        producer = TransactionalProducer(producer_id=9, producer_epoch=5)
+        begun = markers.begin(
+            Marker(producer=producer, coordinator_epoch=0, commit=True, transaction_version=level), (topic, 0)
+        )
+        is_late = level == 2 and open_epoch == 5
+        assert (begun is ErrorCode.INVALID_PRODUCER_EPOCH, written) == (is_late, [] if is_late else [topic])
 
 
 def test_a_disk_that_fails_below_a_coordinator_is_reported() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.framing import decode_response
-from moldau.protocol.hot.produce import ProduceRequestView
+from moldau.protocol.hot.produce import ProducePartitionResult, ProduceRequestView
 from moldau.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntityData,
@@ -28,7 +28,7 @@ from moldau_broker.server.data_path.connection import BrokerConnection, listener
 from moldau_broker.server.data_path.fetch_query import FetchQuery
 from moldau_broker.server.data_path.follower_positions import FollowerPositions
 from moldau_broker.server.data_path.produce import ProduceService
-from moldau_broker.server.data_path.produce_rights import NOTHING_DENIED
+from moldau_broker.server.data_path.produce_rights import NOTHING_DENIED, Results
 from moldau_broker.server.handlers.apis import BASE_APIS, api_table
 from moldau_broker.server.replicas.delayed import ProduceOperation, Waiters
 from support.cluster.broker_cluster import batch, frame, run_cluster
@@ -81,46 +81,63 @@ def test_each_partition_is_answered_with_its_own_outcome(sizes: tuple[int, ...])
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
     )
     names = [(b"t%d" % topic, index) for topic, count in enumerate(sizes) for index in range(count)]
+    for outcomes in product(codes, repeat=len(names)):
+        wanted = dict(zip(names, outcomes, strict=True))
+        assert answered(wanted, NOTHING_DENIED) == wanted
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_denied_topic_gets_no_outcome_of_another(count: int) -> None:
+    """The answer has its refusal, and for each other partition the outcome of that one, also after a wait."""
+    refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    denied = [(b"denied", [ProducePartitionResult(index, refused) for index in range(count)])]
+    names = [(b"t0", 0), (b"t0", 1), (b"t1", 0)]
+    codes = (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.REQUEST_TIMED_OUT)
+    for outcomes in product(codes, repeat=len(names)):
+        wanted = dict(zip(names, outcomes, strict=True))
+        assert answered(wanted, denied) == {**wanted, **{(b"denied", index): refused for index in range(count)}}
+
+
+def answered(outcomes: dict[tuple[bytes, int], ErrorCode], denied: Results) -> dict[tuple[bytes, int], int]:
+    """Returns the code of each partition in the answer to a request whose appends end as in ``outcomes``."""
 
     def stage(partition: Any, *_: object) -> tuple[int, ...]:
         if partition.outcome is ErrorCode.NOT_ENOUGH_REPLICAS:
             raise KafkaError(partition.outcome)
         return (0, 0, 0, -1, 0)
 
-    for outcomes in product(codes, repeat=len(names)):
-        partitions = {
-            name: Led(
-                is_internal=False,
-                staged_failures=0,
-                outcome=outcome,
-                traffic=SimpleNamespace(failed_produce=0),
-                replica=SimpleNamespace(state=SimpleNamespace(leader_epoch=3)),
-            )
-            for name, outcome in zip(names, outcomes, strict=True)
-        }
-        waits = SimpleNamespace(produces=Waiters(CLOCK, 10))
-        replicas: Any = SimpleNamespace(by_raw_name=partitions, waits=waits, stage=stage)
-        unused: Any = None
-        service = ProduceService(
-            CLOCK, replicas, unused, unused, checks=unused, offload=unused, unpacked_bytes_max=unused, verifies=unused
+    partitions = {
+        name: Led(
+            is_internal=False,
+            staged_failures=0,
+            outcome=outcome,
+            traffic=SimpleNamespace(failed_produce=0),
+            replica=SimpleNamespace(state=SimpleNamespace(leader_epoch=3)),
         )
-        topics = [
-            (b"t%d" % topic, [(index, memoryview(b"")) for index in range(count)]) for topic, count in enumerate(sizes)
-        ]
-        request = ProduceRequestView(None, -1, 1_000, topics)
-        answer: Any
-        answer, operation = service.append(request, PRODUCE_VERSION, 1, {}, None, None, NOTHING_DENIED)
-        if operation is not None:
-            for partition in list(operation.waiting):
-                operation.resolve(partition, partition.outcome)
-            answer = operation.answer_now()
-        _, response = decode_response(ProduceResponse, PRODUCE_VERSION, memoryview(bytes(answer[0]))[4:])
-        answered = {
-            (topic.name.encode(), part.index): part.error_code
-            for topic in response.responses
-            for part in topic.partition_responses
-        }
-        assert answered == dict(zip(names, outcomes, strict=True))
+        for name, outcome in outcomes.items()
+    }
+    waits = SimpleNamespace(produces=Waiters(CLOCK, 10))
+    replicas: Any = SimpleNamespace(by_raw_name=partitions, waits=waits, stage=stage)
+    unused: Any = None
+    service = ProduceService(
+        CLOCK, replicas, unused, unused, checks=unused, offload=unused, unpacked_bytes_max=unused, verifies=unused
+    )
+    topics: dict[bytes, list[tuple[int, memoryview]]] = {}
+    for topic, index in outcomes:
+        topics.setdefault(topic, []).append((index, memoryview(b"")))
+    request = ProduceRequestView(None, -1, 1_000, list(topics.items()))
+    answer: Any
+    answer, operation = service.append(request, PRODUCE_VERSION, 1, {}, None, None, denied)
+    if operation is not None:
+        for partition in list(operation.waiting):
+            operation.resolve(partition, partition.outcome)
+        answer = operation.answer_now()
+    _, response = decode_response(ProduceResponse, PRODUCE_VERSION, memoryview(bytes(answer[0]))[4:])
+    return {
+        (topic.name.encode(), part.index): part.error_code
+        for topic in response.responses
+        for part in topic.partition_responses
+    }
 
 
 def test_a_refused_follower_does_not_have_all_records() -> None:
