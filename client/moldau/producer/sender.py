@@ -273,7 +273,8 @@ class Sender:
             cluster_metadata.add_broker(
                 BrokerNode(node_id=endpoint.node_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack)
             )
-        names = {cluster_metadata.topic_id(topic): topic for topic in by_topic}
+        # By the ids of the request: metadata may have lost or replaced the topic since.
+        names = {batch.topic_id: topic for topic, parts in by_topic.items() for batch in parts.values()}
         missing = {batch: None for parts in by_topic.values() for batch in parts.values()}
         for topic in response.responses:
             name = topic.name or names.get(topic.topic_id, "")
