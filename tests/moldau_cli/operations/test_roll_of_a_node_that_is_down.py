@@ -1,4 +1,4 @@
-"""Goal: a forced roll that starts a node which was down waits until that node is back, by its own word.
+"""Goal: a forced roll that starts a node which was down waits until that node is back, with its replicas, by its word.
 
 Method: the roll alone, on virtual time; pictures of the cluster and a restarter of the test.
 """
@@ -6,11 +6,12 @@ Method: the roll alone, on virtual time; pictures of the cluster and a restarter
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import trio
 import trio.testing
 
-from moldau.admin import QuorumDescription, QuorumReplica
+from moldau.admin import PartitionDescription, QuorumDescription, QuorumReplica, TopicDescription
 from moldau_cli.operations import rolling
 from moldau_cli.operations.rolling import RollOptions, roll
 from moldau_cli.plans.roll import Picture, RollNode
@@ -50,6 +51,37 @@ def test_the_next_node_waits_for_the_one_that_was_down(monkeypatch: Any) -> None
         assert second >= first + START_S
         assert third >= second + START_S
         assert list(dict.fromkeys(asked)) == [1, 2, 3], "other brokers may still report the state before a restart"
+
+    monkeypatch.setattr(rolling, "look_at_cluster", look_at_cluster)
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_the_next_node_waits_for_the_replica_that_was_behind(monkeypatch: Any) -> None:
+    """Brokers 1 and 3 were down. That the replica of broker 3, which stays down, is behind is accepted."""
+    in_sync_at = {1: float("inf"), 2: 0.0, 3: float("inf")}
+    restarts: list[tuple[int, float]] = []
+
+    async def look_at_cluster(admin: object, ask: int | None = None) -> Picture:
+        await trio.lowlevel.checkpoint()
+        isr = tuple(node for node, since in in_sync_at.items() if since <= trio.current_time())
+        part = PartitionDescription(partition=0, leader=2, leader_epoch=0, replicas=(1, 2, 3), isr=isr)
+        topic = TopicDescription(name="t", topic_id=UUID(int=1), is_internal=False, partitions=(part,))
+        live = frozenset({2, *(node for node, _ in restarts)})
+        return Picture(quorum=QUORUM, live=live, topics={"t": topic})
+
+    class Restarter:
+        async def restart(self, node: RollNode) -> None:
+            await trio.lowlevel.checkpoint()
+            restarts.append((node.node_id, trio.current_time()))
+            in_sync_at[node.node_id] = trio.current_time() + START_S
+
+    async def main() -> None:
+        admin: Any = None
+        options = RollOptions(timeout_s=60, force=True, elects=False)
+        rolled = await roll(admin, NODES, NODES[:2], Restarter(), options)
+        assert rolled.restarted == (1, 2)
+        (_, first), (_, second) = restarts
+        assert second >= first + START_S
 
     monkeypatch.setattr(rolling, "look_at_cluster", look_at_cluster)
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))

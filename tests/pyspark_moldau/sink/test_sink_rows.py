@@ -7,7 +7,10 @@ import pyarrow as pa
 import pytest
 import trio
 
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import BatchBuilder, decode_records, group_rows, parse_batch_header
+from pyspark_moldau.errors import SinkError
+from pyspark_moldau.sink import cluster
 from pyspark_moldau.sink.cluster import RowWriter
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
 from pyspark_moldau.sink.rows import RowError, split_topics, to_columns
@@ -121,3 +124,36 @@ def test_a_fingerprint_has_the_topic_of_each_row():
     assert fingerprint_of(rows) == fingerprint_of(rows[:1], rows[1:]) == fingerprint_of(rows[::-1])
     assert fingerprint_of(rows) != fingerprint_of([("y", "1"), ("x", "2")])
     assert fingerprint_of(rows) != fingerprint_of([("x", "1"), ("x", "2")])
+
+
+class Refused:
+    """The delivery of a row that the broker refuses; ``is_done`` says whether that is known."""
+
+    topic = "t"
+
+    def __init__(self, *, is_done):
+        self.is_done = is_done
+
+    def result(self):
+        raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+
+
+@pytest.mark.parametrize("is_done", [True, False], ids=["early", "late"])
+def test_a_refused_row_fails_the_write(monkeypatch, is_done):
+    """Deliveries are looked at in between if there are many, and those that are not done then at the end."""
+    monkeypatch.setattr(cluster, "UNDELIVERED_MAX", 1)
+    deliveries = [Refused(is_done=is_done), SimpleNamespace(is_done=True, topic="t", result=lambda: None)]
+
+    async def send_columns(topic, columns, *, partitions):
+        await trio.lowlevel.checkpoint()
+        return [deliveries.pop(0)]
+
+    async def main():
+        options = parse_sink_options({"kafka.bootstrap.servers": "h:1", "topic": "t"}, streaming=True)
+        writer = RowWriter(options, SimpleNamespace(send_columns=send_columns, flush=trio.lowlevel.checkpoint))
+        for value in ("1", "2"):
+            await writer.write(pa.record_batch({"value": [value]}), fingerprints=False)
+        await writer.finish()
+
+    with pytest.raises(SinkError, match="NOT_ENOUGH_REPLICAS"):
+        trio.run(main)

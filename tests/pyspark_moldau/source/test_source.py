@@ -274,6 +274,25 @@ def test_lost_records_of_a_later_partition_are_data_loss(log):
     assert offsets_of(rows(lenient, lenient.partitions(position, end))) == [(2, 3), (2, 4)]
 
 
+def test_lost_records_of_a_later_topic_are_data_loss(log):
+    """A query of a pattern rests; a topic that fits it comes, and retention deletes its first records."""
+
+    def query(**options):
+        given = {"kafka.bootstrap.servers": "h:1", "subscribePattern": "[tu]"} | options
+        return source.MoldauStreamReader(parse_options(given, streaming=True), connect=lambda client: log)
+
+    reader = query(startingOffsets="earliest")
+    position = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    log.create("u", 1, "id-2")
+    log.append(("u", 0), *[(1, b"k", b"v", ())] * 5)
+    log.drop_before(("u", 0), 3)
+    end = reader.latestOffset(position, ReadAllAvailable())
+    with pytest.raises(DataLossError, match=r"u-0 came while .* its records 0\.\.2 are gone"):
+        reader.partitions(position, end)
+    lenient = query(failOnDataLoss="false")
+    assert offsets_of(rows(lenient, lenient.partitions(position, end))) == [(0, 3), (0, 4)]
+
+
 def test_a_topic_that_is_named_in_addition_may_be_old(log):
     log.create("u", 1, "id-2")
     log.append(("u", 0), *[(1, b"k", b"v", ())] * 5)

@@ -191,6 +191,36 @@ def test_a_root_that_is_missing_is_an_error_and_not_empty():
     run_world(main, 1)
 
 
+class Leaving:
+    """A disk whose store is unmounted after the first look at its root."""
+
+    def __init__(self, disk):
+        self.disk = disk
+
+    def __getattr__(self, name):
+        return getattr(self.disk, name)
+
+    def is_directory(self, path):
+        found = self.disk.is_directory(path)
+        if path == "/store" and found:
+            self.disk.rename("/store", "/away")
+        return found
+
+
+@pytest.mark.parametrize("call", ["list", "list_folders", "delete"])
+def test_a_root_that_goes_away_meanwhile_is_not_empty(call):
+    """A listing without objects would say that all are lost, and a delete would have returned without its work."""
+
+    async def main(world):
+        node = await make_root(world)
+        await store_of(node.environment).put(NAME, Bytes(b"x"))
+        store = store_of(replace(node.environment, disk=Leaving(node.environment.disk)))
+        with pytest.raises(ObjectStoreError, match="is it mounted"):
+            await getattr(store, call)([NAME] if call == "delete" else "")
+
+    run_world(main, 1)
+
+
 def test_a_hanging_disk_fails_calls_and_holds_few_threads():
     async def main(world):
         node = await make_root(world)
