@@ -21,6 +21,7 @@ from moldau_cli.plans.roll import (
     obstacles,
     out_of_sync,
     roll_nodes,
+    tolerated_after,
     unserved_meanwhile,
 )
 
@@ -173,7 +174,7 @@ async def roll(
         remaining.remove(node)
         progress.restarting = None
         down.discard(node.node_id)
-        tolerated = frozenset(replica for replica in tolerated if replica[2] != node.node_id)
+        tolerated = tolerated_after(tolerated, node.node_id, picture.topics)
         present = [one for one in nodes if one.node_id not in down]
         await _whole(admin, present, node, tolerated, options.timeout_s, remaining)
         output.note(f"{place}: {node} is back, and the cluster whole, after {trio.current_time() - began_s:.1f} s")

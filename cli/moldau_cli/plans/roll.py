@@ -83,6 +83,23 @@ def out_of_sync(topics: Mapping[str, TopicDescription]) -> frozenset[Replica]:
     )
 
 
+def tolerated_after(
+    tolerated: Collection[Replica], node_id: int, topics: Mapping[str, TopicDescription]
+) -> frozenset[Replica]:
+    """Returns what stays tolerated after the restart of a node: not its replicas, nor that these have no leader."""
+    held = {
+        (name, part.partition)
+        for name, topic in topics.items()
+        for part in topic.partitions
+        if node_id in part.replicas
+    }
+    return frozenset(
+        (topic, number, node)
+        for topic, number, node in tolerated
+        if node != node_id and not (node == -1 and (topic, number) in held)
+    )
+
+
 def absent(picture: Picture, nodes: Iterable[RollNode]) -> frozenset[int]:
     """Returns the nodes that are down: brokers out of service, and voters that the active controller does not hear."""
     return frozenset(one.node_id for one in nodes if obstacles(picture, [one], tolerated=out_of_sync(picture.topics)))

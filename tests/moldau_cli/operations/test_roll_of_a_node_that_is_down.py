@@ -85,3 +85,33 @@ def test_the_next_node_waits_for_the_replica_that_was_behind(monkeypatch: Any) -
 
     monkeypatch.setattr(rolling, "look_at_cluster", look_at_cluster)
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_the_next_node_waits_for_a_leader_that_was_missing(monkeypatch: Any) -> None:
+    """Broker 1 was down, and has the only replica of a partition, which gets its leader later than it is back."""
+    restarts: list[tuple[int, float]] = []
+
+    async def look_at_cluster(admin: object, ask: int | None = None) -> Picture:
+        await trio.lowlevel.checkpoint()
+        has_leader = bool(restarts) and trio.current_time() >= restarts[0][1] + START_S
+        leader = 1 if has_leader else -1
+        part = PartitionDescription(partition=0, leader=leader, leader_epoch=0, replicas=(1,), isr=(1,))
+        topic = TopicDescription(name="t", topic_id=UUID(int=1), is_internal=False, partitions=(part,))
+        live = frozenset({2, 3, *(node for node, _ in restarts)})
+        return Picture(quorum=QUORUM, live=live, topics={"t": topic})
+
+    class Restarter:
+        async def restart(self, node: RollNode) -> None:
+            await trio.lowlevel.checkpoint()
+            restarts.append((node.node_id, trio.current_time()))
+
+    async def main() -> None:
+        admin: Any = None
+        options = RollOptions(timeout_s=60, force=True, elects=False)
+        rolled = await roll(admin, NODES, NODES[:2], Restarter(), options)
+        assert rolled.restarted == (1, 2)
+        (_, first), (_, second) = restarts
+        assert second >= first + START_S
+
+    monkeypatch.setattr(rolling, "look_at_cluster", look_at_cluster)
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))

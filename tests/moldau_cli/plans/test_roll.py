@@ -22,6 +22,7 @@ from moldau_cli.plans.roll import (
     obstacles,
     out_of_sync,
     roll_nodes,
+    tolerated_after,
     unserved_meanwhile,
 )
 
@@ -88,6 +89,15 @@ def test_accepted_replicas_are_no_obstacle():
     assert obstacles(lacking, NODES, tolerated={("t", 0, 1)}) == ["t-0 lacks a replica in sync"]
     down = dataclasses.replace(lacking, live=frozenset({1}), quorum=quorum(ages=(0, 10**6, 0)))
     assert absent(down, NODES) == {2, 102}
+
+
+def test_a_restart_ends_what_was_accepted_of_its_node():
+    """Its replicas were out of sync, or had no leader; those of other nodes still are, and have none."""
+    topics = {"t": topic("t", (-1, (1,), (1,)), (-1, (2,), (2,)), (3, (1, 2, 3), (3,)))}
+    tolerated = out_of_sync(topics)
+    assert tolerated == {("t", 0, -1), ("t", 1, -1), ("t", 2, 1), ("t", 2, 2)}
+    assert tolerated_after(tolerated, 1, topics) == {("t", 1, -1), ("t", 2, 2)}
+    assert tolerated_after(tolerated, 101, topics) == tolerated
 
 
 nodes = st.lists(
