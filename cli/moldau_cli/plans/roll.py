@@ -86,17 +86,17 @@ def out_of_sync(topics: Mapping[str, TopicDescription]) -> frozenset[Replica]:
 def tolerated_after(
     tolerated: Collection[Replica], node_id: int, topics: Mapping[str, TopicDescription]
 ) -> frozenset[Replica]:
-    """Returns what stays tolerated after the restart of a node: not its replicas, nor that these have no leader."""
-    held = {
+    """Returns what stays tolerated after a restart: neither the node's replicas, nor missing leaders that it may be."""
+    may_lead = {
         (name, part.partition)
         for name, topic in topics.items()
         for part in topic.partitions
-        if node_id in part.replicas
+        if node_id in part.isr or node_id in part.elr
     }
     return frozenset(
         (topic, number, node)
         for topic, number, node in tolerated
-        if node != node_id and not (node == -1 and (topic, number) in held)
+        if node != node_id and not (node == -1 and (topic, number) in may_lead)
     )
 
 
