@@ -24,7 +24,8 @@ ANSWER_DELAY_MS: Final = 100
 """An answer of a process that has ended may reach the active controller so much later."""
 
 Replica = tuple[str, int, int]
-"""Topic, partition and broker; -1 stands for the leader of a partition that has none."""
+"""Topic, partition and broker; ``NO_LEADER`` stands for the leader of a partition that has none."""
+NO_LEADER: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,24 +80,27 @@ def out_of_sync(topics: Mapping[str, TopicDescription]) -> frozenset[Replica]:
         (name, part.partition, node)
         for name, topic in topics.items()
         for part in topic.partitions
-        for node in [*(set(part.replicas) - set(part.isr)), *([-1] if part.leader < 0 else [])]
+        for node in [*(set(part.replicas) - set(part.isr)), *([NO_LEADER] if part.leader < 0 else [])]
     )
 
 
 def tolerated_after(
     tolerated: Collection[Replica], node_id: int, topics: Mapping[str, TopicDescription]
 ) -> frozenset[Replica]:
-    """Returns what stays tolerated after a restart: neither the node's replicas, nor missing leaders that it may be."""
+    """Returns what stays tolerated after a restart of a node.
+
+    Missing leaders that it may be do not, nor do its replicas; but a replica whose partition stays without a leader
+    cannot catch up.
+    """
     may_lead = {
         (name, part.partition)
         for name, topic in topics.items()
         for part in topic.partitions
         if node_id in part.isr or node_id in part.elr
     }
+    without_leader = {(topic, number) for topic, number, node in tolerated if node == NO_LEADER} - may_lead
     return frozenset(
-        (topic, number, node)
-        for topic, number, node in tolerated
-        if node != node_id and not (node == -1 and (topic, number) in may_lead)
+        one for one in tolerated if (one[0], one[1]) in without_leader or one[2] not in (node_id, NO_LEADER)
     )
 
 

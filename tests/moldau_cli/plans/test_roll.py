@@ -92,11 +92,12 @@ def test_accepted_replicas_are_no_obstacle():
 
 
 def test_a_restart_ends_what_was_accepted_of_its_node():
-    """Its replicas were out of sync, or lacked a leader that it may be; others still are, and have none."""
-    topics = {"t": topic("t", (-1, (1,), (1,)), (-1, (1, 2), (2,)), (3, (1, 2, 3), (3,)))}
+    """Its replicas were out of sync, or lacked a leader that it may be; without another one they cannot catch up."""
+    topics = {"t": topic("t", (-1, (1,), (1,)), (-1, (1, 2), (2,)), (3, (1, 2, 3), (3,)), (-1, (1, 2), (1,)))}
     tolerated = out_of_sync(topics)
-    assert tolerated == {("t", 0, -1), ("t", 1, -1), ("t", 2, 1), ("t", 2, 2)}
-    assert tolerated_after(tolerated, 1, topics) == {("t", 1, -1), ("t", 2, 2)}
+    missing = {("t", 0, -1), ("t", 1, -1), ("t", 3, -1)}
+    assert tolerated == missing | {("t", 1, 1), ("t", 2, 1), ("t", 2, 2), ("t", 3, 2)}
+    assert tolerated_after(tolerated, 1, topics) == {("t", 1, -1), ("t", 1, 1), ("t", 2, 2), ("t", 3, 2)}
     assert tolerated_after(tolerated, 101, topics) == tolerated
 
 
