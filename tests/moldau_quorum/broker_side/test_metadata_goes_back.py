@@ -115,3 +115,27 @@ def test_nothing_of_a_log_below_the_floor_is_kept():
         assert list(follower.image.topics_by_name) == ["kept"]
 
     run_world(main, 5)
+
+
+def test_a_broker_that_reaches_its_floor_in_steps_learns_all():
+    """The callback gets nothing below the floor, so its first delta is that of all metadata."""
+
+    async def main(world):
+        below = {**snapshot(40, 4, topics=("kept",)), "committed_offset": 50}
+        controller = Controller([records((50, 5)), below, records((45, 4), (50, 5))])
+        deltas = []
+        follower = MetadataFollower(
+            world.node("b1").environment,
+            {101: ("c101", 9093)},
+            node_id=1,
+            floor=MetadataPosition(offset=50, epoch=5),
+            on_delta=deltas.append,
+            connect=controller.connect,
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(follower.run)
+            nursery.cancel_scope.cancel()
+        assert (deltas[0].previous.offset, deltas[0].image.offset) == (-1, 50)
+        assert [topic.name for topic in deltas[0].created_topics] == ["kept"]
+
+    run_world(main, 5)

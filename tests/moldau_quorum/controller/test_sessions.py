@@ -31,3 +31,21 @@ def test_a_stall_of_the_controller_is_no_silence_of_brokers() -> None:
     assert sessions.next_deadline_ms() == 13_100
     assert sessions.earliest_heard_ms() == 4_100
     assert sessions.unheard(4_099) == []
+
+
+def test_a_closed_connection_is_silence_until_a_heartbeat() -> None:
+    """For the grace period a probe may end the session; another connection, and another incarnation, end nothing."""
+    sessions = BrokerSessions(timeout_ms=9_000, grace_ms=250)
+    sessions.touch(BROKER, 3, 0, connection="first")
+    sessions.touch(OTHER, 2, 0, connection="other")
+    assert not sessions.silent(BROKER, 3, 50)
+    assert sessions.connection_closed("first", 100) == [BROKER]
+    assert [sessions.silent(BROKER, epoch, 100) for epoch in (2, 3, 4)] == [False, True, False]
+    assert not sessions.silent(OTHER, 2, 100)
+    assert sessions.connection_closed("first", 200) == [], "its broker is known to be silent"
+    assert [sessions.silent(BROKER, 3, now_ms) for now_ms in (349, 350)] == [True, False]
+    assert sessions.expired(350) == [BROKER]
+    sessions.touch(BROKER, 3, 300, connection="second")
+    assert not sessions.silent(BROKER, 3, 300)
+    assert sessions.connection_closed("first", 310) == []
+    assert sessions.expired(9_299) == [OTHER]

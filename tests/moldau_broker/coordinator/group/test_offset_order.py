@@ -8,6 +8,8 @@ Method: all short histories of one partition against the rule.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
@@ -77,3 +79,22 @@ def test_the_end_of_a_transaction_keeps_a_later_commit() -> None:
     again = [(10, (FIRST,)), (20, (SECOND,)), (30, (FIRST,)), (31, (SECOND, True))]
     assert replayed(again) == (20, [30])
     assert replayed([*again, (32, (FIRST, True))]) == (30, [])
+
+
+def test_a_commit_for_a_new_topic_ends_those_for_its_predecessor() -> None:
+    """No producer of the deleted topic holds up readers of the new one, or commits an offset after that one's.
+
+    An id that is not known, as of a commit by an old version, may be that of either topic.
+    """
+    for former, present in itertools.product((None, UUID(int=1), UUID(int=2)), repeat=2):
+        store = OffsetStore()
+        for producer, topic_id in ((FIRST, former), (SECOND, present)):
+            committed = replace(value(producer), topic_id=topic_id)
+            store.replay_offset(OffsetRecord(group_id="g", topic="t", partition=0, committed=committed), producer)
+        is_gone = None not in (former, present) and former != present
+        assert [each.offset for each in store.pending("g", "t", 0)] == ([SECOND] if is_gone else [FIRST, SECOND])
+        store.replay_marker(FIRST, True)
+        assert [each.offset for each in store.committed("g").values()] == ([] if is_gone else [FIRST])
+        store.replay_marker(SECOND, True)
+        assert [each.offset for each in store.committed("g").values()] == [SECOND]
+        assert not store.has_pending("g")

@@ -49,3 +49,16 @@ def test_only_its_own_entry_commits_a_proposal(epoch: int, error: type) -> None:
     proposals.leadership_settled(None)
     assert isinstance(later.error, OutcomeUnknownError)
     proposals.check_room(100)
+
+
+def test_a_snapshot_ends_the_proposals_that_it_replaces() -> None:
+    """That of its last index too: no entry comes that would end it. Later ones can still be committed."""
+    for last_index in range(4, 9):
+        proposals = OpenProposals(count_max=3, bytes_max=100)
+        opened = [proposals.add(LogPosition(index=index, epoch=3), 10, lambda: None) for index in (5, 6, 7)]
+        proposals.replaced_by_snapshot(last_index)
+        assert [each.done for each in opened] == [index <= last_index for index in (5, 6, 7)]
+        assert all(isinstance(each.error, OutcomeUnknownError) for each in opened if each.done)
+        proposals.applied(7, 3)
+        assert opened[2].error is None or last_index >= 7
+        assert opened[2].done
