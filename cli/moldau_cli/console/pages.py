@@ -107,7 +107,7 @@ async def _nodes(asked: Question) -> Answer:
 
 async def _overview(asked: Question) -> Answer:
     identity = asked.identity
-    return await cluster.overview(identity.admin, identity.quorum_admin, identity.copies.latest, identity.rates)
+    return await cluster.overview(identity.admin, identity.quorum_admin, identity.rates, identity.copies.latest)
 
 
 async def _topics(asked: Question) -> Answer:

@@ -27,7 +27,7 @@ CONFIG_KINDS = {"topic": ResourceType.TOPIC, "broker": ResourceType.BROKER, "gro
 
 
 async def overview(
-    admin: Admin, quorum_admin: Admin, ask_copies: CopiesQuestion, rates: RateHistory
+    admin: Admin, quorum_admin: Admin, rates: RateHistory, ask_copies: CopiesQuestion | None = None
 ) -> dict[str, Json]:
     """Returns the verdict and its reasons first, then the figures of the whole cluster."""
     seen = await inspect_cluster(admin, quorum_admin, ask_copies=ask_copies)
