@@ -7,6 +7,7 @@ Method: files of a broker and of a controller in a folder, and a cluster of valu
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import trio
 import trio.testing
@@ -166,14 +167,47 @@ def test_a_rotten_controller_that_may_have_a_vote_keeps_its_disk(tmp_path: Path)
     assert calls[-1] == "controller 101 could not be replaced: its vote could not be taken away"
 
 
+def seed_that_rots_a_controller() -> int:
+    return next(seed for seed in range(100) if random.Random(seed).random() < CONTROLLER_SHARE)
+
+
 def test_indispensable_controllers_do_not_rot(tmp_path: Path) -> None:
     """A controller does not rot if the quorum needs it."""
     cluster = ValueCluster(controllers=[controller_with_snapshots(tmp_path), node(102, "controller")])
     before = contents(tmp_path)
-    seed = next(seed for seed in range(100) if random.Random(seed).random() < CONTROLLER_SHARE)
+    seed = seed_that_rots_a_controller()
     events, _ = run_faults(cluster, [fault(FaultKind.BIT_ROT, Target.ONE, number=seed)])
     assert "the quorum cannot do without it" in events[0].detail
     assert (events[0].took_effect, cluster.calls, contents(tmp_path)) == (False, [], before)
+
+
+def test_no_controller_rots_while_another_has_no_vote(tmp_path: Path) -> None:
+    """The rest of the voters would be no majority, and the run would go on without a quorum."""
+    controllers = [controller_with_snapshots(tmp_path), node(102, "controller"), node(103, "controller")]
+    cluster, before, seed = ValueCluster(controllers=controllers), contents(tmp_path), seed_that_rots_a_controller()
+    faults = [fault(FaultKind.BIT_ROT, Target.ONE, number=seed)]
+    events, _ = run_faults(cluster, faults, voters=ValueVoters(removed={103: None}))
+    assert "the quorum cannot do without it" in events[0].detail
+    assert (events[0].took_effect, cluster.calls, contents(tmp_path)) == (False, [], before)
+
+
+def test_no_vote_is_taken_away_while_a_controller_stops_to_rot(tmp_path: Path) -> None:
+    controllers = [controller_with_snapshots(tmp_path), node(102, "controller"), node(103, "controller")]
+    seen: list[dict[int, str]] = []
+
+    class Watched(ValueCluster):
+        def stop_node(self, node_id: int) -> None:
+            super().stop_node(node_id)
+            seen.append(dict(nemesis._rotten))
+
+    async def main() -> None:
+        await nemesis.run([fault(FaultKind.BIT_ROT, Target.ONE, number=seed_that_rots_a_controller())])
+
+    events: list[Any] = []
+    cluster = Watched(controllers=controllers)
+    nemesis = Nemesis(cluster, Links({}), ValueOperations(), events.append, voters=ValueVoters(), in_thread=inline)
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert len(seen[0]) == 1
 
 
 def test_votes_are_left_alone_while_a_controller_is_rotten() -> None:

@@ -98,6 +98,7 @@ class ValueVoters:
     calls: list[tuple[str, int]] = field(default_factory=list)
     restored: bool = True
     obeyed: bool = True
+    removed: dict[int, None] = field(default_factory=dict)
 
     async def remove_voter(self, node_id: int) -> str:
         self.calls.append(("remove", node_id))

@@ -69,6 +69,9 @@ class Operations(Protocol):
 class Voters(Protocol):
     """Changes of the quorum's voters, as ``moldau_jepsen.chaos.nemesis.moves.Operator`` makes them."""
 
+    removed: dict[int, None]
+    """Controllers that may have no vote."""
+
     async def remove_voter(self, node_id: int) -> str:
         """Takes a controller's vote away; returns what was answered, for the report."""
         ...

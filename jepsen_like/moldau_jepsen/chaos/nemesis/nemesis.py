@@ -414,14 +414,17 @@ class Nemesis:
             if self._rotten or not await self._is_whole():
                 texts.append("no effect: the other replicas are not all there")
                 continue
-            if node_id in controllers and (self._voters is None or len(controllers) < VOTERS_MIN):
-                texts.append("no effect: the quorum cannot do without it")
-                continue
+            if node_id in controllers:
+                if self._voters is None or len(controllers) - len(self._voters.removed) < VOTERS_MIN:
+                    texts.append("no effect: the quorum cannot do without it")
+                    continue
+                self._rotten[node_id] = "about to rot"  # no other vote may be taken away from now on
             await self._stop(node_id)
             done = (damage_metadata if node_id in controllers else damage)(Path(self._nodes[node_id].directory), draw)
             texts.append("no effect: no file is closed" if done is None else done.text)
             if done is not None:
                 hit.append(node_id)
+            self._rotten.pop(node_id, None)
             if done is not None and done.records:
                 self._rotten[node_id] = done.text
             await self._call(self._cluster.launch, node_id)
