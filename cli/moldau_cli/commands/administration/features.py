@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 commands = typer.Typer(help="Describe and change feature levels.", rich_markup_mode=None)
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only ask the controller whether it would do so.")]
-Levels = Annotated[list[str], typer.Option("--feature", metavar="NAME=LEVEL", help="Feature and its new level.")]
+_FEATURE = typer.Option("--feature", metavar="NAME=LEVEL", help="Feature and its new level.")
 
 
 def parse_levels(words: list[str]) -> dict[str, int]:
@@ -58,9 +58,7 @@ def describe(bootstrap_server: BootstrapServer = None, bootstrap_controller: Boo
 
 @commands.command()
 def upgrade(
-    feature: Annotated[
-        list[str] | None, typer.Option("--feature", metavar="NAME=LEVEL", help="Feature and its new level.")
-    ] = None,
+    feature: Annotated[list[str] | None, _FEATURE] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Raise each feature to the highest level that the node supports.")
     ] = False,
@@ -86,7 +84,7 @@ def upgrade(
 
 @commands.command()
 def downgrade(
-    feature: Levels,
+    feature: Annotated[list[str], _FEATURE],
     unsafe: Annotated[bool, typer.Option("--unsafe", help="Allow it even if recorded metadata is lost.")] = False,
     dry_run: DryRun = False,
     bootstrap_server: BootstrapServer = None,

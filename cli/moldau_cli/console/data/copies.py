@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from moldau.protocol.errors import KafkaError
+from moldau.runtime.tasks.sync import Signal
 from moldau_cli.operations.remote_copies import ask_for_copies
 
 if TYPE_CHECKING:
@@ -32,14 +33,14 @@ class CopiesWatch:
         self._admin = admin
         self._clock = clock
         self._wanted: tuple[Mapping[str, TopicDescription], Sequence[BrokerNode]] | None = None
-        self._wake = trio.Event()
+        self._asked = Signal()
         self._problems: tuple[Problem, ...] = ()
         self._answered_s = 0.0
 
     async def latest(self, topics: Mapping[str, TopicDescription], brokers: Sequence[BrokerNode]) -> list[Problem]:
         """Returns the problems of the last answer, and lets the next question be about these topics and brokers."""
         self._wanted = topics, brokers
-        self._wake.set()
+        self._asked.notify()
         await trio.lowlevel.checkpoint()
         is_fresh = trio.current_time() - self._answered_s <= KEPT_S
         return list(self._problems) if is_fresh else []
@@ -47,12 +48,11 @@ class CopiesWatch:
     async def run(self) -> None:
         """Asks whenever pages want to know, until cancelled. Without an answer no problem is known."""
         while True:
-            await self._wake.wait()
-            self._wake = trio.Event()
-            assert self._wanted is not None
-            topics, brokers = self._wanted
+            await self._asked.wait_until(lambda: self._wanted is not None)
+            wanted, self._wanted = self._wanted, None
+            assert wanted is not None
             try:
-                found = await ask_for_copies(self._admin, topics, brokers, now_ms=self._clock.wall_ms())
+                found = await ask_for_copies(self._admin, *wanted, now_ms=self._clock.wall_ms())
             except KafkaError:
                 found = []  # the pages themselves say why the cluster does not answer
             self._problems, self._answered_s = tuple(found), trio.current_time()

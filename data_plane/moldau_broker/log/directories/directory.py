@@ -89,6 +89,16 @@ class CheckpointFile:
         self._version += 1
         self._current_at = -1
 
+    def lower(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Lowers the offset of a partition to ``offset`` at most; durable on return. A write in progress is void.
+
+        Raises:
+            OSError: The file could not be written.
+        """
+        self.void()
+        if self.offsets.get(topic_partition, 0) > offset:
+            self.write_now({**self.offsets, topic_partition: offset})
+
     def write_now(self, offsets: dict[TopicPartition, int]) -> None:
         """Replaces the content; durable on return.
 
@@ -275,20 +285,14 @@ class LogDirectory:
 
     def lower_to(self, log: SegmentedLog, offset: int) -> None:
         """See ``Checkpoints``."""
-        if log.is_future:
-            return
-        for checkpoint in (self.recovery_points, self.cleaner_offsets):
-            checkpoint.void()
-            if checkpoint.offsets.get(log.topic_partition, 0) > offset:
-                checkpoint.write_now({**checkpoint.offsets, log.topic_partition: offset})
+        if not log.is_future:
+            self.recovery_points.lower(log.topic_partition, offset)
+            self.cleaner_offsets.lower(log.topic_partition, offset)
 
     def lower_watermark(self, log: SegmentedLog, offset: int) -> None:
         """See ``Checkpoints``."""
-        checkpoint, key = self.high_watermarks, log.topic_partition
         if not log.is_future:
-            checkpoint.void()
-            if checkpoint.offsets.get(key, 0) > offset:
-                checkpoint.write_now({**checkpoint.offsets, key: offset})
+            self.high_watermarks.lower(log.topic_partition, offset)
 
     def restart_at(self, log: SegmentedLog, offset: int, log_start_offset: int) -> None:
         """See ``Checkpoints``."""

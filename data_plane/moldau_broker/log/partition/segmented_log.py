@@ -56,7 +56,7 @@ class RemotePast(NamedTuple):
 
 
 class Checkpoints(Protocol):
-    """The checkpoints of a log directory: recovery points, log start offsets, and the cleaner's offsets."""
+    """The checkpoints of a log directory: recovery points, log start offsets, high watermarks, and clean offsets."""
 
     def lower_to(self, log: SegmentedLog, offset: int) -> None:
         """Lowers the log's checkpointed recovery point and clean offset to ``offset`` at most; durable on return.

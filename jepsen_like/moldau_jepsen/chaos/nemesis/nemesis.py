@@ -424,9 +424,10 @@ class Nemesis:
             texts.append("no effect: no file is closed" if done is None else done.text)
             if done is not None:
                 hit.append(node_id)
-            self._rotten.pop(node_id, None)
             if done is not None and done.records:
                 self._rotten[node_id] = done.text
+            else:
+                self._rotten.pop(node_id, None)
             await self._call(self._cluster.launch, node_id)
             if done is not None and done.refused:
                 await self._await_refusal(node_id, done)
