@@ -29,7 +29,7 @@ class Load(threading.Thread):
         self.topic = topic
         self._halt = threading.Event()
         self._abandoned = False
-        self.acknowledged = []  # (partition, offset, number) in order of acknowledgement
+        self.acknowledged = []  # (partition, offset or None, number) in order of acknowledgement
         self.failed = []
         self.sent = 0
         self.left = None
@@ -111,12 +111,21 @@ def load(cluster):
 
 
 def check_all_read_once(cluster, load):
+    """Fails if a record is lost, repeated or reordered, or is not where its acknowledgement says.
+
+    librdkafka reports no offset for a batch whose fate it concludes from a later one: the leader died after the append,
+    the next leader refused the batch a moment before it took over, and accepted the following batch a moment after.
+    That the log holds the batch is then what is to be checked, and the other comparisons check it.
+    """
     assert load.failed == []
     assert load.left == 0
     found = ConfluentClient(cluster.bootstrap).consume(load.topic, PARTITIONS, load.sent)
     assert Counter(int(value) for _, _, _, value, _ in found) == Counter(range(load.sent))
     places = {(partition, offset): int(value) for partition, offset, _, value, _ in found}
-    assert [item for item in load.acknowledged if places.get(item[:2]) != item[2]] == []
+    placed = [item for item in load.acknowledged if item[1] is not None]
+    assert [item for item in placed if places.get(item[:2]) != item[2]] == []
+    assert len(load.acknowledged) == load.sent
+    assert len(placed) > load.sent // 2, "most acknowledgements say where the record is"
     for partition in range(PARTITIONS):
         numbers = [int(value) for where, _, _, value, _ in found if where == partition]
         assert numbers == sorted(numbers)
