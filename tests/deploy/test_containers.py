@@ -4,15 +4,19 @@ Method: the files are parsed; each node's configuration is computed as its conta
 the server. Tools (kubectl) look at the files as well, where they are installed.
 """
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
+from moldau.implementation import PURE_PYTHON_VARIABLE
+from moldau.records import IMPLEMENTATION
 from moldau.runtime.config import (
     advertised_listeners,
     listeners,
@@ -86,6 +90,24 @@ def test_the_image_runs_the_server_below_an_init():
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["where"]
     assert {*packages, "pyproject.toml", "setup.py", "README.md", "LICENSE"} <= sent
     assert all((ROOT / name).exists() for name in sent)
+
+
+def test_the_image_has_the_compiled_loops():
+    """They are optional for an installation, and a base without a header would build an image of slow nodes."""
+    check = re.search(r'^RUN /opt/moldau/bin/python -c "(.+)"$', CONTAINERFILE, re.MULTILINE)
+    assert check
+    assert CONTAINERFILE.index("pip install") < check.start() < CONTAINERFILE.rindex("\nFROM")
+    for pure in ("0", "1"):
+        environ = {**os.environ, PURE_PYTHON_VARIABLE: pure}
+        done = subprocess.run([sys.executable, "-c", check[1]], env=environ, capture_output=True, text=True)
+        missing = pure == "1" or IMPLEMENTATION == "python"
+        assert ("ModuleNotFoundError" in done.stderr, done.returncode) == (missing, int(missing))
+
+
+def test_limits_of_the_containers_suit_ordinary_users():
+    """Podman and rootless Docker cannot raise a limit above the user's own, 524,288 where systemd sets it."""
+    compose = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
+    assert [service["ulimits"]["nofile"] for service in compose["services"].values()] == [1 << 19] * 3
 
 
 def test_compose_describes_three_nodes_of_one_cluster():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.runtime.net.buffers import drop_sent
-from moldau.runtime.ports import system_calls
+from moldau.runtime.ports import name_lookups, system_calls
 from moldau.runtime.ports.descriptors import SHORTAGE_ERRNOS
 from moldau.runtime.ports.environment import SYSTEM_BUFFERS, SocketBuffers
 from moldau.runtime.ports.real_arrivals import real_arrivals
@@ -247,12 +247,18 @@ class RealNetwork:
 
         All but the last one have a limit, so that one whose packets are dropped does not use up the caller's time.
         """
+        lookups = name_lookups.of_this_run()
+        kept = lookups.kept(host, port)
+        if kept is None:
+            return await self._connect_first(host, port, await lookups.addresses(host, port))
         try:
-            found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except socket.gaierror as error:
-            raise ConnectionError(
-                errno.EHOSTUNREACH, f"host name {host!r} cannot be resolved: {error.strerror}"
-            ) from error
+            return await self._connect_first(host, port, kept)
+        except BaseException:  # also at the caller's time limit
+            lookups.forget(host, port)
+            raise
+
+    async def _connect_first(self, host: str, port: int, found: Sequence[name_lookups.Address]) -> RealConnection:
+        """Returns a connection to the first address that accepts one."""
         failures: list[str] = []
         for left, (family, kind, protocol, _, name) in zip(range(len(found) - 1, -1, -1), found, strict=True):
             try:
