@@ -104,20 +104,12 @@ class Copier:
         self._limiter.total_tokens = self._config().get_int(COPIES_KEY)
         return self._limiter
 
-    async def put(self, folder: str, segment: RemoteSegment, auxiliary: bytes, content: Content) -> None:
-        """Writes both objects of a segment; the segment exists on return.
+    async def wait_for_rate(self, size_bytes: int) -> None:
+        """Waits until the rate allows another copy, and counts its bytes.
 
-        Raises:
-            ObjectStoreError: it is unknown whether it exists.
-            OSError: ``content`` could not be read.
+        That can take hours after a failed copy of a large segment, whose bytes count too. So call it before the id of
+        the copy is chosen: an id may be used again for a limited time only.
         """
-        await self._wait_for_rate(len(auxiliary) + content.size_bytes)
-        name = folder + segment.name
-        await self._store.put(name + AUXILIARY, BytesContent(auxiliary))
-        await self._store.put(name + LOG, content)
-
-    async def _wait_for_rate(self, size_bytes: int) -> None:
-        """Waits until the rate allows another copy, and counts its bytes."""
         clock = self._environment.clock
         async with self._turn:
             while True:
@@ -128,3 +120,14 @@ class Copier:
                     break
                 await trio.sleep(min(wait_ms, RATE_LOOK_MS) / 1000)
             self._throttle.spend(size_bytes, clock.monotonic_ms())
+
+    async def put(self, folder: str, segment: RemoteSegment, auxiliary: bytes, content: Content) -> None:
+        """Writes both objects of a segment, after ``wait_for_rate``; the segment exists on return.
+
+        Raises:
+            ObjectStoreError: it is unknown whether it exists.
+            OSError: ``content`` could not be read.
+        """
+        name = folder + segment.name
+        await self._store.put(name + AUXILIARY, BytesContent(auxiliary))
+        await self._store.put(name + LOG, content)

@@ -164,6 +164,7 @@ class LeaderTasks(RoleTasks):
         try:
             await self._check_batches(found)
             auxiliary, digest = await self._tools.copier.encode(found.parts)
+            await self._tools.copier.wait_for_rate(len(auxiliary) + found.content.size_bytes)
             attempt = self._attempt = self._attempt_of(found, digest)
             await self._tools.copier.put(remote.folder, attempt.segment, auxiliary, found.content)
             took_ms = clock.monotonic_ms() - begun_ms
