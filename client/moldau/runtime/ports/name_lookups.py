@@ -4,11 +4,15 @@ A resolver whose first name server is down asks the second one after five second
 time again. A caller that gives an attempt to connect one second would never get an answer, however often it tried. So
 a look-up goes on when its callers have given up, and later callers join it. Its answer is kept for a few times as long
 as it took: a fast name server is asked for each connection, a slow one now and then.
+
+A look-up can also hang because the name did not exist yet when it began, as that of a container does before its start.
+So others begin beside it, after one second, two, four and so on; the first that ends answers all callers.
 """
 
 from __future__ import annotations
 
 import errno
+import math
 import socket
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,30 +27,64 @@ KEPT_MAX_S: Final = 30.0
 """The longest time that an answer is kept, as in a Java client."""
 KEPT_MAX: Final = 1024
 """The most answers kept."""
-JOINED_MAX_S: Final = 60.0
-"""A look-up that has taken longer is joined by no further caller; the next one begins its own."""
+BESIDE_MIN_S: Final = 1.0
+"""The first look-up that begins beside another one of the same name, begins so long after it."""
+RUNNING_MAX: Final = 8
+"""The most look-ups of one name that count as running; the last of them begins a minute after the first."""
+RUNNING_MAX_S: Final = 300.0
+"""How long a look-up counts as running: no resolver is known to take longer, but one may hang for good."""
 
 Address = tuple[int, int, int, str, tuple[Any, ...]]
 """Family, type, protocol, canonical name and socket name, as of ``socket.getaddrinfo``."""
 
 
-class _LookUp:
-    """One question to the resolver, and the callers that wait for it."""
+class _Answer:
+    """What the callers of a name wait for: the outcome of the next of its look-ups that ends."""
 
-    __slots__ = ("began_s", "done", "error", "found")
+    __slots__ = ("error", "found", "has_come")
 
     def __init__(self) -> None:
-        self.began_s = trio.current_time()
-        self.done = trio.Event()
+        self.has_come = trio.Event()
         self.found: Sequence[Address] = ()
         self.error: Exception | None = None
 
 
-class NameLookups:
-    """The look-ups of one ``trio.run``: at most one that can be joined for each host and port."""
+class _Name:
+    """The look-ups of one name that run."""
+
+    __slots__ = ("answer", "began_s")
 
     def __init__(self) -> None:
-        self._running: dict[tuple[str, int], _LookUp] = {}
+        self.answer = _Answer()
+        self.began_s: list[float] = []
+        """When each began, the oldest first."""
+
+    def next_s(self) -> float:
+        """Returns when another look-up is to begin beside those that run."""
+        if not self.began_s:
+            return -math.inf
+        oldest_s, youngest_s = self.began_s[0], self.began_s[-1]
+        if len(self.began_s) >= RUNNING_MAX:
+            return oldest_s + RUNNING_MAX_S
+        return youngest_s + max(BESIDE_MIN_S, youngest_s - oldest_s)
+
+    def begin(self, now_s: float) -> None:
+        """Notes that a look-up begins."""
+        if len(self.began_s) >= RUNNING_MAX:
+            del self.began_s[0]
+        self.began_s.append(now_s)
+
+    def end(self, began_s: float) -> None:
+        """Notes that the look-up that began then has ended."""
+        if began_s in self.began_s:
+            self.began_s.remove(began_s)
+
+
+class NameLookups:
+    """The look-ups of one ``trio.run``."""
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[str, int], _Name] = {}
         self._kept: dict[tuple[str, int], tuple[Sequence[Address], float]] = {}
 
     def kept(self, host: str, port: int) -> Sequence[Address] | None:
@@ -55,8 +93,12 @@ class NameLookups:
         return found if trio.current_time() < until_s else None
 
     def forget(self, host: str, port: int) -> None:
-        """Drops a kept answer: no connection came of it, so the host may have moved."""
+        """Drops a kept answer: no connection came of it, so the host may have moved.
+
+        Later callers join no look-up that has begun before.
+        """
         self._kept.pop((host, port), None)
+        self._names.pop((host, port), None)
 
     async def addresses(self, host: str, port: int) -> Sequence[Address]:
         """Asks the resolver for the addresses of a host, or joins a caller that asks already.
@@ -67,42 +109,50 @@ class NameLookups:
         numeric = _numeric(host, port)
         if numeric is not None:
             return numeric
-        key = (host, port)
-        lookup = self._running.get(key)
-        if lookup is None or trio.current_time() - lookup.began_s > JOINED_MAX_S:
-            lookup = self._running[key] = _LookUp()
-            trio.lowlevel.spawn_system_task(self._run, key, lookup)
-        await lookup.done.wait()
-        if isinstance(lookup.error, (OSError, UnicodeError)):
-            reason = getattr(lookup.error, "strerror", None) or lookup.error
+        name = self._names.setdefault((host, port), _Name())
+        answer = name.answer
+        while not answer.has_come.is_set():
+            if name.next_s() <= trio.current_time():
+                name.begin(trio.current_time())
+                trio.lowlevel.spawn_system_task(self._run, host, port, name, trio.current_time())
+            with trio.move_on_at(name.next_s()):
+                await answer.has_come.wait()
+        if isinstance(answer.error, (OSError, UnicodeError)):
+            reason = getattr(answer.error, "strerror", None) or answer.error
             raise ConnectionError(
                 errno.EHOSTUNREACH, f"host name {host!r} cannot be resolved: {reason}"
-            ) from lookup.error
-        if lookup.error is not None:
-            raise lookup.error
-        return lookup.found
+            ) from answer.error
+        if answer.error is not None:
+            raise answer.error
+        return answer.found
 
-    async def _run(self, key: tuple[str, int], lookup: _LookUp) -> None:
+    async def _run(self, host: str, port: int, name: _Name, began_s: float) -> None:
         """Asks the resolver, as a task that no caller's cancellation reaches. It must not raise: trio would end."""
-        host, port = key
+        key = (host, port)
+        found: Sequence[Address] = ()
+        failed: Exception | None = None
         try:
-            lookup.found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except Exception as error:  # noqa: BLE001 - each caller raises it
-            lookup.error = error
+            failed = error
         else:
-            self._keep(key, lookup)
+            if self._names.get(key) is name:  # no other look-up of these has answered, and none is forgotten
+                self._keep(host, port, found, trio.current_time() - began_s)
+                del self._names[key]
         finally:
-            if self._running.get(key) is lookup:
-                del self._running[key]
-            lookup.done.set()
+            name.end(began_s)
+            if not name.began_s and self._names.get(key) is name:
+                del self._names[key]
+            answer, name.answer = name.answer, _Answer()
+            answer.found, answer.error = found, failed
+            answer.has_come.set()
 
-    def _keep(self, key: tuple[str, int], lookup: _LookUp) -> None:
+    def _keep(self, host: str, port: int, found: Sequence[Address], took_s: float) -> None:
         now_s = trio.current_time()
         if len(self._kept) >= KEPT_MAX:
             self._kept = {key: kept for key, kept in self._kept.items() if now_s < kept[1]}
         if len(self._kept) < KEPT_MAX:
-            kept_s = min(KEPT_FACTOR * (now_s - lookup.began_s), KEPT_MAX_S)
-            self._kept[key] = (lookup.found, now_s + kept_s)
+            self._kept[host, port] = (found, now_s + min(KEPT_FACTOR * took_s, KEPT_MAX_S))
 
 
 def _numeric(host: str, port: int) -> Sequence[Address] | None:

@@ -67,7 +67,7 @@ def test_a_slow_resolver_delays_and_prevents_nothing(run, takes_s, pause_s):
     found, seconds = run(resolver, lambda: attempts(1.0, pause_s, 100))
     assert found == "10.0.0.1"
     assert seconds <= takes_s + 1.75
-    assert resolver.asked == 1
+    assert resolver.asked <= name_lookups.RUNNING_MAX
 
 
 def test_a_fast_resolver_is_asked_for_each_connection(run):
@@ -98,7 +98,8 @@ def test_a_slow_answer_is_kept_for_half_a_minute_at_most(run):
             await trio.sleep(0.2)
         return asked
 
-    assert run(resolver, main) == [1, 1, 2, 2]
+    first, kept, second, kept_again = run(resolver, main)
+    assert first == kept < second == kept_again
 
 
 def test_a_host_that_has_moved_is_looked_up_again(run):
@@ -112,13 +113,11 @@ def test_a_host_that_has_moved_is_looked_up_again(run):
         return await attempts(1.0, 0.5, 20, host="broker-1")
 
     found, seconds = run(resolver, main, gone=["10.0.0.9"])
-    assert found == "10.0.0.2"
-    assert resolver.asked == 2
-    assert seconds < 8
+    assert (found, seconds < 8) == ("10.0.0.2", True)
 
 
 def test_callers_of_the_same_time_share_a_question(run):
-    resolver = Resolver(3.0)
+    resolver = Resolver(0.9)
 
     async def main():
         found = []
@@ -128,7 +127,7 @@ def test_callers_of_the_same_time_share_a_question(run):
                 found.append(await RealNetwork().connect("broker-1", 9092))
 
         async with trio.open_nursery() as nursery:
-            for limit_s in (1.0, 4.0, 5.0):
+            for limit_s in (0.5, 0.95, 5.0):
                 nursery.start_soon(one, limit_s)
         return found
 
@@ -136,17 +135,51 @@ def test_callers_of_the_same_time_share_a_question(run):
     assert resolver.asked == 1
 
 
-def test_a_question_without_end_is_asked_again(run):
+@pytest.mark.parametrize("limit_s", [1.0, 30.0])
+@pytest.mark.parametrize("exists_after_s", [0.5, 3.0, 20.0, 60.0, 250.0])
+def test_a_question_that_hangs_holds_up_no_later_one(run, limit_s, exists_after_s):
+    """A question about a name that does not exist yet may have no end, as where containers start together."""
     resolver = Resolver(1e9)
 
     async def main():
-        with trio.move_on_after(1.0):
-            await RealNetwork().connect("broker-1", 9092)
-        await trio.sleep(name_lookups.JOINED_MAX_S)
-        resolver.takes_s = 0.0
-        return await RealNetwork().connect("broker-1", 9092)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(begin_to_exist)
+            return await attempts(limit_s, 0.5, 1000)
 
-    assert run(resolver, main) == "10.0.0.1"
+    async def begin_to_exist():
+        await trio.sleep(exists_after_s)
+        resolver.takes_s = 0.0
+
+    found, seconds = run(resolver, main)
+    assert found == "10.0.0.1"
+    assert seconds <= max(2.0, min(2 * exists_after_s, name_lookups.RUNNING_MAX_S + 2))
+
+
+def test_questions_that_hang_have_a_bound(run):
+    resolver = Resolver(1e9)
+
+    async def main():
+        asked = []
+        for _ in range(2):
+            await attempts(0.9, 0.1, round(name_lookups.RUNNING_MAX_S) - 5)
+            asked.append(resolver.asked)
+        return asked
+
+    assert run(resolver, main) == [name_lookups.RUNNING_MAX, 2 * name_lookups.RUNNING_MAX]
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1", None])
+def test_the_look_ups_of_a_name_are_forgotten_with_the_last(run, address):
+    resolver = Resolver(5.0, address)
+
+    async def main():
+        with trio.move_on_after(1.5):
+            await RealNetwork().connect("broker-1", 9092)
+        running = len(name_lookups.of_this_run()._names)
+        await trio.sleep(10)
+        return running, len(name_lookups.of_this_run()._names)
+
+    assert run(resolver, main) == (1, 0)
 
 
 def test_an_error_is_that_of_each_caller_and_not_kept(run):
@@ -163,7 +196,7 @@ def test_an_error_is_that_of_each_caller_and_not_kept(run):
         return refused
 
     assert run(resolver, main) == [errno.EHOSTUNREACH] * 2
-    assert resolver.asked == 2
+    assert resolver.asked > 2
 
 
 def test_a_name_that_no_resolver_takes_is_an_error_of_the_connection():
