@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import urllib.request
 import uuid
 from dataclasses import replace
@@ -119,12 +120,23 @@ def on_moto(folder: Path, test: Test) -> None:
         thread.stop()
 
 
+def on_a_given_service(folder: Path, test: Test) -> None:
+    """A bucket of any S3-compatible service; each test has a prefix of its own there, and leaves its objects behind."""
+    given = {name: os.environ.get(f"MOLDAU_TEST_S3_{name}", "") for name in ("URL", "BUCKET", "KEY", "SECRET")}
+    if not all(given.values()):
+        pytest.skip("no S3-compatible service is given: set MOLDAU_TEST_S3_URL, _BUCKET, _KEY and _SECRET")
+    secret = {"secret.access.key": given["SECRET"]}
+    url = f"s3://{given['BUCKET']}/{uuid.uuid4()}"
+    trio.run(partial(with_store, real_environment(1), url, test, **keys_of(given["URL"], given["KEY"], **secret)))
+
+
 STORES = {
     "disk": on_a_real_disk,
     "virtual disk": on_a_virtual_disk,
     "S3": on_s3,
     "S3 with a prefix": on_s3_with_a_prefix,
     "moto": on_moto,
+    "given service": on_a_given_service,
     "simulation": in_the_simulation,
 }
 
