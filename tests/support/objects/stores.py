@@ -122,9 +122,9 @@ def on_moto(folder: Path, test: Test) -> None:
 
 def on_a_given_service(folder: Path, test: Test) -> None:
     """A bucket of any S3-compatible service; each test has a prefix of its own there, and leaves its objects behind."""
-    given = {name: os.environ.get(f"MOLDAU_TEST_S3_{name}", "") for name in ("URL", "BUCKET", "KEY", "SECRET")}
+    given = {name: os.environ.get(f"S3_TEST_{name}", "") for name in ("URL", "BUCKET", "KEY", "SECRET")}
     if not all(given.values()):
-        pytest.skip("no S3-compatible service is given: set MOLDAU_TEST_S3_URL, _BUCKET, _KEY and _SECRET")
+        pytest.skip("no S3-compatible service is given: set S3_TEST_URL, _BUCKET, _KEY and _SECRET")
     secret = {"secret.access.key": given["SECRET"]}
     url = f"s3://{given['BUCKET']}/{uuid.uuid4()}"
     trio.run(partial(with_store, real_environment(1), url, test, **keys_of(given["URL"], given["KEY"], **secret)))
