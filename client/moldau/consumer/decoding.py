@@ -46,7 +46,7 @@ class Decoding:
         return Decoding(positions, decoder, SchemaLookups("default.api.timeout.ms", limit_ms))
 
     def raise_pending(self) -> None:
-        """Reports a record at which a partition still stands.
+        """Reports a record at which a partition still stands, unless it is paused: after its end it is met again.
 
         Raises:
             RecordDeserializationError: an earlier poll met the record.
@@ -54,7 +54,9 @@ class Decoding:
         while self._pending:
             error = self._pending.popleft()
             position = self._position_in(error.cluster, error.topic_partition)
-            if position is not None and position.has_position and position.offset == error.offset:
+            if position is None or position.is_paused:
+                continue
+            if position.has_position and position.offset == error.offset:
                 raise error
 
     async def decode(self, taken: list[ConsumedBatch]) -> list[ConsumedBatch[Any, Any]]:

@@ -124,3 +124,17 @@ def test_a_bad_record_that_was_left_is_not_reported(offset):
     trio.run(decoding.decode, [batch(10, b"good", b"bad")])
     positions.by_partition[T0].seek(offset)
     decoding.raise_pending()
+
+
+def test_a_bad_record_of_a_paused_partition_is_not_reported():
+    """The poll raised its error in place of the records of other partitions, though the application had set it aside.
+
+    The record is fetched again when the partition is not paused any more.
+    """
+    positions, decoding = decoding_of()
+    trio.run(decoding.decode, [batch(10, b"good", b"bad")])
+    positions.by_partition[T0].is_paused = True
+    decoding.raise_pending()
+    positions.by_partition[T0].is_paused = False
+    with pytest.raises(RecordDeserializationError):
+        trio.run(decoding.decode, [batch(11, b"bad")])
