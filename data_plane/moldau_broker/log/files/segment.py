@@ -83,7 +83,7 @@ class LogSegment:
         self.files = SegmentFiles(disk, directory, base_offset, config.segment_index_bytes, suffix, files)
         self.base_offset = base_offset
         self.created_ms = created_ms
-        self.size = disk.file_size(self.path(LOG_SUFFIX))
+        self.size = self.files.found.end
         # Appending uses the indexes of a segment that is not settled: no use of its files has to be noted.
         self._offset_index = self.files.offset_index
         self._time_index = self.files.time_index

@@ -10,6 +10,7 @@ import errno
 from typing import TYPE_CHECKING
 
 from moldau.runtime.ports.environment import OpenMode
+from moldau_broker.log.files.found_batches import FoundBytes
 from moldau_broker.log.files.index import OffsetIndex, TimeIndex
 from moldau_broker.log.files.names import (
     DELETED_SUFFIX,
@@ -45,6 +46,7 @@ class SegmentFiles:
         "_time_index",
         "_transaction_index",
         "directory",
+        "found",
         "suffix",
     )
 
@@ -71,6 +73,8 @@ class SegmentFiles:
         self.suffix = suffix
         path = self.path(LOG_SUFFIX)
         self._log: SharedFile | None = None if disk.exists(path) else files.open(path)
+        self.found = FoundBytes(disk.file_size(path))
+        """Which bytes of the log file this process did not write, and has checked."""
         self._offset_index = OffsetIndex(disk, self.path(INDEX_SUFFIX), base_offset, index_bytes_max, files)
         self._time_index = TimeIndex(disk, self.path(TIME_INDEX_SUFFIX), base_offset, index_bytes_max, files)
         self._transaction_index = TransactionIndex(disk, self.path(TRANSACTION_INDEX_SUFFIX), base_offset, files)

@@ -6,11 +6,13 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from moldau_broker.log.errors import CorruptLogFileError, OffsetInRemoteStorageError
+from moldau_broker.log.files.found_batches import begin_of_check, ordered_end
 from moldau_broker.log.values import FileSlice, ReadResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from moldau.records import BatchHeader
     from moldau_broker.log.files.segment import LogSegment
 
 
@@ -62,6 +64,8 @@ def find_range(
                     segment_position=start,
                     first_batch_incomplete=True,
                 )
+        if header is not None and segment.files.found.end:  # else this process has appended the batches
+            count = min(count, _ordered_bytes(segment, start, header, start + count, offset, next_base))
         return ReadResult(
             fetch_offset=offset,
             ranges=(FileSlice(segment.files.log, start, count),),
@@ -70,6 +74,33 @@ def find_range(
             segment_position=start,
         )
     return nothing_at(offset)
+
+
+def _ordered_bytes(segment: LogSegment, start: int, header: BatchHeader, end: int, offset: int, next_base: int) -> int:
+    """Returns how many bytes from ``start`` on hold batches in order, of those up to ``end`` or somewhat more.
+
+    The batch at ``start``, with ``header``, was found as the first that ends at or above ``offset``.
+
+    Raises:
+        CorruptLogFileError: It is out of order, or the one that was to hold ``offset`` is.
+        OSError: A file could not be read.
+    """
+    files, found = segment.files, segment.files.found
+    if header.base_offset <= offset and found.are_checked(start, end):
+        return end - start
+    begin = begin_of_check(files.log, segment.offset_index, start, offset)
+    if found.are_checked(begin, end):
+        return end - start
+    known = segment.base_offset if begin == 0 else None
+    ordered = ordered_end(files.log, begin, start, end, segment.size, known, next_base)
+    if ordered < start and header.base_offset <= offset:  # the wrong batch is another one
+        begin, known = start, None
+        ordered = ordered_end(files.log, begin, start, end, segment.size, known, next_base)
+    if ordered <= start:
+        raise CorruptLogFileError(files.log.path, ordered, f"no batch in order with offset {offset}")
+    # Nothing says that the first batch of a walk is not too low, unless it is the first of the segment.
+    found.add(begin if known is not None else begin + segment.header_at(begin).size_bytes, ordered)
+    return ordered - start
 
 
 def nothing_at(offset: int) -> ReadResult:

@@ -172,12 +172,12 @@ class SegmentedLog:
         """Finds the bytes of the batches from ``offset`` up to ``upper_bound_offset`` (exclusive).
 
         Only one segment is searched. ``min_one_batch`` returns the first batch whole however large it is (KIP-74). At
-        most a header and a piece of an index are read.
+        most a header and a piece of an index are read, and once the headers of batches that were found on the disk.
 
         Raises:
             OffsetOutOfRangeError: The offset is outside the log.
             OffsetInRemoteStorageError: The offset is below the local log start offset.
-            LogError: CORRUPT_MESSAGE, the log is too damaged to find the batch.
+            LogError: CORRUPT_MESSAGE, the log is too damaged to find the batch, or its offsets are out of order.
             OSError: A file could not be read.
         """
         end_offset = self.log_end_offset

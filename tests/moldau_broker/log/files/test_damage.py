@@ -11,14 +11,13 @@ import random
 import pytest
 
 from moldau.records import iterate_batches
-from moldau.runtime.ports.environment import OpenMode
 from moldau_broker.log.directories.manager import LogManager
 from moldau_broker.log.errors import LogError
-from moldau_broker.log.files.checkpoint import read_file
 from moldau_broker.log.files.checksums import CHECKSUMS
 from moldau_broker.log.files.dump import BAD_BYTE, dump_file
 from moldau_broker.log.values import TopicPartition
-from support.log.model import PARTITION, TOPIC_ID, Driver, VirtualMachine, all_rows, make_batch, read_rows
+from support.log.damaged import contents, reborn, write_log
+from support.log.model import PARTITION, TOPIC_ID, Driver, all_rows, make_batch, read_rows
 from support.proof import examples, proof_beyond
 
 SMALL_FILES = (
@@ -31,39 +30,6 @@ SMALL_FILES = (
     CHECKSUMS,
 )
 KINDS = (".index", ".timeindex", ".txnindex", ".snapshot", *SMALL_FILES)
-
-
-def write_log(seed: int) -> Driver:
-    """A log with transactions, epochs, several segments and a log start offset inside one of them; closed cleanly."""
-    driver = Driver(VirtualMachine(seed), seed=seed)
-    rnd = random.Random(seed)
-    actions = ("append", "append_idempotent", "append_transactional", "end_transaction", "new_epoch", "append")
-    while driver.log.storage.segments.count < 5:
-        for action in actions:
-            getattr(driver, action)(rnd)
-    driver.log.update_high_watermark(driver.log.log_end_offset)
-    driver.log.delete_records(driver.log.segments[0].base_offset + 3)
-    driver.manager.close(7)
-    return driver
-
-
-def contents(driver: Driver) -> dict[str, bytes]:
-    disk = driver.machine.disk
-    return {path: read_file(disk, path) for path in driver.machine.virtual_disk.files("/data")}
-
-
-def reborn(files: dict[str, bytes], seed: int) -> VirtualMachine:
-    """A machine whose disk holds these files."""
-    machine = VirtualMachine(seed)
-    for path, content in files.items():
-        parent = path.rpartition("/")[0]
-        machine.disk.make_directories(parent)
-        file = machine.disk.open(path, OpenMode.WRITE)
-        file.append([content])
-        file.sync()
-        machine.disk.sync_directory(parent)
-    machine.disk.sync_directory("/")
-    return machine
 
 
 def damage(rnd: random.Random, content: bytes) -> bytes:
