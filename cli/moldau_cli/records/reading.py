@@ -192,6 +192,7 @@ class Pump:
         self._consumer = consumer
         self._request = request
         self._sink = sink
+        self._limits = dict(ends)  # also of partitions that are read to their ends
         self._ends = ends
         self._now_ms = now_ms
         self._reason_for_no_start = reason_for_no_start
@@ -255,6 +256,9 @@ class Pump:
             raise CommandError(str(error)) from error
 
     def _skip(self, error: RecordDeserializationError) -> None:
+        end = self._limits.get(error.topic_partition)
+        if end is not None and error.offset >= end:
+            return  # the consumer looked behind the end before the partition was paused
         place = f"{error.topic_partition} offset {error.offset}"
         if self._request.errors is OnError.END:
             raise CommandError(f"{place}: {error}; --skip-errors leaves such records out") from error
