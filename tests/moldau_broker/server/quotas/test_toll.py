@@ -5,6 +5,8 @@ Method: a clock that only the handler moves, and handlers that wait, fail and ar
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import trio
 import trio.lowlevel
@@ -183,6 +185,24 @@ def test_an_answer_that_another_quota_empties_is_not_charged():
     assert toll.due_for_fetch(1_000) == 1_000
     totals = {group[0]: sensor.rate.total for group, sensor in quotas.use.sensors()}
     assert totals == {"consumer_byte_rate": 0.0, "request_percentage": 50.0}
+
+
+def test_the_bytes_of_the_answers_that_are_sent_count():
+    """All short runs of fetches: an answer that one quota empties, or both, counts for nothing, and once only."""
+    refusals = set()
+    for fetches in product(product((0.0, 500.0), (100, 10_000)), repeat=4):
+        quotas, sent = quotas_with(consumer_byte_rate=1_000.0, request_percentage=1.0), 0
+        account = ClientAccount(quotas, Throttle())
+        for spent_ms, fetched in fetches:
+            before = dict(quotas.use.throttled)
+            toll = account.toll(ALICE, b"app")
+            quotas.clock.now_ms += spent_ms
+            sent += fetched if toll.due_for_fetch(fetched) == 0 else 0
+            totals = {group[0]: sensor.rate.total for group, sensor in quotas.use.sensors()}
+            assert totals["consumer_byte_rate"] == sent, fetches
+            refusals.add(tuple(key for key, count in quotas.use.throttled.items() if count > before[key]))
+    by_bytes, by_time = ("consumer_byte_rate",), ("request_percentage",)
+    assert refusals == {(), by_bytes, by_time, by_bytes + by_time}
 
 
 @pytest.mark.parametrize(
