@@ -21,7 +21,7 @@ from support.client.socket_cluster import cluster
 from support.commands import run_command
 
 ABSENT, SOUND, DAMAGED = "-", "s", "d"
-"""What a log has at an offset."""
+"""The records that a log may have at an offset."""
 POLLS_MAX = 30
 
 
