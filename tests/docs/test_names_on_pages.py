@@ -14,7 +14,7 @@ import pytest
 from moldau_cli.application import application
 from support.pages import FENCE, ROOT, name_of
 
-DATED = {"CHANGELOG.md", "cost-of-a-seed.md", "findings.md", "rounds-1-to-13.md", "rounds-14-to-26.md", "run-log.md"}
+DATED = {"CHANGELOG.md", "cost-of-a-seed.md", "findings.md", "rounds-1-to-13.md", "rounds-from-14.md", "run-log.md"}
 PAGES = [page for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]) if page.name not in DATED]
 DEPLOYED = sorted(path for path in (ROOT / "deploy").rglob("*") if path.is_file())
 EVERYWHERE = {"--json", "--command-config", "--profile", "--bootstrap-server", "-b", "-h", "--help"}

@@ -37,7 +37,7 @@ LONG_PAGES = {
     "docs/guides/upgrades.md",
 }
 """Their commands start, break and roll whole clusters; ``make test-proof`` runs them."""
-DATED = {"CHANGELOG.md", "cost-of-a-seed.md", "findings.md", "rounds-1-to-13.md", "rounds-14-to-26.md", "run-log.md"}
+DATED = {"CHANGELOG.md", "cost-of-a-seed.md", "findings.md", "rounds-1-to-13.md", "rounds-from-14.md", "run-log.md"}
 """They tell what was when they were written."""
 LANGUAGES = {"sh", "python", "properties", "toml"}
 INSTALLED = Path(sys.executable).parent

@@ -39,7 +39,7 @@ Address = tuple[int, int, int, str, tuple[Any, ...]]
 
 
 class _Answer:
-    """What the callers of a name wait for: the outcome of the next of its look-ups that ends."""
+    """The outcome of the next look-up of a name that ends, for which its callers wait."""
 
     __slots__ = ("error", "found", "has_come")
 

@@ -169,7 +169,7 @@ def test_questions_that_hang_have_a_bound(run):
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1", None])
-def test_the_look_ups_of_a_name_are_forgotten_with_the_last(run, address):
+def test_look_ups_of_a_name_are_forgotten_with_the_last(run, address):
     resolver = Resolver(5.0, address)
 
     async def main():
@@ -199,7 +199,7 @@ def test_an_error_is_that_of_each_caller_and_not_kept(run):
     assert resolver.asked > 2
 
 
-def test_a_name_that_no_resolver_takes_is_an_error_of_the_connection():
+def test_a_name_that_no_resolver_takes_fails_the_connection():
     """Its parts are longer than a name may be: a resolver raised another kind of error, which ended the caller."""
 
     async def main():

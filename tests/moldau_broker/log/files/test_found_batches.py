@@ -110,7 +110,7 @@ def test_all_short_orders_of_batches() -> None:
             assert found == SIZE * wrong[0], bases
 
 
-def test_a_batch_before_bytes_that_are_none_is_sent_if_it_is_whole() -> None:
+def test_a_whole_batch_before_other_bytes_is_sent() -> None:
     """A rotten length looks as if the next header were rotten: the checksum tells which."""
     garbage = bytes(100)
     for sound in (True, False):
