@@ -259,7 +259,14 @@ async def _read(
     import trio
 
     from moldau import Consumer
-    from moldau_cli.records.reading import Pump, assign, matching_topics, no_start, reason_for_no_start
+    from moldau_cli.records.reading import (
+        Pump,
+        assign,
+        matching_topics,
+        no_start,
+        reason_for_no_start,
+        reason_for_silence,
+    )
 
     start_s = request.start_ms / 1000
     if request.pattern is not None and request.group is None:
@@ -269,6 +276,8 @@ async def _read(
             await check_topic(topic, config, within_s=start_s)
     async with Consumer(config, **deserializers) as consumer:
         reason = partial(reason_for_no_start, admin_settings(config), consumer, request)
+        is_committed = config.get("isolation.level") == Isolation.READ_COMMITTED
+        silence = partial(reason_for_silence, admin_settings(config), consumer, is_committed=is_committed)
         ends = {}
         if request.group is not None:
             consumer.subscribe(request.topics, pattern=request.pattern)
@@ -281,5 +290,7 @@ async def _read(
                 for topic in request.topics:
                     for number in request.partitions:
                         await check_offset(topic, number, request.span.number, config)
-        pump = Pump(consumer, request, _Stdout(write, values), ends, lambda: trio.current_time() * 1000, reason)
+        pump = Pump(
+            consumer, request, _Stdout(write, values), ends, lambda: trio.current_time() * 1000, reason, silence
+        )
         return not await ends_at_signal(pump.run)

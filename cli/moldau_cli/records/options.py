@@ -36,6 +36,7 @@ IdleTime = Annotated[
         "--timeout-ms",
         min=1,
         help="End when no record came for so long, from when all start positions are known. Brokers that do not tell "
-        "these in that time, and in at least 3 s (15 s with --group), are an error. Default: never.",
+        "these in that time, and in at least 3 s (15 s with --group), are an error. So are leaders that do not confirm "
+        "the end within 3 s, and records that are there and do not come. Default: never.",
     ),
 ]

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 POLL_MS: Final = 500
 START_MS_MIN: Final = 3000
 """How long the start positions may take at least: a look at each leader, also through TLS and a login."""
+SILENCE_MS_MIN: Final = 3000
+"""How long leaders may take to say that a silent partition has no further record, and such a record to come."""
 REASON_MS: Final = 1000
 """How long brokers may take to answer when the reason of a failure is looked for; those that do not are named."""
 START_GROUP_MS_MIN: Final = 15_000
@@ -62,8 +64,8 @@ class Request:
     """The records to read.
 
     ``pattern`` is a regular expression for whole topic names, instead of ``topics``. Empty ``partitions`` are all.
-    ``idle_ms`` ends reading after that time without a record, from when all start positions are known. ``errors`` is
-    the effect of a record that cannot be deserialized.
+    ``idle_ms`` ends reading after that time without a record, from when all start positions are known, if the leaders
+    say that there is none. ``errors`` is the effect of a record that cannot be deserialized.
     """
 
     topics: tuple[str, ...] = ()
@@ -81,6 +83,11 @@ class Request:
         if self.idle_ms is None:
             return math.inf
         return max(self.idle_ms, START_MS_MIN if self.group is None else START_GROUP_MS_MIN)
+
+    @property
+    def silence_ms(self) -> float:
+        """How long records that are there may take to come; without ``idle_ms`` they have all the time."""
+        return math.inf if self.idle_ms is None else max(self.idle_ms, SILENCE_MS_MIN)
 
 
 async def assign(consumer: Consumer[Any, Any], request: Request) -> dict[TopicPartition, int]:
@@ -170,6 +177,39 @@ async def reason_for_no_start(settings: Mapping[str, str], consumer: Consumer[An
     return summarize_failures(answer.failures) or "its brokers answer now"
 
 
+async def reason_for_silence(
+    settings: Mapping[str, str], consumer: Consumer[Any, Any], ends: Mapping[TopicPartition, int], *, is_committed: bool
+) -> str:
+    """Returns why no record came although reading is not at the end; empty if each leader says that it is.
+
+    ``settings`` are those of an admin client. ``ends`` are as in ``Pump``, ``is_committed`` stands for read_committed.
+    """
+    from moldau import Admin
+    from moldau.admin import LATEST
+    from moldau.protocol.errors import KafkaError
+    from moldau_cli.operations.partial import NAMED_MAX, ask_offsets, summarize_failures
+
+    paused = set(consumer.paused)
+    read = {one: consumer.position_nowait(one) for one in consumer.assignment if one not in paused}
+    wanted = dict.fromkeys(read, LATEST)
+    try:
+        async with Admin(settings) as admin:
+            answer = await ask_offsets(admin, wanted, within_s=SILENCE_MS_MIN / 1000, isolation_level=int(is_committed))
+    except KafkaError as error:
+        return str(error)
+    if answer.failures:
+        return summarize_failures(answer.failures)
+    unread = []
+    for one, (end, _) in answer.found.items():
+        at, last = read[one], min(end, ends.get(one, end))
+        if at is None:
+            unread.append(f"{one}, whose position is not known")
+        elif at < last:
+            unread.append(f"{one} offsets {at} to {last - 1}")
+    more = [f"and {len(unread) - NAMED_MAX} more"] if len(unread) > NAMED_MAX else []
+    return f"not received: {', '.join([*unread[:NAMED_MAX], *more])}" if unread else ""
+
+
 def no_start(request: Request, reason: str) -> CommandError:
     """Returns the error of a command whose start positions are not known in time."""
     what = "no start position" if request.group is None else f"no assignment or start position in group {request.group}"
@@ -187,8 +227,12 @@ class Pump:
         ends: dict[TopicPartition, int],
         now_ms: Callable[[], float],
         reason_for_no_start: Callable[[], Awaitable[str]],
+        reason_for_silence: Callable[[Mapping[TopicPartition, int]], Awaitable[str]],
     ) -> None:
-        """``ends`` are the exclusive ends of partitions; empty means that reading has none, or has reached them."""
+        """``ends`` are the exclusive ends of partitions; empty means that reading has none, or has reached them.
+
+        The reasons are those of the functions with these names; ``reason_for_silence`` gets the ends that are left.
+        """
         self._consumer = consumer
         self._request = request
         self._sink = sink
@@ -196,6 +240,7 @@ class Pump:
         self._ends = ends
         self._now_ms = now_ms
         self._reason_for_no_start = reason_for_no_start
+        self._reason_for_silence = reason_for_silence
         self._has_ends = request.span.is_bounded and request.group is None
         self.written = 0
         self.skipped = 0
@@ -205,7 +250,8 @@ class Pump:
 
         Raises:
             CommandError: records cannot be deserialized, and the request does not accept that; or the idle time is
-                over, and the start positions are not known after ``Request.start_ms``.
+                over, and the start positions are not known after ``Request.start_ms``, or a leader does not say that
+                there is no further record.
         """
         await self._read()
         if self.skipped and self._request.errors is OnError.REPORT:
@@ -214,7 +260,7 @@ class Pump:
 
     async def _read(self) -> None:
         request = self._request
-        last_ms, has_started = self._now_ms(), False
+        last_ms, has_started, wait_ms = self._now_ms(), False, request.idle_ms
         while not self._is_done():
             left = None if request.count is None else request.count - self.written
             handled = self.written + self.skipped
@@ -225,13 +271,19 @@ class Pump:
             goes_on = self.written + self.skipped > handled
             if not has_started and self._has_started():
                 has_started = goes_on = True
+            silent_ms = self._now_ms() - last_ms
             if goes_on:
-                last_ms = self._now_ms()
-            elif request.idle_ms is not None and self._now_ms() - last_ms >= request.idle_ms:
-                if has_started:
+                last_ms, wait_ms = self._now_ms(), request.idle_ms
+            elif wait_ms is None or silent_ms < wait_ms:
+                continue
+            elif has_started:
+                if not (reason := await self._reason_for_silence(self._ends)):
                     return
-                if self._now_ms() - last_ms >= request.start_ms:
-                    raise no_start(request, await self._reason_for_no_start())
+                if self._now_ms() - last_ms >= request.silence_ms:
+                    raise CommandError(f"no record within {request.silence_ms / 1000:g} s, before the end: {reason}")
+                wait_ms = request.silence_ms  # the records are there, and may be on their way
+            elif silent_ms >= request.start_ms:
+                raise no_start(request, await self._reason_for_no_start())
 
     def _has_started(self) -> bool:
         """Returns whether the first record to read of each assigned partition is known."""

@@ -17,7 +17,7 @@ from moldau.serialization import RecordDeserializationError
 from moldau_cli.errors import CommandError
 from moldau_cli.records import reading
 from moldau_cli.records.core.positions import Origin, Span
-from moldau_cli.records.reading import START_GROUP_MS_MIN, START_MS_MIN, OnError, Pump, Request
+from moldau_cli.records.reading import SILENCE_MS_MIN, START_GROUP_MS_MIN, START_MS_MIN, OnError, Pump, Request
 from support.client.socket_cluster import cluster
 from support.commands import run_command
 
@@ -82,8 +82,12 @@ async def reason():
     return "broker 1 does not answer"
 
 
-def pump_of(consumer, request, sink):
-    return Pump(consumer, request, sink, {}, lambda: consumer.now_ms, reason)
+def pump_of(consumer, request, sink, reason_for_silence=None):
+    async def at_the_end(ends):
+        await trio.lowlevel.checkpoint()
+        return ""
+
+    return Pump(consumer, request, sink, {}, lambda: consumer.now_ms, reason, reason_for_silence or at_the_end)
 
 
 def test_records_that_are_left_out_are_no_silence():
@@ -121,6 +125,36 @@ def test_a_start_position_that_does_not_come_is_an_error(idle_ms, group, limit_m
         idle(idle_ms, float("inf"), group)
 
 
+def test_silence_before_the_end_is_an_error():
+    """A leader that hung after the start was taken for the end of the records, with exit code 0."""
+    consumer, sink, asked = Consumer(end=2), Sink(), []
+
+    async def reason_for_silence(ends):
+        await trio.lowlevel.checkpoint()
+        asked.append(consumer.now_ms)
+        return "t-0: broker 1 does not answer"
+
+    request = Request(topics=("t",), span=Span(origin=Origin.EARLIEST), idle_ms=600)
+    with pytest.raises(CommandError, match="no record within 3 s, before the end: t-0: broker 1 does not answer"):
+        trio.run(pump_of(consumer, request, sink, reason_for_silence).run)
+    assert sink.values == [b"0", b"1"]
+    assert asked == [600 + 600, 600 + SILENCE_MS_MIN]
+
+
+def test_a_record_that_is_late_is_no_error():
+    """It is on its way when the leader says that it is there."""
+    consumer, sink = Consumer(end=1), Sink()
+
+    async def reason_for_silence(ends):
+        await trio.lowlevel.checkpoint()
+        consumer.end = 2
+        return "" if consumer.position == 2 else "not received: t-0 offsets 1 to 1"
+
+    request = Request(topics=("t",), span=Span(origin=Origin.EARLIEST), idle_ms=600)
+    trio.run(pump_of(consumer, request, sink, reason_for_silence).run)
+    assert sink.values == [b"0", b"1"]
+
+
 @pytest.fixture
 def broker():
     with cluster() as fake:
@@ -130,7 +164,8 @@ def broker():
 
 @pytest.fixture
 def limits(monkeypatch):
-    for name, limit_ms in (("START_MS_MIN", 300), ("START_GROUP_MS_MIN", 400), ("REASON_MS", 2000)):
+    short = (("START_MS_MIN", 300), ("START_GROUP_MS_MIN", 400), ("SILENCE_MS_MIN", 300), ("REASON_MS", 2000))
+    for name, limit_ms in short:
         monkeypatch.setattr(reading, name, limit_ms)
 
 
@@ -151,3 +186,33 @@ def test_a_silent_broker_is_named_in_time(broker, api, options, text):
     assert (done.returncode, done.stdout) == (1, "")
     (error,) = [line for line in done.stderr.splitlines() if line.startswith("moldau: ")]
     assert re.search(text, error)
+
+
+def read_in_silence(broker, *options):
+    """Returns the result of a command that gets no answer to a Fetch although there is a record."""
+    assert run_command("produce", "t", "-b", broker.bootstrap, given="a\n").returncode == 0
+    return run_command("consume", "t", "--timeout-ms", "50", *options, "-b", broker.bootstrap)
+
+
+@pytest.mark.usefixtures("limits")
+@pytest.mark.parametrize("options", [("--tail", "1"), ("-e",), ("-g", "g", "--from-beginning")])
+def test_records_that_do_not_come_are_an_error(broker, options):
+    """The command ended with exit code 0, as at the end of the records."""
+    broker.handlers[ApiKey.FETCH] = lambda number, request: None
+    done = read_in_silence(broker, *options)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no record within 0.3 s, before the end: not received: t-0 offsets 0 to 0" in done.stderr
+
+
+def test_a_leader_that_falls_silent_is_named(broker, monkeypatch):
+    """It hangs when the start position is known."""
+
+    def fetched(number, request):
+        broker.handlers[ApiKey.LIST_OFFSETS] = lambda number, request: None
+
+    monkeypatch.setattr(reading, "SILENCE_MS_MIN", 1500)
+    broker.handlers[ApiKey.FETCH] = fetched
+    done = read_in_silence(broker, "--from-beginning")
+    assert (done.returncode, done.stdout) == (1, "")
+    named = r"before the end: t-0: .*broker 1 \(127.0.0.1:\d+\) does not answer"
+    assert re.search(f"no record within 1.5 s, {named}", done.stderr)
