@@ -1,9 +1,14 @@
-"""Looks at a cluster through the admin client, with a bounded number of requests per second."""
+"""Looks at a cluster through the admin client, with a bounded number of requests per second.
+
+All brokers are asked at the same time, each with a limit: one that hangs delays the numbers of the others for no longer
+than it takes to call it silent.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import trio
 
@@ -13,22 +18,67 @@ from moldau_cli.live.core.samples import GroupSample, PartitionSample, Sample
 from moldau_cli.operations.partial import ask_groups, ask_offsets, describe_present
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from moldau import Admin, TopicPartition
-    from moldau.admin import ClusterDescription, TopicDescription
+    from moldau.admin import ClusterDescription, GroupListing, LogDirDescription, TopicDescription
+    from moldau_cli.operations.partial import Offsets
 
 R = TypeVar("R")
 
 ANSWER_S: Final = 10.0
-"""Seconds that one call may take; what it would have shown is then missing in the look."""
-OFFSETS_S: Final = 8.0
-"""Less than ``ANSWER_S``: what came in time is in the answer of a call that ends by itself."""
-LATE_S: Final = 5.0
-"""After a call that took as long, a look asks whether any broker answers; it would wait for each further call."""
+"""Seconds that one call may take at most."""
+PATIENCE_S: Final = 3.0
+"""Seconds that each part of a look may take at least; ``moldau cluster status`` calls a broker silent as soon."""
+TIMES_SLOWER: Final = 3
+"""How many times as long as the calls before them the parts of a look may take, on a cluster that is slow."""
+OWN_LIMIT: Final = 0.8
+"""Share of that time after which a call ends by itself, because its answer then has what came in time."""
 GROUP_REQUESTS: Final = 5
 """Requests about one group: its coordinator twice, its description in two protocols, its offsets."""
 GROUPS_AT_ONCE: Final = 16
+
+
+@dataclass(slots=True)
+class Part(Generic[R]):
+    """A part of a look that the others can do without."""
+
+    what: str
+    answer: R | None = None
+    """None: it was refused, or did not come in time."""
+    is_late: bool = False
+
+
+@dataclass(slots=True)
+class Parts:
+    """The parts of a look that are asked for at the same time: offsets by leader, directories by broker, groups."""
+
+    offsets: Mapping[int, Part[Offsets]]
+    directories: Mapping[int, Part[dict[int, list[LogDirDescription]]]]
+    groups: Part[tuple[list[GroupListing], Mapping[str, KafkaError]]]
+
+    @property
+    def are_late(self) -> bool:
+        """Whether one of them did not come in time."""
+        late = [part.is_late for part in self.offsets.values()] + [part.is_late for part in self.directories.values()]
+        return self.groups.is_late or any(late)
+
+    @property
+    def silent(self) -> frozenset[int]:
+        """The brokers in service that answered nothing in time."""
+        return frozenset(
+            node
+            for node, part in self.directories.items()
+            if part.is_late and (node not in self.offsets or not _has_answer(self.offsets[node]))
+        )
+
+
+def _has_answer(part: Part[Offsets]) -> bool:
+    """Returns whether a leader has said anything about its offsets."""
+    late = ErrorCode.REQUEST_TIMED_OUT
+    if part.answer is None:
+        return not part.is_late
+    return bool(part.answer.found) or any(error.code is not late for error in part.answer.failures.values())
 
 
 class Collector:
@@ -46,6 +96,8 @@ class Collector:
         self._unanswered: list[str] = []
         self._needed_s = float("inf")
         """Seconds for an answer that a look needs. The first look waits as all commands do, and has its reasons."""
+        self._slowest_s = 0.0
+        """Seconds that the slowest of the answers took which the present look needed."""
 
     async def look(self) -> Sample:
         """Returns a look at topics, log directories and groups.
@@ -54,16 +106,17 @@ class Collector:
             KafkaError: no broker answers, or the topics cannot be described; from the second look on this takes
                 ``ANSWER_S``, or three times what the last look took.
         """
-        began_s = trio.current_time()
+        began_s, self._slowest_s = trio.current_time(), 0.0
         cluster = await self._needed(self._admin.describe_cluster)
         names = [topic.name for topic in await self._needed(lambda: self._admin.list_topics(include_internal=True))]
         topics = await self._needed(lambda: describe_present(self._admin, names))
         self._needed_s = max(ANSWER_S, 3 * (trio.current_time() - began_s))
         self._unanswered = []
-        ends = await self._end_offsets(topics)
+        limit_s = min(ANSWER_S, max(PATIENCE_S, TIMES_SLOWER * self._slowest_s))
         now_ms = trio.current_time() * 1000
-        held = await self._bytes_held(cluster)
-        groups, left_out = await self._groups(cluster) if self._with_groups else ({}, 0)
+        parts = await self._asked(cluster, _by_leader(topics), limit_s)
+        ends, held = self._end_offsets(parts), self._bytes_held(parts)
+        groups, left_out = await self._groups(parts, limit_s) if self._with_groups else ({}, 0)
         return Sample(
             now_ms=now_ms,
             brokers={broker.node_id: f"{broker.host}:{broker.port}" for broker in cluster.brokers},
@@ -83,17 +136,21 @@ class Collector:
             requests=self._pace.total,
             groups_left_out=left_out,
             unanswered=tuple(self._unanswered),
+            silent=parts.silent,
         )
 
     async def _needed(self, call: Callable[[], Awaitable[R]]) -> R:
         """Makes a call without which there is no look."""
         await self._wait_turn(1)
+        began_s = trio.current_time()
         try:
             with trio.fail_after(self._needed_s):
-                return await call()
+                answer = await call()
         except trio.TooSlowError as error:
             text = f"no broker answered within {self._needed_s:.0f} s"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) from error
+        self._slowest_s = max(self._slowest_s, trio.current_time() - began_s)
+        return answer
 
     async def _wait_turn(self, requests: int) -> None:
         """Waits until the next requests fit into the pace."""
@@ -102,67 +159,78 @@ class Collector:
             at_ms = self._pace.next_ms(trio.current_time() * 1000)
         await trio.sleep_until(at_ms / 1000)
 
-    async def _tried(self, what: str, requests: int, call: Callable[[], Awaitable[R]]) -> R | None:
-        """Makes a call whose result a look can do without; notes what is missing if it is refused or takes too long.
+    async def _asked(
+        self, cluster: ClusterDescription, led: Mapping[int, list[TopicPartition]], limit_s: float
+    ) -> Parts:
+        """Asks all brokers for their parts at the same time.
 
         Raises:
-            KafkaError: the call was late, and no broker answers any more.
+            KafkaError: a part was late, and no broker answers any more.
         """
+        from moldau.admin import LATEST
+
+        nodes = [broker.node_id for broker in cluster.brokers]
+        parts = Parts(
+            offsets={node: Part(f"offsets of broker {node}") for node in led},
+            directories={node: Part(f"log directories of broker {node}") for node in nodes},
+            groups=Part("groups"),
+        )
+        within_s = OWN_LIMIT * limit_s
+        async with trio.open_nursery() as nursery:
+            for node, wanted in led.items():
+                ask_ends = partial(ask_offsets, self._admin, dict.fromkeys(wanted, LATEST), within_s=within_s)
+                nursery.start_soon(self._try, parts.offsets[node], 1, ask_ends, limit_s)
+            for node in nodes:
+                ask_directories = partial(self._admin.describe_log_dirs, [node])
+                nursery.start_soon(self._try, parts.directories[node], 1, ask_directories, limit_s)
+            if self._with_groups:
+                ask_list = partial(ask_groups, self._admin, within_s=within_s)
+                nursery.start_soon(self._try, parts.groups, len(nodes), ask_list, limit_s)
+        if parts.are_late or parts.silent:
+            await self._needed(self._admin.describe_cluster)  # the groups would wait for each further call
+        return parts
+
+    async def _try(self, part: Part[Any], requests: int, call: Callable[[], Awaitable[Any]], limit_s: float) -> None:
+        """Makes a call whose result a look can do without."""
         await self._wait_turn(requests)
-        began_s = trio.current_time()
-        answer: R | None = None
-        with trio.move_on_after(ANSWER_S) as patience:
+        with trio.move_on_after(limit_s) as patience:
             try:
-                answer = await call()
-            except KafkaError:
-                self._miss(what)
-        if patience.cancelled_caught:
-            self._miss(what)
-        if trio.current_time() - began_s >= LATE_S:
-            await self._needed(self._admin.describe_cluster)
-        return answer
+                part.answer = await call()
+            except KafkaError as error:
+                part.is_late = error.code is ErrorCode.REQUEST_TIMED_OUT
+        part.is_late = part.is_late or patience.cancelled_caught
 
     def _miss(self, what: str) -> None:
         if what not in self._unanswered:
             self._unanswered.append(what)
 
-    async def _end_offsets(self, topics: dict[str, TopicDescription]) -> dict[tuple[str, int], int]:
-        from moldau import TopicPartition
-        from moldau.admin import LATEST
-
-        led: dict[int, list[TopicPartition]] = {}
-        for name, topic in topics.items():
-            for part in topic.partitions:
-                if part.leader >= 0:
-                    led.setdefault(part.leader, []).append(TopicPartition(name, part.partition))
+    def _end_offsets(self, parts: Parts) -> dict[tuple[str, int], int]:
         found: dict[tuple[str, int], int] = {}
-        for leader, partitions in sorted(led.items()):
-            what, wanted = f"offsets of broker {leader}", dict.fromkeys(partitions, LATEST)
-            call = partial(ask_offsets, self._admin, wanted, within_s=OFFSETS_S)
-            answer = await self._tried(what, 1, call)
-            if answer is None:
+        for part in parts.offsets.values():
+            if part.answer is None:
+                self._miss(part.what)
                 continue
-            if answer.failures:
-                self._miss(f"{what} ({len(answer.failures)} of {len(partitions)} partitions)")
-            for partition, (offset, _) in answer.found.items():
+            if failed := len(part.answer.failures):
+                self._miss(f"{part.what} ({failed} of {failed + len(part.answer.found)} partitions)")
+            for partition, (offset, _) in part.answer.found.items():
                 found[partition.topic, partition.partition] = offset
         return found
 
-    async def _bytes_held(self, cluster: ClusterDescription) -> dict[tuple[int, str], int]:
+    def _bytes_held(self, parts: Parts) -> dict[tuple[int, str], int]:
         found: dict[tuple[int, str], int] = {}
-        for broker in cluster.brokers:
-            node = broker.node_id
-            call = partial(self._admin.describe_log_dirs, [node])
-            answer = await self._tried(f"log directories of broker {node}", 1, call)
-            for directory in (answer or {}).get(node, []):
-                for part in directory.partitions:
-                    key = (node, part.topic_partition.topic)
-                    found[key] = found.get(key, 0) + part.size_bytes
+        for node, part in parts.directories.items():
+            if part.answer is None:
+                self._miss(part.what)
+            for directory in (part.answer or {}).get(node, []):
+                for one in directory.partitions:
+                    key = (node, one.topic_partition.topic)
+                    found[key] = found.get(key, 0) + one.size_bytes
         return found
 
-    async def _groups(self, cluster: ClusterDescription) -> tuple[dict[str, GroupSample], int]:
-        call = partial(ask_groups, self._admin, within_s=OFFSETS_S)
-        listed, failures = await self._tried("groups", len(cluster.brokers), call) or ([], {})
+    async def _groups(self, parts: Parts, limit_s: float) -> tuple[dict[str, GroupSample], int]:
+        if parts.groups.answer is None:
+            self._miss(parts.groups.what)
+        listed, failures = parts.groups.answer or ([], {})
         for broker in failures:
             self._miss(f"groups of {broker}")
         names = [group.group_id for group in listed]
@@ -172,33 +240,34 @@ class Collector:
             self._turn += self._groups_max
         else:
             asked = names
-        return await self._described(asked), len(names) - len(asked)
+        return await self._described(asked, limit_s), len(names) - len(asked)
 
-    async def _described(self, names: list[str]) -> dict[str, GroupSample]:
+    async def _described(self, names: list[str], limit_s: float) -> dict[str, GroupSample]:
         """Returns the groups that are described in time; several are asked for at once, as a coordinator may hang."""
-        found: dict[str, GroupSample] = {}
+        asked: dict[str, Part[GroupSample]] = {name: Part(f"group {name}") for name in names}
         failed: list[KafkaError] = []
         limit = trio.CapacityLimiter(GROUPS_AT_ONCE)
-        before = len(self._unanswered)
 
         async def ask(name: str) -> None:
             async with limit:
+                await self._try(asked[name], GROUP_REQUESTS, partial(self._group, name), limit_s)
+                if not asked[name].is_late:
+                    return
                 try:
-                    group = await self._tried(f"group {name}", GROUP_REQUESTS, partial(self._group, name))
+                    await self._needed(self._admin.describe_cluster)
                 except KafkaError as error:
                     failed.append(error)
                     nursery.cancel_scope.cancel()
-                    return
-            if group is not None:
-                found[name] = group
 
         async with trio.open_nursery() as nursery:
             for name in names:
                 nursery.start_soon(ask, name)
         if failed:
             raise failed[0]
-        self._unanswered[before:] = sorted(self._unanswered[before:])
-        return {name: found[name] for name in names if name in found}
+        for part in sorted(asked.values(), key=lambda each: each.what):
+            if part.answer is None:
+                self._miss(part.what)
+        return {name: part.answer for name, part in asked.items() if part.answer is not None}
 
     async def _group(self, name: str) -> GroupSample:
         described = (await self._admin.describe_groups([name]))[name]
@@ -208,3 +277,15 @@ class Collector:
             members=len(described.members),
             offsets={(one.topic, one.partition): at.offset for one, at in offsets.items() if at.offset >= 0},
         )
+
+
+def _by_leader(topics: Mapping[str, TopicDescription]) -> dict[int, list[TopicPartition]]:
+    """Returns the partitions that each broker leads."""
+    from moldau import TopicPartition
+
+    led: dict[int, list[TopicPartition]] = {}
+    for name, topic in topics.items():
+        for part in topic.partitions:
+            if part.leader >= 0:
+                led.setdefault(part.leader, []).append(TopicPartition(name, part.partition))
+    return dict(sorted(led.items()))

@@ -32,7 +32,8 @@ TABLE_LINES: Final = 3
 
 def screen(view: View, *, height: int) -> Group:
     """Returns the screen: troubles first, and of each table as many rows as the height has room for."""
-    is_bad, is_poor = view.offline or view.silence, view.under_replicated or view.unanswered
+    is_bad = view.offline or view.silence or view.silent
+    is_poor = view.under_replicated or view.unanswered
     style = "bold red" if is_bad else "bold yellow" if is_poor else "bold green"
     parts: list[Text | Table] = [Text(view.headline, style=style, no_wrap=True, overflow="ellipsis"), Text("")]
     for name, rows, left in _fitted(view, height):
@@ -44,7 +45,8 @@ def screen(view: View, *, height: int) -> Group:
             table.add_column(column.replace("_", " ").upper(), justify="right" if is_number else "left", no_wrap=True)
         for row in rows:
             cells = [_cell(row[column]) for column in columns]
-            table.add_row(*map(Text, cells), style="red" if row.get("state") == "down" or name == "troubles" else "")
+            is_wrong = name == "troubles" or row.get("state") in ("down", "silent")
+            table.add_row(*map(Text, cells), style="red" if is_wrong else "")
         parts += [table, Text("")]
     return Group(*parts)
 

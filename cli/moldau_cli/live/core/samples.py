@@ -65,6 +65,8 @@ class Sample:
     groups_left_out: int = 0
     unanswered: tuple[str, ...] = ()
     """The parts of the look that are missing, because a broker did not tell them in time."""
+    silent: frozenset[int] = frozenset()
+    """The brokers in service that told nothing in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,7 @@ class View:
     requests: int
     groups_left_out: int
     unanswered: tuple[str, ...]
+    silent: tuple[int, ...] = ()
     silent_s: float = 0.0
     """How old the view is, because no later look had an answer; 0: it is the present one."""
     silence: str = ""
@@ -97,15 +100,22 @@ class View:
         wrong = [f"{self.offline} partitions OFFLINE"] * bool(self.offline)
         wrong += [f"{self.under_replicated} partitions under-replicated"] * bool(self.under_replicated)
         wrong = wrong or ["all partitions in sync"]
-        if self.unanswered:
-            more = f" and {len(self.unanswered) - 1} more" if len(self.unanswered) > 1 else ""
-            wrong.append(f"NOT KNOWN: {self.unanswered[0]}{more}")
+        if self.silent:
+            wrong.append(f"NO ANSWER from {', '.join(f'broker {node}' for node in self.silent)}")
+        if parts := self._parts_of_others():
+            more = f" and {len(parts) - 1} more" if len(parts) > 1 else ""
+            wrong.append(f"NOT KNOWN: {parts[0]}{more}")
         rate = "-" if self.records_per_s is None else f"{self.records_per_s:,.1f}"
         left_out = f", {self.groups_left_out} more" if self.groups_left_out else ""
         return past + (
             f"{'; '.join(wrong)}; {len(self.brokers)} brokers, {len(self.topics)} topics, "
             f"{len(self.groups)} groups{left_out}; {rate} records/s"
         )
+
+    def _parts_of_others(self) -> list[str]:
+        """Returns the missing parts that a silent broker does not explain."""
+        silent = [f"broker {node} " for node in self.silent]
+        return [part for part in self.unanswered if not any(name in f"{part} " for name in silent)]
 
     def document(self) -> Row:
         """Returns the view as JSON."""
@@ -153,6 +163,7 @@ class Views:
             requests=sample.requests,
             groups_left_out=sample.groups_left_out,
             unanswered=sample.unanswered,
+            silent=tuple(sorted(sample.silent)),
         )
 
 
@@ -168,7 +179,7 @@ def _brokers(
             {
                 "broker": broker,
                 "address": sample.brokers.get(broker),
-                "state": "up" if broker in sample.brokers else "down",
+                "state": "silent" if broker in sample.silent else "up" if broker in sample.brokers else "down",
                 "leaders": len(led),
                 "replicas": len(held),
                 "out_of_sync": sum(broker not in part.isr for part in held),
