@@ -40,8 +40,8 @@ def address_of(text: str, source: str) -> tuple[str, int]:
         raise UsageError(f"{source}expected HOST:PORT, not {text!r} ({error})") from error
 
 
-def parse_settings(pairs: list[str], *, may_repeat: bool = True) -> dict[str, str]:
-    """Parses ``KEY=VALUE`` words; the last one of a key counts.
+def parse_settings(pairs: list[str], option: str, *, may_repeat: bool = True) -> dict[str, str]:
+    """Parses the ``KEY=VALUE`` words of an option; the last one of a key counts.
 
     Raises:
         UsageError: a word has no ``=`` or no key, or a key is there twice and must not be.
@@ -50,9 +50,9 @@ def parse_settings(pairs: list[str], *, may_repeat: bool = True) -> dict[str, st
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
-            raise UsageError(f"expected KEY=VALUE, not {pair!r}")
+            raise UsageError(f"{option}: expected KEY=VALUE, not {pair!r}")
         if not may_repeat and key.strip() in settings:
-            raise UsageError(f"{key.strip()} is given twice")
+            raise UsageError(f"{option}: {key.strip()} is given twice")
         settings[key.strip()] = value.strip()
     return settings
 

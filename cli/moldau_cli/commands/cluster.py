@@ -76,7 +76,7 @@ def start(
     from moldau_jepsen.launcher.spec import FILE_NAME
 
     began = time.monotonic()
-    parsed = parse_settings(settings or [])
+    parsed = parse_settings(settings or [], "--set")
     emptied: list[str] = []
     with launcher_errors(), exclusive(directory):
         if (directory / FILE_NAME).exists():

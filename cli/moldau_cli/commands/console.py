@@ -109,7 +109,7 @@ def _checked_settings(pairs: list[str]) -> dict[str, str]:
     from moldau.runtime.config import ADMIN_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG, ConfigError
     from moldau_cli.console.core.logins import with_any_login
 
-    given = parse_settings(pairs)
+    given = parse_settings(pairs, "-X")
     for schema in (ADMIN_CONFIG, PRODUCER_CONFIG, CONSUMER_CONFIG):
         try:
             schema.parse({"bootstrap.servers": "127.0.0.1:9092", **with_any_login(given)})

@@ -16,7 +16,6 @@ from moldau_cli.client import (
     BootstrapServer,
     ClientSettings,
     bootstrap_of,
-    command_config,
     run,
 )
 from moldau_cli.completion import names
@@ -26,9 +25,9 @@ from moldau_cli.records.core.escapes import unescape
 from moldau_cli.records.core.positions import Origin, Span, parse_span, parse_when_ms
 from moldau_cli.records.core.shapes import Shape
 from moldau_cli.records.formats import DataFormat, Encoding
+from moldau_cli.records.identities import given_settings
 from moldau_cli.records.topic_checks import admin_settings, check_offset, check_topic
 from moldau_cli.signals import ends_at_signal
-from moldau_cli.words import parse_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -151,8 +150,8 @@ def consume(
     )
     write = _writer(shape, format_text, delimiter, key_delimiter, null, show_key=show_key)
     address = bootstrap_of(bootstrap_server)
-    given = {**command_config("consumer"), **parse_settings(settings or [])}
-    config = {**SETTINGS, **command_config("consumer"), "bootstrap.servers": address, **parse_settings(settings or [])}
+    given = given_settings("consumer", settings or [], address)
+    config = {**SETTINGS, **given}
     config.setdefault("auto.offset.reset", "earliest" if span.origin is Origin.EARLIEST else "latest")
     if group is not None:
         config["group.id"] = group

@@ -97,7 +97,7 @@ def init(
         metrics=metrics,
         keystore=str(Path(keystore).absolute()) if keystore else "",
         truststore=str(Path(truststore).absolute()) if truststore else "",
-        more=parse_settings(settings or [], may_repeat=False),
+        more=parse_settings(settings or [], "--set", may_repeat=False),
     )
     if not cluster_id:
         node = replace(node, cluster_id=_cluster_id_of(_parse(configuration_text(node), file, {})))

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, ClientSettings, bootstrap_of, command_config, run
+from moldau_cli.client import BootstrapServer, ClientSettings, bootstrap_of, run
 from moldau_cli.completion import names
 from moldau_cli.errors import UsageError
 from moldau_cli.records import options
 from moldau_cli.records.core.escapes import unescape
 from moldau_cli.records.formats import DataFormat, Encoding
+from moldau_cli.records.identities import given_settings
 from moldau_cli.records.topic_checks import check_topic
-from moldau_cli.words import parse_settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -178,9 +178,7 @@ def produce(
     }
     config = {
         **SETTINGS,
-        **command_config("producer"),
-        "bootstrap.servers": address,
-        **parse_settings(settings or []),
+        **given_settings("producer", settings or [], address),
         **{name: str(value) for name, value in chosen.items() if value is not None},
     }
     encodings = (

@@ -70,7 +70,7 @@ def create(
     """Create a topic."""
     from moldau_cli.plans.partitions import parse_assignment
 
-    configs = parse_settings(config or [])
+    configs = parse_settings(config or [], "--config")
     if replica_assignment is not None and (partitions is not None or replication_factor is not None):
         raise UsageError("--replica-assignment excludes --partitions and --replication-factor")
     assignments = {} if replica_assignment is None else parse_assignment(replica_assignment)

@@ -121,7 +121,7 @@ def alter(
     """Set keys, or reset them to their defaults."""
     settings = {
         **({} if file is None else _settings_of(file)),
-        **parse_settings(split_settings(add or [], _key_test(entity_type))),
+        **parse_settings(split_settings(add or [], _key_test(entity_type)), "--add-config"),
     }
     if not settings and not remove:
         raise UsageError("nothing to change: give --add-config, --add-config-file or --delete-config")

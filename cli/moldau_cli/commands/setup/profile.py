@@ -46,7 +46,7 @@ def add(
     known = load_profiles()
     if name in known.by_name and not force:
         raise UsageError(f"there is a profile {name} already; --force replaces it")
-    parsed = parse_settings(settings or [])
+    parsed = parse_settings(settings or [], "-X")
     _check(bootstrap_server, parsed)
     file = command_config_file()
     profile = Profile(
