@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
@@ -218,6 +219,8 @@ def _usage_text(error: Exception) -> str:
     text = str(describe()) if callable(describe) else str(error)
     if _asks_for_help(error):
         text = ""
+    for kind, plain in (("int", "a whole number"), ("float", "a number")):
+        text = re.sub(rf"is not a valid {kind}( range)?\b", f"is not {plain}", text)
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", "moldau")
     return f"{text.rstrip('.')}; see: {path} --help" if text else f"missing command; see: {path} --help"

@@ -126,13 +126,19 @@ def consume(
 
     if bool(topics) == (include is not None):
         raise UsageError("give TOPIC or --include")
+    if group == "":
+        raise UsageError("--group is empty")
     now_ms = time.time_ns() // 1_000_000
     words = list(offset or [])
     if tail is not None:
         words.append(f"-{tail}")
-    if since is not None:
-        words.append(f"s@{parse_when_ms(since, now_ms, '--from')}")
-    end = None if until is None else f"e@{parse_when_ms(until, now_ms, '--to')}"
+    since_ms = None if since is None else parse_when_ms(since, now_ms, "--from")
+    until_ms = None if until is None else parse_when_ms(until, now_ms, "--to")
+    if since_ms is not None:
+        words.append(f"s@{since_ms}")
+    if since_ms is not None and until_ms is not None and until_ms <= since_ms:
+        raise UsageError(f"--to {until} is not later than --from {since}")
+    end = None if until_ms is None else f"e@{until_ms}"
     span = _span(words, end, now_ms, from_beginning=from_beginning, exit_at_end=exit_at_end)
     if group is None and span.origin is Origin.STORED:
         raise UsageError("--offset stored needs --group")

@@ -208,7 +208,8 @@ def read_settings(file: Path) -> MirrorSettings:
     except UnicodeDecodeError as error:
         raise UsageError(f"{file} is not UTF-8 text: {error}") from error
     except ConfigError as error:
-        raise UsageError(f"{file}: {'; '.join(error.problems)}") from error
+        problems = [problem.removeprefix(f"{file}: ") for problem in error.problems]
+        raise UsageError(f"{file}: {'; '.join(problems)}") from error
 
 
 def _chosen(settings: MirrorSettings, alias: str | None) -> list[SourceSettings]:

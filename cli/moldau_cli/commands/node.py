@@ -31,6 +31,13 @@ _ID_ADVICE: Final = "moldau node cluster-id draws one, once for all nodes of a n
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Configuration file of the node.")]
 
 
+def _filled(text: str | None) -> str | None:
+    """Refuses an empty value, such as that of a variable that is not set."""
+    if text is not None and not text.strip():
+        raise typer.BadParameter("it is empty")
+    return text
+
+
 class Role(enum.StrEnum):
     """The roles of a new node."""
 
@@ -46,7 +53,8 @@ def init(
     node_id: Annotated[int, typer.Option("--node-id", min=0, help="Number of the node, unique in the cluster.")],
     voters: Annotated[str, typer.Option(metavar="ID@HOST:PORT,...", help="All controllers, the same on each node.")],
     host: Annotated[
-        str | None, typer.Option(help="Name under which clients reach the broker; default: this machine's.")
+        str | None,
+        typer.Option(help="Name under which clients reach the broker; default: this machine's.", callback=_filled),
     ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the broker.")] = 9092,
     directories: Annotated[
@@ -54,18 +62,30 @@ def init(
         typer.Option("--dir", help="Directory of the data, once for each disk. Default: /var/lib/moldau."),
     ] = None,
     cluster_id: Annotated[
-        str, typer.Option("--cluster-id", help="Id of the cluster; default: that of the voters, if one answers.")
-    ] = "",
-    rack: Annotated[str, typer.Option(help="Rack of the broker.")] = "",
+        str | None,
+        typer.Option(
+            "--cluster-id", help="Id of the cluster; default: that of the voters, if one answers.", callback=_filled
+        ),
+    ] = None,
+    rack: Annotated[str | None, typer.Option(help="Rack of the broker.", callback=_filled)] = None,
     metrics: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Address of metrics and health; default: not served.")
-    ] = "",
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Address of metrics and health; default: not served.", callback=_filled),
+    ] = None,
     keystore: Annotated[
-        str, typer.Option(metavar="FILE", help="TLS on all listeners: private key and certificate (PEM, or PKCS12).")
-    ] = "",
+        str | None,
+        typer.Option(
+            metavar="FILE", help="TLS on all listeners: private key and certificate (PEM, or PKCS12).", callback=_filled
+        ),
+    ] = None,
     truststore: Annotated[
-        str, typer.Option(metavar="FILE", help="Certificates of the authorities of the other nodes (PEM, or PKCS12).")
-    ] = "",
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Certificates of the authorities of the other nodes (PEM, or PKCS12).",
+            callback=_filled,
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Further key of the file.")
     ] = None,
@@ -92,9 +112,9 @@ def init(
         host=host or platform.node(),
         port=port,
         directories=tuple(map(_directory, directories or ["/var/lib/moldau"])),
-        cluster_id=cluster_id,
-        rack=rack,
-        metrics=metrics,
+        cluster_id=cluster_id or "",
+        rack=rack or "",
+        metrics=metrics or "",
         keystore=str(Path(keystore).absolute()) if keystore else "",
         truststore=str(Path(truststore).absolute()) if truststore else "",
         more=parse_settings(settings or [], "--set", may_repeat=False),

@@ -140,6 +140,8 @@ def produce(
         raise UsageError("--key and --key-separator exclude each other")
     if form is Input.FILE and not sources:
         raise UsageError("--input file needs FILE")
+    if transactional_id == "":
+        raise UsageError("--transactional-id is empty")
     if transaction_size is not None and transactional_id is None:
         raise UsageError("--transaction-size needs --transactional-id")
     rules = LineRules(
@@ -153,7 +155,7 @@ def produce(
         null=None if null is None else unescape(null),
         tombstones=tombstone,
         partition=partition,
-        timestamp=None if timestamp is None else parse_time_ms(timestamp),
+        timestamp=None if timestamp is None else parse_time_ms(timestamp, "--timestamp"),
         json_key=key_format in HAVE_JSON,
         json_value=value_format in HAVE_JSON,
     )

@@ -40,8 +40,8 @@ class Held:
     committed: int | None = None
 
 
-def parse_duration_ms(text: str) -> int:
-    """Parses ``PT1H30M`` (ISO 8601) or ``1h30m``.
+def parse_duration_ms(text: str, option: str = "") -> int:
+    """Parses ``PT1H30M`` (ISO 8601) or ``1h30m``, the value of an option.
 
     Raises:
         UsageError: the text has another form.
@@ -52,11 +52,11 @@ def parse_duration_ms(text: str) -> int:
         return round((int(days) * 86_400 + int(hours) * 3600 + int(minutes) * 60 + float(seconds)) * 1000)
     if _SHORT_DURATION.fullmatch(text):
         return sum(int(count) * UNITS_MS[unit] for count, unit in re.findall(r"(\d+)(ms|[dhms])", text))
-    raise UsageError(f"expected a duration such as 1h30m or PT1H30M, not {text!r}")
+    raise UsageError(f"{_of(option)}expected a duration such as 1h30m or PT1H30M, not {text!r}")
 
 
-def parse_time_ms(text: str) -> int:
-    """Parses ``2026-03-01T12:00:00`` (UTC unless it names an offset) or Unix milliseconds.
+def parse_time_ms(text: str, option: str = "") -> int:
+    """Parses ``2026-03-01T12:00:00`` (UTC unless it names an offset) or Unix milliseconds, the value of an option.
 
     Raises:
         UsageError: the text has another form.
@@ -66,12 +66,17 @@ def parse_time_ms(text: str) -> int:
     try:
         at = datetime.fromisoformat(text)
     except ValueError as error:
-        raise UsageError(f"expected a time such as 2026-03-01T12:00:00 or Unix milliseconds, not {text!r}") from error
+        expected = "expected a time such as 2026-03-01T12:00:00 or Unix milliseconds"
+        raise UsageError(f"{_of(option)}{expected}, not {text!r}") from error
     return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def parse_topic(text: str) -> tuple[str, list[int] | None]:
-    """Parses ``topic`` or ``topic:0,1``; returns the topic, and the partitions if some are named.
+def _of(option: str) -> str:
+    return f"{option}: " if option else ""
+
+
+def parse_topic(text: str, option: str = "--topic") -> tuple[str, list[int] | None]:
+    """Parses ``topic`` or ``topic:0,1`` of an option; returns the topic, and the partitions if some are named.
 
     Raises:
         UsageError: a partition is not a number.
@@ -81,7 +86,7 @@ def parse_topic(text: str) -> tuple[str, list[int] | None]:
         return name, None
     words = numbers.split(",")
     if not name or not all(map(is_number, words)):
-        raise UsageError(f"--topic: expected NAME or NAME:0,1, not {text!r}")
+        raise UsageError(f"{option}: expected NAME or NAME:0,1, not {text!r}")
     return name, [int(word) for word in dict.fromkeys(words)]
 
 

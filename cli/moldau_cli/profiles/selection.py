@@ -49,11 +49,13 @@ def choose(given: str | None, *, config_address: str | None, named: str | None, 
     profile of ``--profile``. An empty MOLDAU_PROFILE turns the profile in use off.
 
     Raises:
-        UsageError: a profile does not exist, or the file of profiles cannot be used.
+        UsageError: a profile does not exist, the file of profiles cannot be used, or ``given`` is empty.
     """
     variable = environ.get(PROFILE_VARIABLE)
     explicit = named or variable or None
     profile = None
+    if given is not None and not given.strip():  # such as that of an unset variable: another cluster would be changed
+        raise UsageError("--bootstrap-server is empty: give HOST:PORT, or leave the option out")
     if explicit is not None:
         profile = load_profiles().get(explicit, "--profile" if named else PROFILE_VARIABLE)
     if given:

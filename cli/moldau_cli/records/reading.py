@@ -26,7 +26,9 @@ POLL_MS: Final = 500
 START_MS_MIN: Final = 3000
 """How long the start positions may take at least: a look at each leader, also through TLS and a login."""
 SILENCE_MS_MIN: Final = 3000
-"""How long leaders may take to say that a silent partition has no further record, and such a record to come."""
+"""How long a record that is there may take to come at least."""
+END_MS: Final = 3000
+"""How long leaders may take to say where a silent partition ends."""
 REASON_MS: Final = 1000
 """How long brokers may take to answer when the reason of a failure is looked for; those that do not are named."""
 START_GROUP_MS_MIN: Final = 15_000
@@ -194,7 +196,7 @@ async def reason_for_silence(
     wanted = dict.fromkeys(read, LATEST)
     try:
         async with Admin(settings) as admin:
-            answer = await ask_offsets(admin, wanted, within_s=SILENCE_MS_MIN / 1000, isolation_level=int(is_committed))
+            answer = await ask_offsets(admin, wanted, within_s=END_MS / 1000, isolation_level=int(is_committed))
     except KafkaError as error:
         return str(error)
     if answer.failures:

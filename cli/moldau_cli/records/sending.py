@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import trio
 
+from moldau.cluster.arguments import ArgumentError
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.serialization import RegistryError, SerializationError
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.records.core.lines import LINE_BYTES_MAX, LineRules, Splitter
@@ -28,6 +30,8 @@ READ_BYTES: Final = 64 * 1024
 UNDELIVERED_MAX: Final = 100_000
 """Records that may wait for their acknowledgement; ``buffer.memory`` bounds their bytes."""
 FAREWELL_S: Final = 10.0
+_OF_ONE_RECORD: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+"""Errors of the call that takes a record: it is too large, or names a partition that the topic lacks."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -141,6 +145,14 @@ async def _send(producer: Producer[Any, Any], job: Job, record: NewRecord) -> De
             timestamp=record.timestamp,
         )
     except SerializationError as error:
+        raise UsageError(f"{record.origin}: {error}") from error
+    except ArgumentError as error:
+        is_json = not all(isinstance(each, bytes | None) for each in (record.key, record.value))
+        advice = "; --value-format json and --key-format json send JSON" if is_json else ""
+        raise UsageError(f"{record.origin}: {error.reason}{advice}") from error
+    except KafkaError as error:
+        if error.code not in _OF_ONE_RECORD:
+            raise
         raise UsageError(f"{record.origin}: {error}") from error
     except RegistryError as error:
         raise CommandError(str(error)) from error

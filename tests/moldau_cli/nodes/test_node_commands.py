@@ -150,7 +150,9 @@ def test_contradictions_are_named(tmp_path):
         (("--truststore", "t.pem"), "--truststore needs --keystore"),
         (("--set", "node.id=3"), "--set node.id: give --node-id instead"),
         (("--set", "min.insync=3"), "min.insync.replicas"),
-        (("--set", "nonsense"), "expected KEY=VALUE"),
+        (("--set", "nonsense"), "--set: expected KEY=VALUE"),
+        (("--cluster-id", ""), "'--cluster-id': it is empty"),
+        (("--host", ""), "'--host': it is empty"),
         (("--set", "a=1", "--set", "a=2"), "a is given twice"),
         (("--keystore", "missing.pem"), "missing.pem': cannot be read"),
     ):

@@ -210,9 +210,10 @@ def test_a_leader_that_falls_silent_is_named(broker, monkeypatch):
     def fetched(number, request):
         broker.handlers[ApiKey.LIST_OFFSETS] = lambda number, request: None
 
-    monkeypatch.setattr(reading, "SILENCE_MS_MIN", 1500)
+    for name, limit_ms in (("SILENCE_MS_MIN", 300), ("END_MS", 2000)):
+        monkeypatch.setattr(reading, name, limit_ms)
     broker.handlers[ApiKey.FETCH] = fetched
     done = read_in_silence(broker, "--from-beginning")
     assert (done.returncode, done.stdout) == (1, "")
     named = r"before the end: t-0: .*broker 1 \(127.0.0.1:\d+\) does not answer"
-    assert re.search(f"no record within 1.5 s, {named}", done.stderr)
+    assert re.search(f"no record within 0.3 s, {named}", done.stderr)

@@ -49,8 +49,8 @@ def earliest_ms(to_datetime: str | None, by_duration: str | None) -> int | None:
     from moldau_cli.plans import offsets as plans
 
     if by_duration is not None:
-        return time.time_ns() // 1_000_000 - plans.parse_duration_ms(by_duration)
-    return None if to_datetime is None else plans.parse_time_ms(to_datetime)
+        return time.time_ns() // 1_000_000 - plans.parse_duration_ms(by_duration, "--by-duration")
+    return None if to_datetime is None else plans.parse_time_ms(to_datetime, "--to-datetime")
 
 
 async def offsets_since(

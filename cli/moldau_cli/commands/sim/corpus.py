@@ -84,6 +84,8 @@ def add(
         raise UsageError(f"{name!r} is not a valid case name: use letters, digits and hyphens")
     if (directory / f"{name}.json").exists():
         raise UsageError(f"the case {name!r} exists already")
+    if not schedule.is_file():
+        raise UsageError(f"{schedule} is no file: give the schedule.json of a seed's folder")
     try:
         case = replace(read_case(schedule), name=name, why=why)
     except CaseError as error:

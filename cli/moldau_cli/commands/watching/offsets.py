@@ -66,7 +66,7 @@ def offsets(
 
     if tiered and time is not None:
         raise UsageError("--tiered shows several offsets of a partition, and --time one: give one of them")
-    wanted = _merged(parse_topic(topic) for topic in topics or [])
+    wanted = _merged(parse_topic(topic, "TOPIC") for topic in topics or [])
     at = None if time is None else _parse(time)
     level = int(isolation is Isolation.READ_COMMITTED)
 

@@ -9,6 +9,7 @@ import typer
 
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.errors import UsageError
 from moldau_cli.signals import ends_at_signal
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ def top(
     """
     import trio
 
+    if once and count is not None:
+        raise UsageError("--once and --count exclude each other")
     views = 2 if once else count
     has_screen = sys.stdout.isatty() and not output.wants_json() and views is None
     looks = trio.CancelScope()
