@@ -12,7 +12,7 @@ import shlex
 import pytest
 
 from moldau_cli.application import application
-from support.pages import FENCE, ROOT, name_of
+from support.pages import FENCE, ROOT, blocks, name_of
 
 DATED = {"CHANGELOG.md", "cost-of-a-seed.md", "findings.md", "rounds-1-to-13.md", "rounds-from-14.md", "run-log.md"}
 PAGES = [page for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]) if page.name not in DATED]
@@ -109,6 +109,22 @@ def test_names_with_hyphens_stand_in_the_code():
     named = [(name, name_of(page)) for page in NAMING for name in NAME.findall(page.read_text(encoding="utf-8"))]
     assert len(named) > 50
     assert [(name, page) for name, page in named if name not in code] == []
+
+
+def test_pages_say_what_stands_for_the_address():
+    """A reader who copies an example gets a NameError otherwise."""
+    using = [page for page in PAGES if any("BOOTSTRAP" in code for code in blocks(page, "python"))]
+    assert len(using) > 10
+    texts = {name_of(page): FENCE.sub("", page.read_text(encoding="utf-8")) for page in using}
+    assert [name for name, text in texts.items() if "`BOOTSTRAP`" not in text] == []
+
+
+def test_pages_that_install_say_from_where():
+    """The name ``moldau`` is not on the package index: the command of the first page would fail."""
+    page = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^pip install (\S+)", page, re.MULTILINE)
+    assert commands
+    assert [name for name in commands if not name.strip("'").startswith("./moldau")] == []
 
 
 def definitions(path):
