@@ -283,12 +283,16 @@ def test_blocks_of_pages_run_or_say_why_not():
         assert not indented, f"{name}: put commands into sh blocks"
 
 
+def anchor_of(title):
+    """Returns the name that links use for a heading."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-")
+
+
 def anchors_of(path):
     """Returns the names that links can point to on a page."""
     text = path.read_text()
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-    slugs = {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
-    return slugs | set(re.findall(r'<a id="([\w-]+)">', text))
+    return set(map(anchor_of, titles)) | set(re.findall(r'<a id="([\w-]+)">', text))
 
 
 def test_links_of_pages_lead_somewhere():
@@ -304,6 +308,17 @@ def test_links_of_pages_lead_somewhere():
                 if path not in anchors:
                     anchors[path] = anchors_of(path)
                 assert anchor[1:] in anchors[path], f"{target}{anchor} of {name_of(page)}"
+
+
+def test_long_pages_begin_with_links_to_their_sections():
+    """A section of a page that is longer than some screens is not found by scrolling."""
+    guides = [page for page in (ROOT / "docs/guides").glob("*.md") if len(page.read_text().splitlines()) > 300]
+    assert guides
+    for page in guides:
+        text = page.read_text(encoding="utf-8")
+        linked = {anchor for _, anchor in LINK.findall(text.partition("\n## ")[0])}
+        sections = re.findall(r"^## (.+)$", FENCE.sub("", text), re.MULTILINE)
+        assert [name for name in sections if f"#{anchor_of(name)}" not in linked] == [], name_of(page)
 
 
 def test_source_files_that_pages_name_exist():
