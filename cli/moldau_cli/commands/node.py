@@ -130,7 +130,8 @@ def init(
         raise UsageError(f"cannot write {file}: {error.strerror}") from error
     if not output.wants_json():
         identity = "" if node.cluster_id else f" --cluster-id ID ({_ID_ADVICE})"
-        output.note(f"written: {file}; then: moldau node format {shlex.quote(str(file))}{identity}")
+        command = f"moldau node format {shlex.quote(str(file))}{identity}"
+        output.note(f"written: {file}; then, as the user that runs the node: {command}")
     _report(config)
 
 

@@ -109,5 +109,8 @@ def test_the_next_step_has_quotes_where_it_needs_them(tmp_path):
     file = tmp_path / "my node.properties"
     options = ("--role", "broker", "--node-id", "1", "--voters", "101@127.0.0.1:1", "--dir", str(tmp_path / "data"))
     done = run_command("node", "init", str(file), *options, "--set", "ssl.key.password=secret")
-    assert f"then: moldau node format {shlex.quote(str(file))} --cluster-id ID" in done.stderr
+    assert (
+        f"; then, as the user that runs the node: moldau node format {shlex.quote(str(file))} --cluster-id ID"
+        in done.stderr
+    )
     assert f"chown USER {shlex.quote(str(file))}\n" in done.stderr
