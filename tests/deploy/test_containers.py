@@ -82,7 +82,7 @@ def test_the_image_runs_the_server_below_an_init():
     (extras,) = re.findall(r'"/source\[([\w,-]+)\]"', CONTAINERFILE)
     assert set(extras.split(",")) <= project["optional-dependencies"].keys()
     # Whatever a node looks for at run time is among them: it would be missing only when a client asks for it.
-    assert {"console", "oauth", "telemetry", "keystores"} <= set(extras.split(","))
+    assert {"console", "keystores", "oauth", "s3", "telemetry", "traces"} <= set(extras.split(","))
     (extras,) = re.findall(r"moldau\[([\w,-]+)\]", " ".join(project["optional-dependencies"]["telemetry"]))
     assert "regex" in extras.split(",")
     # Everything that the build reads is sent to it.
