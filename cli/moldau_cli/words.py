@@ -44,10 +44,12 @@ def parse_settings(pairs: list[str], option: str, *, may_repeat: bool = True) ->
     """Parses the ``KEY=VALUE`` words of an option; the last one of a key counts.
 
     Raises:
-        UsageError: a word has no ``=`` or no key, or a key is there twice and must not be.
+        UsageError: a word has no ``=`` or no key, or is not UTF-8, or a key is there twice and must not be.
     """
     settings: dict[str, str] = {}
     for pair in pairs:
+        if pair.encode("utf-8", "replace").decode("utf-8") != pair:
+            raise UsageError(f"{option}: {pair!r} is not UTF-8")
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"{option}: expected KEY=VALUE, not {pair!r}")

@@ -49,6 +49,8 @@ from moldau_cli.output import table
         (["consume", "t", "--group", ""], "--group is empty"),
         (["produce", "t", "--transactional-id", ""], "--transactional-id is empty"),
         (["produce", "t", "--timestamp", "noon"], "--timestamp: expected a time such as"),
+        (["produce", "t", "--timestamp", "1969-01-01"], "--timestamp: 1969-01-01 is before 1970"),
+        (["consume", "t", "-X", "client.rack=\udcff"], "-x: 'client.rack=\\udcff' is not utf-8"),
         (["acls", "add", "--allow-principal", "al", "--topic", "t"], "--allow-principal: expected type:name"),
         (["acls", "remove", "--deny-principal", "User:", "--topic", "t"], "such as user:user, not 'user:'"),
         (["acls", "list", "--principal", "al"], "--principal: expected type:name, such as user:al, not 'al'"),

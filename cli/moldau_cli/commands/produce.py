@@ -131,7 +131,6 @@ def produce(
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Send each line of stdin (or FILE) as a record, and report when all in-sync replicas have them."""
-    from moldau_cli.plans.offsets import parse_time_ms
     from moldau_cli.records.core.lines import LineRules, parse_document, parse_line
     from moldau_cli.records.formats import HAVE_JSON, registry_of
     from moldau_cli.records.sending import Job
@@ -155,7 +154,7 @@ def produce(
         null=None if null is None else unescape(null),
         tombstones=tombstone,
         partition=partition,
-        timestamp=None if timestamp is None else parse_time_ms(timestamp, "--timestamp"),
+        timestamp=None if timestamp is None else _timestamp_ms(timestamp),
         json_key=key_format in HAVE_JSON,
         json_value=value_format in HAVE_JSON,
     )
@@ -194,6 +193,15 @@ def produce(
         run(lambda: _send(job, config, encodings, found), address, settings=config)
     finally:
         _summary(job, is_quiet=format_text is not None)
+
+
+def _timestamp_ms(text: str) -> int:
+    from moldau_cli.plans.offsets import parse_time_ms
+
+    at_ms = parse_time_ms(text, "--timestamp")
+    if at_ms < 0:
+        raise UsageError(f"--timestamp: {text} is before 1970, and no record can have such a time")
+    return at_ms
 
 
 def _given_bytes(text: str) -> bytes:

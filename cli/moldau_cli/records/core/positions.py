@@ -78,13 +78,13 @@ class LogRange:
 
 
 def parse_when_ms(text: str, now_ms: int, option: str) -> int:
-    """Parses a time, or a duration before now such as ``1h30m`` or ``-1h30m``; returns Unix milliseconds.
+    """Parses a time, or a duration before now such as ``1h30m`` or ``-1h30m``; returns Unix milliseconds from 0 on.
 
     Raises:
         UsageError: the text is neither.
     """
     try:
-        return parse_time_ms(text)
+        return max(0, parse_time_ms(text))
     except UsageError as error:
         try:
             return max(0, now_ms - parse_duration_ms(text.removeprefix("-")))

@@ -76,6 +76,7 @@ def test_the_first_end_counts():
         ("1h30m", NOW_MS - 5_400_000),
         ("-10s", NOW_MS - 10_000),
         ("PT1H", NOW_MS - 3_600_000),
+        ("1969-01-01", 0),  # before all records; it was refused as another text than the one given
     ],
 )
 def test_times_and_durations(text, at):
