@@ -267,6 +267,7 @@ async def _read(
     from moldau_cli.records.reading import (
         Pump,
         assign,
+        commit_position,
         matching_topics,
         no_start,
         reason_for_no_start,
@@ -298,4 +299,7 @@ async def _read(
         pump = Pump(
             consumer, request, _Stdout(write, values), ends, lambda: trio.current_time() * 1000, reason, silence
         )
-        return not await ends_at_signal(pump.run)
+        has_signal = await ends_at_signal(pump.run)
+        if request.group is not None and consumer.commits_automatically:
+            await commit_position(consumer)
+        return not has_signal

@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import trio
+
 from moldau_cli import output
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.records.core.positions import LogRange, Origin, starts, stops
@@ -29,8 +31,11 @@ SILENCE_MS_MIN: Final = 3000
 """How long a record that is there may take to come at least."""
 END_MS: Final = 3000
 """How long leaders may take to say where a silent partition ends."""
-REASON_MS: Final = 1000
-"""How long brokers may take to answer when the reason of a failure is looked for; those that do not are named."""
+REASON_MS: Final = 3000
+"""How long brokers may take to answer when the reason of a failure is looked for; those that do not are named.
+
+A client that begins at a broker that hangs needs more than a second to ask another one.
+"""
 START_GROUP_MS_MIN: Final = 15_000
 """How long the assignment of a group may take at least: a new group waits 3 s for more members before the first one."""
 NOTES_MAX: Final = 10
@@ -210,6 +215,20 @@ async def reason_for_silence(
             unread.append(f"{one} offsets {at} to {last - 1}")
     more = [f"and {len(unread) - NAMED_MAX} more"] if len(unread) > NAMED_MAX else []
     return f"not received: {', '.join([*unread[:NAMED_MAX], *more])}" if unread else ""
+
+
+async def commit_position(consumer: Consumer[Any, Any]) -> None:
+    """Commits the position of a group's member at the end.
+
+    Raises:
+        CommandError: it is not committed; the consumer itself would only log that.
+    """
+    from moldau.protocol.errors import KafkaError
+
+    try:
+        await consumer.commit()
+    except (KafkaError, trio.TooSlowError) as error:
+        raise CommandError(f"{error}; what was read since the last commit will be read again") from error
 
 
 def no_start(request: Request, reason: str) -> CommandError:

@@ -12,6 +12,7 @@ import trio
 from moldau import TopicPartition
 from moldau.consumer import ConsumedBatch
 from moldau.protocol.api import ApiKey
+from moldau.protocol.errors import ErrorCode
 from moldau.records import Record
 from moldau.serialization import RecordDeserializationError
 from moldau_cli.errors import CommandError
@@ -217,3 +218,19 @@ def test_a_leader_that_falls_silent_is_named(broker, monkeypatch):
     assert (done.returncode, done.stdout) == (1, "")
     named = r"before the end: t-0: .*broker 1 \(127.0.0.1:\d+\) does not answer"
     assert re.search(f"no record within 0.3 s, {named}", done.stderr)
+
+
+@pytest.mark.parametrize("options", [("-c", "1"), ("--timeout-ms", "300")])
+def test_a_position_that_is_not_committed_is_an_error(broker, options):
+    """The records came again in the next run, although the exit code was 0."""
+    assert run_command("produce", "t", "-b", broker.bootstrap, given="a\n").returncode == 0
+    refusal = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    broker.fail_next(ApiKey.OFFSET_COMMIT, *[refusal] * 100)
+    done = run_command("consume", "t", "-g", "g", "--from-beginning", *options, "-b", broker.bootstrap)
+    assert (done.returncode, done.stdout) == (1, "a\n")
+    assert refusal.message in done.stderr
+    assert done.stderr.endswith("; what was read since the last commit will be read again\n")
+    broker.errors.clear()
+    own = ("-X", "enable.auto.commit=false")
+    done = run_command("consume", "t", "-g", "h", "--from-beginning", *options, *own, "-b", broker.bootstrap)
+    assert (done.returncode, done.stdout, broker.offsets) == (0, "a\n", {})
