@@ -404,6 +404,7 @@ def _user_of(key: str, value: str) -> str | None:
 def _from_kafka(error: Exception) -> CommandError:
     from moldau.protocol.errors import ErrorCode, KafkaError
     from moldau.runtime.net.served_versions import ControllerPeerError
+    from moldau_cli.codes import ADVICE, OF_USAGE
 
     assert isinstance(error, KafkaError), "called for Kafka's errors only"
     failures = getattr(error, "failures", None)  # an AdminError lists the failures by name
@@ -412,23 +413,11 @@ def _from_kafka(error: Exception) -> CommandError:
         # The default of all brokers has no name.
         named = {f"{name}: " if name else "": one for name, one in failures.items()}
         reported = "; ".join(f"{name}{one.message} ({one.code.name})" for name, one in named.items())
-    usage_codes = (
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INVALID_TOPIC_EXCEPTION,
-        ErrorCode.INVALID_PARTITIONS,
-        ErrorCode.INVALID_REPLICATION_FACTOR,
-        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-        ErrorCode.INVALID_CONFIG,
-        ErrorCode.INVALID_REQUEST,
-        ErrorCode.INVALID_REGULAR_EXPRESSION,
-        ErrorCode.GROUP_ID_NOT_FOUND,
-        ErrorCode.INVALID_GROUP_ID,
-        ErrorCode.MESSAGE_TOO_LARGE,
-    )
+    if error.code in ADVICE:
+        reported = f"{reported.rstrip('.')}; {ADVICE[error.code]}"
     # In a call of the admin client, the user has given the offset.
     is_wrong_offset = isinstance(failures, dict) and error.code is ErrorCode.OFFSET_OUT_OF_RANGE
-    is_usage = error.code in usage_codes or is_wrong_offset or isinstance(error, ControllerPeerError)
+    is_usage = error.code in OF_USAGE or is_wrong_offset or isinstance(error, ControllerPeerError)
     return UsageError(reported) if is_usage else CommandError(reported)
 
 

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+_DATES_END_MS: Final = 253_402_300_800_000
+"""The beginning of the year 10000, which no date can name."""
 
 _as_json = False
 
@@ -48,18 +52,25 @@ def answer(document: Mapping[str, Json], text: str) -> None:
 
 
 def answer_rows(
-    name: str, columns: Sequence[str], rows: Sequence[Mapping[str, Json]], *, dry_run: bool = False
+    name: str,
+    columns: Sequence[str],
+    rows: Sequence[Mapping[str, Json]],
+    *,
+    dry_run: bool = False,
+    times: Collection[str] = (),
 ) -> None:
     """Writes rows as a table, or as ``{name: [...]}`` with ``--json``.
 
     Each row has the keys ``columns``; further keys appear in JSON only. With ``dry_run`` the rows are a change that was
-    not made, and the document has ``"dry_run": true``; ``note_unchanged`` says so in text.
+    not made, and the document has ``"dry_run": true``; ``note_unchanged`` says so in text. The columns ``times`` hold
+    Unix milliseconds, which a table shows as dates.
     """
     if _as_json:
         document: dict[str, Json] = {name: [dict(row) for row in rows]}
         write_line(json.dumps(document | {"dry_run": True} if dry_run else document))
     else:
-        write_line(table(columns, [[cell(row.get(column)) for column in columns] for row in rows]))
+        show = {column: time_cell if column in times else cell for column in columns}
+        write_line(table(columns, [[show[column](row.get(column)) for column in columns] for row in rows]))
     sys.stdout.flush()
 
 
@@ -78,6 +89,14 @@ def cell(value: Json) -> str:
     if isinstance(value, list):
         return ",".join(cell(item) for item in value) or "-"
     return printable(str(value)).replace("\n", r"\n").replace("\t", r"\t")
+
+
+def time_cell(value: Json) -> str:
+    """Returns the text of Unix milliseconds in a table: a time in UTC, as options of times take it."""
+    if not isinstance(value, int) or not 0 <= value < _DATES_END_MS:
+        return cell(value)
+    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=value)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def printable(text: str) -> str:

@@ -47,6 +47,7 @@ from moldau_cli.output import table
         (["consume", "t", "--to", "noon"], "moldau: --to: expected a time such as"),
         (["consume", "t", "--from", "1h", "--to", "2h"], "--to 2h is not later than --from 1h"),
         (["consume", "t", "--group", ""], "--group is empty"),
+        (["groups", "list", "--state", "stabel"], "--state: 'stabel' is not one of stable, empty, dead,"),
         (["produce", "t", "--transactional-id", ""], "--transactional-id is empty"),
         (["produce", "t", "--timestamp", "noon"], "--timestamp: expected a time such as"),
         (["produce", "t", "--timestamp", "1969-01-01"], "--timestamp: 1969-01-01 is before 1970"),

@@ -52,7 +52,7 @@ def committed_values(bootstrap, topic):
 
 def test_a_transaction_is_listed_described_and_terminated(bootstrap, moldau):
     assert moldau.json("txns", "list")["transactions"] == []
-    assert "TRANSACTIONAL_ID_NOT_FOUND" in moldau("txns", "describe", "no-such-id", code=1).stderr
+    assert "TRANSACTIONAL_ID_NOT_FOUND" in moldau("txns", "describe", "no-such-id", code=2).stderr
     with Producer({"bootstrap.servers": bootstrap, "transactional.id": "mover", "max.block.ms": 20_000}) as producer:
         producer.init_transactions()
         producer.begin_transaction()

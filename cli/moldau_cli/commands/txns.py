@@ -93,7 +93,9 @@ def describe(
         "start_ms": found.start_ms if found.start_ms >= 0 else None,
         "partitions": list(partitions),
     }
-    output.answer(document, "\n".join(f"{key}: {output.cell(value)}" for key, value in document.items()))
+    shown = {key: output.cell(value) for key, value in document.items() if key != "start_ms"}
+    shown["start"] = output.time_cell(document["start_ms"])
+    output.answer(document, "\n".join(f"{key}: {text}" for key, text in shown.items()))
 
 
 @commands.command()

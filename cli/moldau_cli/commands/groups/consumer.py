@@ -58,6 +58,11 @@ class Described(NamedTuple):
 
 
 DEAD = "Dead"
+STATES = (
+    *("Stable", "Empty", DEAD, "PreparingRebalance", "CompletingRebalance"),
+    *("Assigning", "Reconciling", "NotReady"),
+)
+"""The states of groups of all types."""
 CONSUMER = "consumer"
 """The type of groups whose assignments the coordinator computes (KIP-848)."""
 
@@ -79,6 +84,18 @@ class GroupType(enum.StrEnum):
     STREAMS = "streams"
 
 
+def _state(text: str) -> str:
+    """Returns the state of groups that a word names.
+
+    Raises:
+        UsageError: there is no such state; brokers answer that no group is in it.
+    """
+    found = next((state for state in STATES if state.lower() == text.lower()), None)
+    if found is None:
+        raise UsageError(f"--state: {text!r} is not one of {', '.join(STATES)}")
+    return found
+
+
 @commands.command("list")
 def list_groups(
     states: Annotated[
@@ -91,8 +108,10 @@ def list_groups(
 
     from moldau_cli.operations.partial import ask_groups
 
+    wanted = [_state(state) for state in states or ()]
+
     async def work(admin: Admin) -> tuple[list[GroupListing], Mapping[str, KafkaError]]:
-        return await ask_groups(admin, states=states or (), types=[one.value for one in types or ()])
+        return await ask_groups(admin, states=wanted, types=[one.value for one in types or ()])
 
     listed, failures = with_admin(bootstrap_server, work)
     output.answer_rows(

@@ -88,7 +88,7 @@ def offsets(
 
     partitions, found, failures = with_admin(bootstrap_server, work)
     columns, rows = _table(partitions, found, is_one=at is not None, tiered=tiered)
-    output.answer_rows("partitions", columns, rows)
+    output.answer_rows("partitions", columns, rows, times=("timestamp", "max_timestamp"))
     refuse_failures("offsets are missing", failures)
 
 
