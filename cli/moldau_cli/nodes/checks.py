@@ -6,6 +6,7 @@ Nothing is changed; ports are bound for a moment. A fact that cannot be known ye
 from __future__ import annotations
 
 import datetime
+import errno
 import os
 import socket
 from contextlib import ExitStack
@@ -99,6 +100,8 @@ async def check_ports(
         except OSError as error:
             other = ports.get(port)
             detail = f"cannot listen: {_reason(error) if other is None else f'{other} has this port'}"
+            if other is None and error.errno == errno.EADDRINUSE:
+                detail += ", by this node if it runs"
             found.append(Finding(check="port", subject=subject, state=PROBLEM, detail=detail))
         else:
             ports[port] = subject

@@ -404,7 +404,7 @@ def test_a_prepared_node_starts_and_knows_its_cluster(tmp_path):
             assert found["clock", "ok"] == "agrees with the leader"
             done = run_command("node", "check", str(file), "--json")
             assert done.returncode == 1
-            assert findings(done)["port", "problem"] == "cannot listen: Address already in use"
+            assert findings(done)["port", "problem"] == "cannot listen: Address already in use, by this node if it runs"
             other.write_text(other.read_text().replace(CLUSTER, "other"))
             done = run_command("node", "check", str(other), "--json")
             assert "but cluster.id is other" in findings(done)["voter", "problem"]
