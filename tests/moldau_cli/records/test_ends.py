@@ -118,13 +118,17 @@ async def read(logs, end, most, errors=OnError.SKIP):
     consumer, sink = Consumer(logs, most), Sink()
     request = Request(topics=("t",), span=Span(origin=Origin.EARLIEST, to_offset=end), errors=errors)
     ends = await assign(consumer, request)
-    pump = Pump(consumer, request, sink, ends, lambda: 0.0, no_reason)
+    pump = Pump(consumer, request, sink, ends, lambda: 0.0, no_reason, no_silence)
     await pump.run()
     return sorted(sink.rows), pump.skipped
 
 
 async def no_reason():
     raise AssertionError("all start positions are known")
+
+
+async def no_silence(ends):
+    raise AssertionError("reading has no time limit")
 
 
 def places(logs, end, kind):
