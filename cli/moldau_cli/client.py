@@ -16,7 +16,7 @@ import typer
 from moldau.runtime.tasks.exceptions import leaves
 from moldau.values import list_elements
 from moldau_cli import output
-from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.errors import ADVICE, OF_USAGE, CommandError, UsageError
 from moldau_cli.words import address_of
 
 if TYPE_CHECKING:
@@ -404,7 +404,6 @@ def _user_of(key: str, value: str) -> str | None:
 def _from_kafka(error: Exception) -> CommandError:
     from moldau.protocol.errors import ErrorCode, KafkaError
     from moldau.runtime.net.served_versions import ControllerPeerError
-    from moldau_cli.codes import ADVICE, OF_USAGE
 
     assert isinstance(error, KafkaError), "called for Kafka's errors only"
     failures = getattr(error, "failures", None)  # an AdminError lists the failures by name
@@ -413,11 +412,11 @@ def _from_kafka(error: Exception) -> CommandError:
         # The default of all brokers has no name.
         named = {f"{name}: " if name else "": one for name, one in failures.items()}
         reported = "; ".join(f"{name}{one.message} ({one.code.name})" for name, one in named.items())
-    if error.code in ADVICE:
-        reported = f"{reported.rstrip('.')}; {ADVICE[error.code]}"
+    if (advice := ADVICE.get(error.code.name)) is not None:
+        reported = f"{reported.rstrip('.')}; {advice}"
     # In a call of the admin client, the user has given the offset.
     is_wrong_offset = isinstance(failures, dict) and error.code is ErrorCode.OFFSET_OUT_OF_RANGE
-    is_usage = error.code in OF_USAGE or is_wrong_offset or isinstance(error, ControllerPeerError)
+    is_usage = error.code.name in OF_USAGE or is_wrong_offset or isinstance(error, ControllerPeerError)
     return UsageError(reported) if is_usage else CommandError(reported)
 
 

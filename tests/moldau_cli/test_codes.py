@@ -9,8 +9,7 @@ import trio
 from moldau.admin import AdminError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli import client
-from moldau_cli.codes import ADVICE
-from moldau_cli.errors import CommandError
+from moldau_cli.errors import ADVICE, OF_USAGE, CommandError
 
 
 def reported(error):
@@ -47,4 +46,8 @@ def test_what_does_not_exist_is_wrong_usage(code, exit_code):
 
 @pytest.mark.parametrize("code", ADVICE)
 def test_an_error_says_what_to_do(code):
-    assert str(reported(KafkaError(code))).endswith(f"; {ADVICE[code]}")
+    assert str(reported(KafkaError(ErrorCode[code]))).endswith(f"; {ADVICE[code]}")
+
+
+def test_the_codes_are_those_of_kafka():
+    assert {*OF_USAGE, *ADVICE} <= ErrorCode.__members__.keys()

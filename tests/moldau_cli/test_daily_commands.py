@@ -95,7 +95,10 @@ def test_offsets_by_time_and_kind(shell):
     assert shown("offsets", "timed:0", "--time", "-3") == [(0, 1, 9000)]
     assert shown("offsets", "timed:0", "-t", "2000") == [(0, 1, 9000)]
     assert shown("offsets", "timed", "--time", "10000") == [(0, None, None), (1, None, None)]
-    assert shell("offsets", "timed:0").stdout.splitlines()[1].split() == ["timed", "0", "0", "3", "3", "1", "9000"]
+    assert shell("offsets", "timed:0").stdout.splitlines()[1].split() == [
+        *("timed", "0", "0", "3", "3", "1"),
+        "1970-01-01T00:00:09.000Z",
+    ]
     assert shown("offsets", "timed:0", "--time", "earliest-local") == [(0, 0, None)]
     assert shown("offsets", "timed:0", "--time", "latest-tiered") == [(0, None, None)]
     (row,) = shell.json("offsets", "timed:0", "--tiered")["partitions"]

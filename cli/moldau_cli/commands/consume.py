@@ -25,7 +25,6 @@ from moldau_cli.records.core.escapes import unescape
 from moldau_cli.records.core.positions import Origin, Span, parse_span, parse_when_ms
 from moldau_cli.records.core.shapes import Shape
 from moldau_cli.records.formats import DataFormat, Encoding
-from moldau_cli.records.identities import given_settings
 from moldau_cli.records.topic_checks import admin_settings, check_offset, check_topic
 from moldau_cli.signals import ends_at_signal
 
@@ -122,6 +121,7 @@ def consume(
 ) -> None:
     """Write the records of a topic to stdout, one a line (one JSON object a line with --json). Ctrl-C ends it."""
     from moldau_cli.records.formats import deserializer_of, registry_of
+    from moldau_cli.records.identities import given_settings
     from moldau_cli.records.reading import Request
 
     if bool(topics) == (include is not None):

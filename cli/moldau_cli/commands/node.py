@@ -7,6 +7,7 @@ import os
 import platform
 import shlex
 import stat
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -31,11 +32,15 @@ _ID_ADVICE: Final = "moldau node cluster-id draws one, once for all nodes of a n
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Configuration file of the node.")]
 
 
-def _filled(text: str | None) -> str | None:
+def _checked(text: str | None) -> str | None:
     """Refuses an empty value, such as that of a variable that is not set."""
     if text is not None and not text.strip():
         raise typer.BadParameter("it is empty")
     return text
+
+
+filled = partial(typer.Option, callback=_checked)
+"""An option whose value must not be empty."""
 
 
 class Role(enum.StrEnum):
@@ -53,8 +58,7 @@ def init(
     node_id: Annotated[int, typer.Option("--node-id", min=0, help="Number of the node, unique in the cluster.")],
     voters: Annotated[str, typer.Option(metavar="ID@HOST:PORT,...", help="All controllers, the same on each node.")],
     host: Annotated[
-        str | None,
-        typer.Option(help="Name under which clients reach the broker; default: this machine's.", callback=_filled),
+        str | None, filled(help="Name under which clients reach the broker; default: this machine's.")
     ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the broker.")] = 9092,
     directories: Annotated[
@@ -62,29 +66,17 @@ def init(
         typer.Option("--dir", help="Directory of the data, once for each disk. Default: /var/lib/moldau."),
     ] = None,
     cluster_id: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster-id", help="Id of the cluster; default: that of the voters, if one answers.", callback=_filled
-        ),
+        str | None, filled("--cluster-id", help="Id of the cluster; default: that of the voters, if one answers.")
     ] = None,
-    rack: Annotated[str | None, typer.Option(help="Rack of the broker.", callback=_filled)] = None,
+    rack: Annotated[str | None, filled(help="Rack of the broker.")] = None,
     metrics: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Address of metrics and health; default: not served.", callback=_filled),
+        str | None, filled(metavar="HOST:PORT", help="Address of metrics and health; default: not served.")
     ] = None,
     keystore: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="TLS on all listeners: private key and certificate (PEM, or PKCS12).", callback=_filled
-        ),
+        str | None, filled(metavar="FILE", help="TLS on all listeners: private key and certificate (PEM, or PKCS12).")
     ] = None,
     truststore: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Certificates of the authorities of the other nodes (PEM, or PKCS12).",
-            callback=_filled,
-        ),
+        str | None, filled(metavar="FILE", help="Certificates of the authorities of the other nodes (PEM, or PKCS12).")
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Further key of the file.")

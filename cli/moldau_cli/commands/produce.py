@@ -17,7 +17,6 @@ from moldau_cli.errors import UsageError
 from moldau_cli.records import options
 from moldau_cli.records.core.escapes import unescape
 from moldau_cli.records.formats import DataFormat, Encoding
-from moldau_cli.records.identities import given_settings
 from moldau_cli.records.topic_checks import check_topic
 
 if TYPE_CHECKING:
@@ -133,6 +132,7 @@ def produce(
     """Send each line of stdin (or FILE) as a record, and report when all in-sync replicas have them."""
     from moldau_cli.records.core.lines import LineRules, parse_document, parse_line
     from moldau_cli.records.formats import HAVE_JSON, registry_of
+    from moldau_cli.records.identities import given_settings
     from moldau_cli.records.sending import Job
 
     if key is not None and key_separator is not None and form is Input.LINES:

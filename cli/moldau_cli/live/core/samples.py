@@ -66,7 +66,7 @@ class Sample:
     unanswered: tuple[str, ...] = ()
     """The parts of the look that are missing, because a broker did not tell them in time."""
     silent: frozenset[int] = frozenset()
-    """The brokers in service that told nothing in time."""
+    """The brokers in service that answered nothing in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
