@@ -276,7 +276,7 @@ class SimulatedCluster:
         """Returns whether all brokers serve, a controller is active, and all replicas of all partitions are in sync.
 
         No broker, nor the active controller, may be paused, and no node may be stopping. The nodes outside do not
-        count, and the active controller must not be one of them.
+        count, nor new partitions that they alone hold, and the active controller must not be one of them.
         """
         if any(self.is_stopping(node_id) for node_id in self.machines if node_id not in outside):
             return False
@@ -298,6 +298,7 @@ class SimulatedCluster:
             and all(replica in partition.isr or replica in outside for replica in partition.replicas)
             for topic in newest.topics_by_name.values()
             for partition in topic.partitions.values()
+            if not outside.alone_hold(topic, partition)
         )
 
     @property
@@ -306,11 +307,16 @@ class SimulatedCluster:
         return min(3, self.shape.brokers)
 
     def can_have_topic(self, name: str, outside: Outside) -> bool:
-        """Returns whether a running broker knows the topic, or the nodes that are not outside suffice to create it."""
-        there = len([broker_id for broker_id in self.broker_ids if broker_id not in outside])
-        return there >= self.replicas or any(
-            name in broker.metadata.image.topics_by_name for broker in self.brokers.values()
-        )
+        """Returns whether the nodes that are not outside serve the topic, or suffice to create it.
+
+        They serve a topic that a running broker knows, unless the nodes outside alone hold a partition of it.
+        """
+        images = (broker.metadata.image for broker in self.brokers.values())
+        known = [image for image in images if name in image.topics_by_name]
+        if known:
+            topic = max(known, key=lambda image: image.offset).topics_by_name[name]
+            return not any(outside.alone_hold(topic, partition) for partition in topic.partitions.values())
+        return len([broker_id for broker_id in self.broker_ids if broker_id not in outside]) >= self.replicas
 
     async def wait_healthy(self, seconds: float, outside: Outside = NONE_OUTSIDE) -> None:
         """Waits until ``is_healthy``, and starts ended processes meanwhile, as a service manager does.

@@ -48,7 +48,12 @@ def draw_outside(injector: FaultInjector, draw: random.Random) -> Outside:
     ]
     if brokers:
         nodes.append(draw.choice(brokers))
-    return Outside(nodes=tuple(nodes), cut=draw.random() < CUT_PROBABILITY)
+    image = cluster.newest_image()
+    return Outside(
+        nodes=tuple(nodes),
+        cut=draw.random() < CUT_PROBABILITY,
+        earlier_topics=frozenset(image.topics_by_id if image is not None else ()),
+    )
 
 
 def _enough_without(injector: FaultInjector, broker_id: int) -> bool:

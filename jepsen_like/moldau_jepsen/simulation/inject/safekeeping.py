@@ -123,11 +123,14 @@ class Safekeeping:
         return ""
 
     def can_do_without(self, broker_id: int) -> bool:
-        """Returns whether other brokers that run hold every acknowledged record."""
+        """Returns whether other brokers that run hold every acknowledged record, and may lead every partition."""
         image = self._cluster.newest_image()
+        if image is None:
+            return False
         if self._not_made_good(image) == broker_id:
-            return True
-        return image is not None and not self._alone(broker_id, image)
+            # The others must live and hold what it lost, but it may be alone in sync in a topic that was made since.
+            return not any(_leads_alone(broker_id, partition) for partition in _partitions(image))
+        return not self._alone(broker_id, image)
 
     def lose(self, broker_id: int) -> None:
         """Notes that the broker lost records, with its power or its disk; ``refusal`` must have been empty."""
@@ -152,6 +155,12 @@ def _concerned(partition: PartitionImage) -> tuple[tuple[int, ...], tuple[int, .
     """Returns the brokers that have every committed record of a partition, and all that may become its leader."""
     holders = (*partition.isr, *partition.elr)
     return holders, (*holders, *partition.last_known_elr, partition.leader)
+
+
+def _leads_alone(broker_id: int, partition: PartitionImage) -> bool:
+    """Returns whether no other broker may lead a partition."""
+    holders, _ = _concerned(partition)
+    return set(holders or partition.last_known_elr) == {broker_id}
 
 
 def _partitions(image: MetadataImage) -> Iterator[PartitionImage]:

@@ -5,6 +5,7 @@ choice of who stays outside, and that it stays there.
 """
 
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 import trio
@@ -26,7 +27,9 @@ from moldau_jepsen.simulation.mutants.mutants import planted
 from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
 from moldau_jepsen.workloads.phases.group_read import read_in_group
 from moldau_jepsen.world.world import run_world
+from moldau_quorum.metadata.image import PartitionImage, TopicImage
 from moldau_quorum.metadata.internal_topics import INTERNAL_TOPICS
+from moldau_quorum.metadata.persistent_map import PersistentMap
 from support.kit.small_run import SMALL_RUN
 
 CALM = RunOptions(faults=(), fault_seconds=2.0, healing_seconds=30.0, transactions=False, pipe=False)
@@ -238,6 +241,70 @@ def test_replicas_that_a_reassignment_removes_are_not_counted_on():
     assert before == {3}, "broker 3 has nothing"
     assert removing == (2,)
     assert during == {2}, "seed 231784: without broker 1 or 3 one replica is left when the move has ended"
+
+
+@pytest.mark.parametrize(
+    ("leader", "isr", "elr", "last_known", "waits"),
+    [
+        (-1, (), (3,), (), True),
+        (-1, (3,), (), (), True),
+        (-1, (), (), (3,), True),
+        (3, (3,), (), (), False),  # its session lasts
+        (-1, (), (3, 1), (), False),
+        (-1, (), (2,), (3,), False),
+        (-1, (), (), (), False),
+        (1, (1, 3), (), (), False),
+    ],
+)
+def test_only_a_new_partition_without_a_leader_waits(leader, isr, elr, last_known, waits):
+    """A core does without a partition only if it is new, has no leader, and brokers outside alone may lead it."""
+    partition = PartitionImage(replicas=(1, 2, 3), leader=leader, isr=isr, elr=elr, last_known_elr=last_known)
+    topic = TopicImage(name="late", topic_id=UUID(int=7), partitions=PersistentMap())
+    new = Outside(nodes=(101, 3), earlier_topics=frozenset({UUID(int=6)}))
+    assert new.alone_hold(topic, partition) is waits
+    for earlier in (frozenset({UUID(int=6), UUID(int=7)}), None):
+        assert not replace(new, earlier_topics=earlier).alone_hold(topic, partition)
+
+
+async def created_meanwhile(world):
+    """A client creates a topic while brokers 1 and 2 are fenced and broker 3, outside, is still in service.
+
+    Returns what the core said of it, and of the topics that it must serve; and whether all nodes serve it at the end.
+    """
+    cluster = SimulatedCluster(world, ClusterShape())
+    cluster.start_all()
+    await cluster.wait_healthy(60)
+    environment = world.node("client").environment
+    await cluster.create_topic(environment, "flights", 1, {})
+    await cluster.wait_healthy(60)
+    injector = FaultInjector(cluster, ["client"], synced=True)
+    network, fenced = world.network, ["broker-1", "broker-2"]
+    network.cut_between(fenced, [host for host in network.host_names if host not in fenced])
+    await trio.sleep(12)  # the session of a machine that is silent lasts nine seconds
+    outside = replace(draw_outside(injector, world.random("core")), nodes=(101, 3), cut=True)
+    await cluster.create_topic(environment, "late", 1, {})
+    partition = cluster.newest_image().topics_by_name["late"].partitions[0]
+    injector.end_all(outside)
+    at_once = cluster.is_healthy(outside)
+    await cluster.wait_healthy(60, outside)
+    later = replace(outside, earlier_topics=frozenset(cluster.newest_image().topics_by_id))
+    said = [cluster.is_healthy(each) for each in (outside, later, replace(outside, earlier_topics=None))]
+    served = [cluster.can_have_topic(name, outside) for name in ("flights", "late", "unknown")]
+    injector.end_all()
+    await cluster.wait_healthy(60)
+    return partition.isr, at_once, said, served
+
+
+def test_a_new_topic_that_only_outsiders_hold_can_wait():
+    """Seed 2413667: a topic was created while the broker outside was the only one in service, so it alone may lead it.
+
+    Topics that were there when the core was chosen must have their leaders in it all the same.
+    """
+    isr, at_once, said, served = run_world(created_meanwhile, 4)
+    assert isr == (3,)
+    assert not at_once, "the session of the broker outside lasts, and the others are starting"
+    assert said == [True, False, False]
+    assert served == [True, False, False]
 
 
 async def restarted_by_others(world):

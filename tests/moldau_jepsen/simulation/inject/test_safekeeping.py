@@ -214,8 +214,8 @@ def test_read_errors_end_a_node_or_a_directory_and_lose_nothing():
     assert failed
 
 
-def test_a_loss_counts_until_its_session_is_over():
-    """Found by seed 100: a change that was under way let the broker join after it had lost its page cache."""
+def three_brokers():
+    """Returns the image of three brokers with a partition, and the part of its cluster that the rules look at."""
     brokers = {number: SimpleNamespace(incarnation_id=f"life of {number}", fenced=False) for number in (1, 2, 3)}
     partition = SimpleNamespace(replicas=(1, 2, 3), leader=2, isr=(2, 3), elr=(), last_known_elr=())
     topic = SimpleNamespace(partitions={0: partition})
@@ -231,6 +231,13 @@ def test_a_loss_counts_until_its_session_is_over():
             for number, broker in brokers.items()
         },
     )
+    return image, cluster
+
+
+def test_a_loss_counts_until_its_session_is_over():
+    """Found by seed 100: a change that was under way let the broker join after it had lost its page cache."""
+    image, cluster = three_brokers()
+    brokers = image.brokers
     keeping = Safekeeping(cluster)
     keeping.lose(1)
     assert keeping.needs(2), "its session lasts: it may yet join"
@@ -239,3 +246,17 @@ def test_a_loss_counts_until_its_session_is_over():
     keeping.lose(1)
     brokers[1].fenced, brokers[1].incarnation_id = False, "another life"
     assert not keeping.needs(2)
+
+
+def test_no_core_without_the_only_leader_of_a_topic():
+    """A broker that has lost records is needed for a topic that was created while it alone was in service."""
+    image, cluster = three_brokers()
+    keeping = Safekeeping(cluster)
+    keeping.lose(1)
+    assert keeping.can_do_without(1), "the others hold what it lost"
+    for isr, elr, last_known in (((1,), (), ()), ((), (1,), ()), ((), (), (1,))):
+        late = SimpleNamespace(replicas=(1, 2, 3), leader=-1, isr=isr, elr=elr, last_known_elr=last_known)
+        image.topics_by_name["late"] = SimpleNamespace(partitions={0: late})
+        assert not keeping.can_do_without(1)
+    late.last_known_elr = (2,)
+    assert keeping.can_do_without(1)
