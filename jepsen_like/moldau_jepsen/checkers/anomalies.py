@@ -6,6 +6,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from moldau_jepsen.checkers.log.reach import GAP_MAX, OFFSET_END
+
 if TYPE_CHECKING:
     from moldau_jepsen.checkers.witnesses import WitnessQuery
     from moldau_jepsen.history import TopicPartition
@@ -18,6 +20,7 @@ class AnomalyKind(enum.Enum):
     """The kinds of anomalies."""
 
     INCONSISTENT_OFFSETS = "inconsistent-offsets"  # one offset, two values
+    IMPOSSIBLE_OFFSET = "impossible-offset"  # no log has it: it is negative, or far above all others
     DUPLICATE = "duplicate"  # one value at two offsets
     LOST_WRITE = "lost-write"  # acknowledged, below a polled offset, and never polled
     UNSEEN = "unseen"  # acknowledged, or polled before, and not polled in the final phase
@@ -81,9 +84,16 @@ class CheckOptions:
     pipes: tuple[tuple[str, str], ...] = ()
     """Source and target topics of exactly-once pipes, whose check requires the final phase."""
     banks: tuple[Bank, ...] = ()
+    new_topics: bool = True
+    """The topics were made for the run: their logs begin at 0, so that no offset is far above the other ones."""
     append_time: bool = False
     """Brokers replace timestamps, and the digests of the history include the sent ones. This holds for old histories
     only, because workloads now leave timestamps out of digests if brokers replace them."""
+
+    @property
+    def offset_gap_max(self) -> int:
+        """Returns how far an offset may be above all those of its partition before it (``Reach``)."""
+        return GAP_MAX if self.new_topics else OFFSET_END
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

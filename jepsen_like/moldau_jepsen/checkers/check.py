@@ -32,7 +32,7 @@ class History(Protocol):
 def check_history(history: History, options: CheckOptions) -> Verdict:
     """Judges a history.
 
-    Memory is about 32 bytes per record, one more for each group that reads it, 60 more per transaction, 30 more per
+    Memory is about 36 bytes per record, one more for each group that reads it, 60 more per transaction, 30 more per
     record of a pipe, about 300 more per record of a transaction of unknown outcome, and 600 more per transfer of a
     bank; the operations themselves are not kept.
 
@@ -41,7 +41,7 @@ def check_history(history: History, options: CheckOptions) -> Verdict:
         options: The promised guarantees.
 
     Raises:
-        HistoryError: An offset or a sent value is not a number that a workload assigns.
+        HistoryError: A sent value is not a number that a workload assigns. Offsets of any size are judged.
     """
     findings = Findings(options)
     orders = Orders(history, findings)
@@ -58,7 +58,7 @@ def check_history(history: History, options: CheckOptions) -> Verdict:
     for operation in history:
         identity.add(operation)
         steps.add(operation)
-        check_own_reads(operation, findings)
+        check_own_reads(operation, orders, findings)
         cycles.add(operation)
         owners.add(operation)
         skips.add(operation)

@@ -155,7 +155,7 @@ def _check_partition(history: History, findings: Findings) -> ShardResult:
     for operation in history:
         identity.add(operation)
         steps.add(operation)
-        check_own_reads(operation, findings)
+        check_own_reads(operation, orders, findings)
         cycles.add(operation)
         skips.add(operation)
     skips.finish()

@@ -196,8 +196,9 @@ class PipelineHistory:
         for one in log.attempts:
             sent[one.token] = sent.get(one.token, False) or one.status is not Status.FAIL
         acknowledged = dict.fromkeys(one.token for one in log.attempts if one.status is Status.OK)
+        promised = CheckOptions(idempotent=idempotent, final_phase=False, new_topics=False)
         return PipelineVerdict(
-            log=check_history(log.operations, CheckOptions(idempotent=idempotent, final_phase=False)),
+            log=check_history(log.operations, promised),
             lost_effects=tuple(token for token in acknowledged if token not in effects),
             repeated_effects=tuple((token, count) for token, count in effects.items() if count > 1),
             unknown_effects=tuple(token for token in effects if token not in sent),

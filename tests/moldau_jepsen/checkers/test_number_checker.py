@@ -19,10 +19,6 @@ FOREIGN = int.from_bytes(b"0 for 12", "big")
 def test_values_that_are_no_numbers_of_a_workload_are_refused() -> None:
     with pytest.raises(HistoryError, match="values are numbers"):
         Story().send(1, 1 << 40, 0).check()
-    with pytest.raises(HistoryError, match="offsets are numbers"):
-        Story().send(1, 1, 1 << 40).check()
-    with pytest.raises(HistoryError, match="offsets are numbers"):
-        Story().poll(1, (1 << 40, FOREIGN)).check()
 
 
 @pytest.mark.parametrize("value", [FOREIGN, (1 << 31) - 1, 1 << 31, (1 << 64) - 1, orders.AHEAD_MAX + 1])

@@ -96,6 +96,7 @@ HISTORIES = {
     "transactions-lost": (transaction_history(1, losing=True)[0], CheckOptions()),
     "stuck": (with_a_final_read_that_is_stuck(), CheckOptions(pipes=(("t", "u"),))),
     "foreign": (Story().send(1, 0, 0).poll(9, (0, 0), (1, (1 << 64) - 1), final=True).history, CheckOptions()),
+    "rotten": (Story().send(1, 0, 0).poll(9, (0, 0), (1 << 49, 0), final=True).history, CheckOptions()),
     "uncommitted": (with_transactions(), CheckOptions(read_committed=False)),
     "empty": (Story().history, CheckOptions()),
 }

@@ -118,6 +118,15 @@ def altered() -> Story:
 
 
 CASES = {
+    "an offset that no log has": Case(
+        K.IMPOSSIBLE_OFFSET,
+        Story().send(1, 0, 0).poll(2, (1 << 49, 0), (1 << 50, 0)),
+        (0, 1),
+        offsets=(1 << 49, 1 << 50),
+    ),
+    "an acknowledged offset that no log has": Case(
+        K.IMPOSSIBLE_OFFSET, Story().send(1, 0, 1 << 49), (0,), offsets=(1 << 49,)
+    ),
     "two values, both polled": Case(
         K.INCONSISTENT_OFFSETS,
         Story()

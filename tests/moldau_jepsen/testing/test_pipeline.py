@@ -32,6 +32,22 @@ def test_each_test_begins_with_an_empty_history(number: int, moldau_history: Pip
     assert moldau_history.check().log.figures.operations == 1
 
 
+def test_offsets_of_an_old_topic_are_judged() -> None:
+    """A topic may have had thousands of millions of records before the test, of which the history has none."""
+    history = new_history()
+    for offset, token in ((5_000_000_000, "a"), (5_000_000_002, "b")):
+        history.sent("t", 0, offset, token)
+        history.read("worker", "t", 0, offset, token)
+        history.took_effect(token)
+    history.check().raise_if_wrong()
+    history.read("other", "t", 0, 5_000_000_003, "a")
+    with pytest.raises(PipelineError, match="duplicate: value 0 lies at offset 5000000000 and at offset 5000000003"):
+        history.check().raise_if_wrong()
+    history.read("third", "t", 0, 1 << 63, "b")
+    with pytest.raises(PipelineError, match=f"impossible-offset: process 4 polled value 1 at offset {1 << 63} of t-0"):
+        history.check().raise_if_wrong()
+
+
 def test_lost_and_repeated_effects_are_named() -> None:
     verdict = pipeline(["a", "a", "b"]).check()
     assert verdict.lost_effects == ("c",)

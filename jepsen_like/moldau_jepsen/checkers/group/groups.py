@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from moldau_jepsen.checkers.anomalies import AnomalyKind, Findings
-from moldau_jepsen.checkers.log.orders import NOTHING, Orders
+from moldau_jepsen.checkers.log.orders import NOTHING, Orders, PartitionOrder
+from moldau_jepsen.checkers.log.reach import GAP_MAX
 from moldau_jepsen.checkers.witnesses import WitnessKind, WitnessQuery
 from moldau_jepsen.history import Kind, Operation, Status, TopicPartition
 
@@ -67,10 +68,11 @@ class SkipChecker:
             return
         for poll in operation.polls:
             for partition, pairs in poll.records:
+                order = self._orders.of(partition)
                 if operation.final:
-                    _note(self._records.setdefault(partition, bytearray()), pairs)
+                    _note(self._records.setdefault(partition, bytearray()), pairs, order)
                 else:
-                    _note(self._polled.setdefault((operation.group, partition), bytearray()), pairs)
+                    _note(self._polled.setdefault((operation.group, partition), bytearray()), pairs, order)
 
     def finish(self) -> None:
         """Compares the polled offsets of each group with the records of the final read."""
@@ -102,9 +104,13 @@ class SkipChecker:
                 first = skipped.find(1, following)
 
 
-def _note(seen: bytearray, pairs: tuple[tuple[int, int], ...]) -> None:
-    for offset, _ in pairs:
+def _note(seen: bytearray, pairs: tuple[tuple[int, int], ...], order: PartitionOrder) -> None:
+    """Marks the offsets of records; one with an impossible offset counts at the offset of its value."""
+    for delivered, value in pairs:
+        offset = delivered if delivered in order.reach else order.place_of(value)
         missing = offset + 1 - len(seen)
+        if offset == NOTHING or missing > GAP_MAX:
+            continue  # Its place is not known, or far behind the others in a log that did not begin at 0.
         if missing > 0:
             seen.extend(bytes(max(missing, len(seen) // 4)))
         seen[offset] = 1

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from moldau_jepsen.checkers.anomalies import AnomalyKind, Findings
 from moldau_jepsen.checkers.log.orders import AHEAD_MAX, NUMBER_MAX
-from moldau_jepsen.checkers.witnesses import WitnessKind, WitnessQuery
+from moldau_jepsen.checkers.log.reach import Reach
+from moldau_jepsen.checkers.witnesses import ANY, WitnessKind, WitnessQuery
 from moldau_jepsen.history import Kind, Operation, Send, Status, TopicPartition
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 NOTHING = -1
+SOMEWHERE = -2
+"""Place of a record that was read at an impossible offset only."""
 
 
 @dataclass(slots=True)
@@ -23,8 +30,9 @@ class _Source:
 
     number: int
     partition: TopicPartition
+    reach: Reach
     offset_of: array[int] = field(default_factory=lambda: array("q"))
-    """Offset in the final read, ``NOTHING`` if it was not read."""
+    """Offset in the final read, ``NOTHING`` if it was not read, or ``SOMEWHERE``."""
     made: array[int] = field(default_factory=lambda: array("q"))
     """The operation that made its first record in the target."""
     highest_sent: int = NOTHING
@@ -37,11 +45,35 @@ class _Source:
 class _Target:
     """A partition of the target; the first three arrays are indexed by value, the others hold the final read."""
 
+    reach: Reach
     source: array[int] = field(default_factory=lambda: array("i"))
     origin: array[int] = field(default_factory=lambda: array("q"))
     writer: array[int] = field(default_factory=lambda: array("q"))
     read_offsets: array[int] = field(default_factory=lambda: array("q"))
     read_values: array[int] = field(default_factory=lambda: array("q"))
+    misplaced: dict[int, int] = field(default_factory=dict)
+    """Values that the final read returned at impossible offsets."""
+
+    def add(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Takes offsets and values of the final read."""
+        for offset, value in pairs:
+            if self.reach.admits(offset):
+                self.read_offsets.append(offset)
+                self.read_values.append(min(value, NUMBER_MAX))
+            else:
+                self.misplaced[min(value, NUMBER_MAX)] = offset
+
+    def records(self) -> Iterable[tuple[int, int]]:
+        """Returns offsets and values of the final read, in its order.
+
+        A reader that was given an impossible offset is sent back, so that it reads other records twice.
+        """
+        records = zip(self.read_offsets, self.read_values, strict=True)
+        if not self.misplaced:
+            return records
+        ascending = sorted(set(records))
+        placed = {value for _, value in ascending}
+        return [*ascending, *((offset, value) for value, offset in self.misplaced.items() if value not in placed)]
 
 
 def _put(values: array[int], index: int, value: int) -> None:
@@ -88,21 +120,26 @@ class PipeChecker:
                     offsets = source.offset_of
                     end = max(source.highest_sent + 1, len(offsets)) + AHEAD_MAX
                     for offset, value in pairs:
-                        if value < end:  # other values were never sent; another checker finds them
+                        if not 0 <= value < end:
+                            continue  # It was never sent; another checker finds it.
+                        if source.reach.admits(offset):
                             _put(offsets, value, offset)
+                        elif _at(offsets, value) == NOTHING:
+                            _put(offsets, value, SOMEWHERE)
                 elif partition.topic == self._target:
-                    target = self._target_of(partition)
-                    target.read_offsets.extend(offset for offset, _ in pairs)
-                    target.read_values.extend(min(value, NUMBER_MAX) for _, value in pairs)
+                    self._target_of(partition).add(pairs)
 
     def _source_of(self, partition: TopicPartition) -> _Source:
         found = self._sources.get(partition)
         if found is None:
-            found = self._sources[partition] = _Source(len(self._sources), partition)
+            found = self._sources[partition] = _Source(len(self._sources), partition, self._reach())
         return found
 
     def _target_of(self, partition: TopicPartition) -> _Target:
-        return self._targets.setdefault(partition, _Target())
+        return self._targets.setdefault(partition, _Target(self._reach()))
+
+    def _reach(self) -> Reach:
+        return Reach(self._findings.options.offset_gap_max)
 
     def _add_transaction(self, operation: Operation) -> None:
         taken: list[tuple[_Source, int]] = []
@@ -140,16 +177,18 @@ class PipeChecker:
                     continue  # The final read may have ended before the record.
                 others = more.get((source.number, value), [])
                 operations = () if first == NOTHING else (first, *others)
+                place = ANY if offset == SOMEWHERE else offset
+                where = "an impossible offset" if offset == SOMEWHERE else f"offset {offset}"
                 self._findings.add(
                     AnomalyKind.PIPE_DUPLICATE if operations else AnomalyKind.PIPE_LOST,
-                    f"value {value} at offset {offset} of the source has {len(operations)} records in the target",
+                    f"value {value} at {where} of the source has {len(operations)} records in the target",
                     partition=source.partition,
                     operations=operations,
-                    offsets=(offset,),
+                    offsets=() if offset == SOMEWHERE else (offset,),
                     sought=(
                         WitnessQuery(WitnessKind.SENT, source.partition, value=value),
-                        WitnessQuery(WitnessKind.READ, source.partition, offset, value),
-                        WitnessQuery(WitnessKind.TAKEN, source.partition, offset, value),
+                        WitnessQuery(WitnessKind.READ, source.partition, place, value),
+                        WitnessQuery(WitnessKind.TAKEN, source.partition, place, value),
                     ),
                 )
 
@@ -161,7 +200,7 @@ class PipeChecker:
         more: dict[tuple[int, int], list[int]],
     ) -> None:
         last: dict[int, tuple[int, int]] = {}  # per source partition: the highest offset so far and its operation
-        for offset, value in zip(target.read_offsets, target.read_values, strict=True):
+        for offset, value in target.records():
             number, origin = _at(target.source, value), _at(target.origin, value)
             origin_offset = NOTHING if number == NOTHING else _at(sources[number].offset_of, origin)
             if origin_offset == NOTHING:
@@ -184,6 +223,8 @@ class PipeChecker:
                 source.made[origin] = writer
             else:
                 more.setdefault((number, origin), []).append(writer)
+            if origin_offset == SOMEWHERE or offset not in target.reach:
+                continue  # An impossible offset says nothing about the order.
             before, before_by = last.get(number, (NOTHING, NOTHING))
             if origin_offset <= before and source.copies[origin] == 1:
                 self._findings.add(

@@ -43,6 +43,8 @@ class IdentityChecker:
     ) -> None:
         if (partition, offset, value) in self._known:
             return  # A record that is read many times counts once.
+        if not 0 <= value < len(order.writer_of):
+            return  # Its offset is impossible, too, and was reported.
         writer = order.writer_of[value]
         if order.digest_of[value] == 0 and (writer != NOTHING or not any(order.digest_of)):
             return  # The sender computed none, or the history has no senders.

@@ -2,16 +2,21 @@
 
 One pass over the history collects, per partition, which value has which offset, from two sources: every poll, and every
 send with a known offset that must have committed. Values are dense integers per partition (workloads number their
-records from 0), so both directions are flat arrays of 4 bytes per record, and ten million operations fit into a few
-hundred megabytes.
+records from 0), so both directions are flat arrays of 4 and 8 bytes per record, and ten million operations fit into a
+few hundred megabytes.
+
+An offset that the partition cannot have (``Reach``) is an anomaly of its own. The value was seen, but has no place, so
+that no other checker judges what follows from the wrong number.
 """
 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from moldau_jepsen.checkers.anomalies import AnomalyKind, Figures, Findings
+from moldau_jepsen.checkers.log.reach import GAP_MAX, Reach
 from moldau_jepsen.checkers.witnesses import WitnessKind, WitnessQuery
 from moldau_jepsen.history import HistoryError, Kind, Operation, Send, Status, TopicPartition
 
@@ -20,7 +25,7 @@ if TYPE_CHECKING:
 
 NOTHING = -1
 NUMBER_MAX = 1 << 31
-"""Largest offset and value of a history: beyond it the arrays would not fit into memory."""
+"""Exclusive bound of the values of a history: beyond it the arrays would not fit into memory."""
 
 AHEAD_MAX = 1 << 16
 """How far a polled value may be above all values sent so far in the history. Clients have far fewer records in flight;
@@ -29,6 +34,9 @@ higher values are kept apart until the end of the history."""
 EARLY_MAX = 10_000
 """Bound per partition on the kept first readers of records that were polled before the history has their sends."""
 
+MISPLACED_SHOWN_MAX = 10
+"""Bound on the offsets that one finding about impossible ones names."""
+
 _ACKNOWLEDGED = 1
 _FAILED = 2  # certainly not written, or aborted
 _POLLED = 4
@@ -36,20 +44,12 @@ _FINAL = 8  # polled in the final phase
 _OPEN = 16  # sent in a transaction of unknown outcome
 
 
-def require_offset(offset: int) -> None:
-    """Checks that a number can be an offset.
-
-    Raises:
-        HistoryError: It is negative or too large.
-    """
-    if not 0 <= offset < NUMBER_MAX:
-        raise HistoryError(f"offset {offset}: offsets are numbers from 0 to {NUMBER_MAX - 1}")
-
-
 class PartitionOrder:
-    """The known records of one partition. Arrays grow to the largest offset or value."""
+    """The known records of one partition. Arrays grow to the largest value, and to the largest offset near others."""
 
     __slots__ = (
+        "_far",
+        "_far_offsets",
         "digest_of",
         "early",
         "highest_polled",
@@ -57,14 +57,21 @@ class PartitionOrder:
         "is_read_at_end",
         "marks",
         "offset_of",
+        "reach",
         "value_at",
         "writer_of",
     )
 
-    def __init__(self) -> None:
-        """Starts without records."""
+    def __init__(self, gap: int = GAP_MAX) -> None:
+        """Starts without records; ``gap`` as of ``Reach``."""
+        self.reach = Reach(gap)
+        """The offsets that the history has so far."""
         self.value_at = array("i")
-        self.offset_of = array("i")
+        self.offset_of = array("q")
+        self._far: dict[int, int] = {}
+        """Values at offsets far behind ``value_at``: of the records of a log that does not begin at 0."""
+        self._far_offsets: list[int] = []
+        """The keys of ``_far``, ascending; empty if it has changed since."""
         self.writer_of = array("q")
         """Per value the index of the operation that sent it, ``NOTHING`` if unknown."""
         self.digest_of = array("I")
@@ -91,11 +98,18 @@ class PartitionOrder:
             self.writer_of.extend([NOTHING] * missing)
             self.digest_of.frombytes(bytes(self.digest_of.itemsize * missing))
 
-    def _reach_offset(self, offset: int) -> None:
-        require_offset(offset)
+    def _put(self, offset: int, value: int) -> None:
         missing = offset + 1 - len(self.value_at)
+        if missing > GAP_MAX:
+            self._far[offset] = value
+            self._far_offsets = []
+            return
         if missing > 0:
             self.value_at.extend([NOTHING] * max(missing, len(self.value_at) // 4))
+            for far in [each for each in self._far if each < len(self.value_at)]:
+                self.value_at[far] = self._far.pop(far)
+                self._far_offsets = []
+        self.value_at[offset] = value
 
     def mark(self, value: int, mark: int) -> None:
         """Adds a mark to a value."""
@@ -115,12 +129,14 @@ class PartitionOrder:
         return min(known + AHEAD_MAX, NUMBER_MAX)
 
     def place(self, value: int, offset: int) -> tuple[int, int]:
-        """Notes that ``value`` has ``offset``; returns a conflicting value and offset, or ``NOTHING``."""
+        """Notes that ``value`` has ``offset``; returns a conflicting value and offset, or ``NOTHING``.
+
+        ``reach`` must have admitted the offset.
+        """
         self._reach_value(value)
-        self._reach_offset(offset)
-        other_value, other_offset = self.value_at[offset], self.offset_of[value]
+        other_value, other_offset = self.value_of(offset), self.offset_of[value]
         if other_value == NOTHING:
-            self.value_at[offset] = value
+            self._put(offset, value)
         if other_offset == NOTHING:
             self.offset_of[value] = offset
         return (
@@ -130,18 +146,30 @@ class PartitionOrder:
 
     def value_of(self, offset: int) -> int:
         """Returns the value at an offset, ``NOTHING`` if none is known."""
-        return self.value_at[offset] if offset < len(self.value_at) else NOTHING
+        return self.value_at[offset] if offset < len(self.value_at) else self._far.get(offset, NOTHING)
+
+    def place_of(self, value: int) -> int:
+        """Returns the offset of a value, ``NOTHING`` if none is known."""
+        return self.offset_of[value] if 0 <= value < len(self.offset_of) else NOTHING
+
+    def _ascending(self) -> list[int]:
+        if not self._far_offsets and self._far:
+            self._far_offsets = sorted(self._far)
+        return self._far_offsets
 
     def first_between(self, low: int, high: int) -> int:
         """Returns the first known offset strictly between two others, ``NOTHING`` if there is none."""
         for offset in range(low + 1, min(high, len(self.value_at))):
             if self.value_at[offset] != NOTHING:
                 return offset
-        return NOTHING
+        far = self._ascending()
+        following = bisect_right(far, low)
+        return far[following] if following < len(far) and far[following] < high else NOTHING
 
     def offsets(self) -> Iterator[int]:
         """Yields the known offsets, ascending."""
-        return (offset for offset, value in enumerate(self.value_at) if value != NOTHING)
+        yield from (offset for offset, value in enumerate(self.value_at) if value != NOTHING)
+        yield from self._ascending()
 
     def with_marks(self, wanted: int, unwanted: int) -> Iterator[int]:
         """Yields the values that have all of the wanted marks and none of the unwanted."""
@@ -188,6 +216,8 @@ class Orders:
         """Offsets and values far above the sent ones, whether the final phase polled them, and their first readers."""
         self.strays: dict[tuple[TopicPartition, int, int], None] = {}
         """Polled offsets and values that no workload assigned; they are not placed."""
+        self._misplaced: dict[tuple[TopicPartition, int, int], None] = {}
+        """Impossible offsets and their values, as far as they were reported."""
         for operation in history:
             self._add(operation)
         self._settle_ahead()
@@ -196,7 +226,7 @@ class Orders:
         """Returns the order of a partition; it is empty at first."""
         order = self.partitions.get(partition)
         if order is None:
-            order = self.partitions[partition] = PartitionOrder()
+            order = self.partitions[partition] = PartitionOrder(self._findings.options.offset_gap_max)
         return order
 
     def _add(self, operation: Operation) -> None:
@@ -212,24 +242,59 @@ class Orders:
                 self._polled += len(pairs)
                 order.is_read_at_end |= operation.final
                 end = order.values_end()
+                admits = order.reach.admits
+                wrong: list[tuple[int, int]] = []
                 for offset, value in pairs:
-                    if 0 <= value < end or 0 <= value < (end := order.values_end()):
+                    if not admits(offset):
+                        wrong.append((offset, value))
+                    elif 0 <= value < end or 0 <= value < (end := order.values_end()):
                         self._add_polled(operation.index, partition, order, offset, value, final=operation.final)
                     else:
-                        require_offset(offset)
                         self._ahead.setdefault((partition, offset, value, operation.final), operation.index)
+                if wrong:
+                    self._add_misplaced(operation, partition, order, wrong)
 
     def _add_polled(
         self, index: int, partition: TopicPartition, order: PartitionOrder, offset: int, value: int, *, final: bool
     ) -> None:
         self._place(index, partition, order, value, offset)
+        order.highest_polled = max(order.highest_polled, offset)
+        self._mark_polled(index, partition, order, value, final=final)
+
+    def _mark_polled(
+        self, index: int, partition: TopicPartition, order: PartitionOrder, value: int, *, final: bool
+    ) -> None:
         marks = order.marks[value]
         if final and marks & _OPEN:
             self._open_read.setdefault((partition, value), index)
         if not marks & _POLLED:
             self._note_first_poll(index, partition, value)
         order.mark(value, _POLLED | _FINAL if final else _POLLED)
-        order.highest_polled = max(order.highest_polled, offset)
+
+    # -- offsets that cannot be ---------------------------------------------------------------------------------------
+
+    def _add_misplaced(
+        self, operation: Operation, partition: TopicPartition, order: PartitionOrder, pairs: list[tuple[int, int]]
+    ) -> None:
+        """Reports the records of a poll that have impossible offsets; their values count as polled."""
+        for _, value in pairs:
+            if 0 <= value < order.values_end():
+                order.mark(value, 0)
+                self._mark_polled(operation.index, partition, order, value, final=operation.final)
+        new = [pair for pair in pairs if (partition, *pair) not in self._misplaced]
+        self._misplaced.update(dict.fromkeys((partition, *pair) for pair in new))
+        if new:
+            offset, value = new[0]
+            where = f"at {_place_text(partition, offset, operation)}, {order.reach.refusal(offset)}"
+            more = f"; and {len(new) - 1} more of that kind in the same poll" if len(new) > 1 else ""
+            self._findings.add(
+                AnomalyKind.IMPOSSIBLE_OFFSET,
+                f"process {operation.process} polled value {value} {where}{more}",
+                partition=partition,
+                operations=(operation.index,),
+                offsets=tuple(offset for offset, _ in new[:MISPLACED_SHOWN_MAX]),
+                sought=(WitnessQuery(WitnessKind.SENT, partition, value=value),),
+            )
 
     def _settle_ahead(self) -> None:
         """Places values that were polled ahead of their sends; reports those without a send."""
@@ -272,7 +337,21 @@ class Orders:
         elif operation.status is Status.OK:
             order.mark(send.value, _ACKNOWLEDGED)
             if send.offset is not None:
-                self._place(operation.index, send.partition, order, send.value, send.offset)
+                self._add_place(operation, order, send, send.offset)
+
+    def _add_place(self, operation: Operation, order: PartitionOrder, send: Send, offset: int) -> None:
+        """Takes the offset that a send was acknowledged with."""
+        if order.reach.admits(offset):
+            self._place(operation.index, send.partition, order, send.value, offset)
+        else:
+            where = f"at {_place_text(send.partition, offset, operation)}, {order.reach.refusal(offset)}"
+            self._findings.add(
+                AnomalyKind.IMPOSSIBLE_OFFSET,
+                f"value {send.value} of process {operation.process} was acknowledged {where}",
+                partition=send.partition,
+                operations=(operation.index,),
+                offsets=(offset,),
+            )
 
     def _place(self, index: int, partition: TopicPartition, order: PartitionOrder, value: int, offset: int) -> None:
         other_value, other_offset = order.place(value, offset)
@@ -371,10 +450,10 @@ def check_writes(orders: Orders, findings: Findings) -> None:
         for value in order.with_marks(_FAILED | _POLLED, 0):
             findings.add(
                 AnomalyKind.G1A,
-                f"value {value}, whose write failed or was aborted, was polled at offset {order.offset_of[value]}",
+                f"value {value}, whose write failed or was aborted, was polled at {_name(order.offset_of[value])}",
                 partition=partition,
                 operations=(order.writer_of[value],),
-                offsets=(order.offset_of[value],),
+                offsets=(order.offset_of[value],) if order.offset_of[value] != NOTHING else (),
                 sought=(WitnessQuery(WitnessKind.POLLED, partition, value=value),),
             )
 
@@ -386,7 +465,7 @@ def _check_unseen(partition: TopicPartition, order: PartitionOrder, findings: Fi
         if marks & _ACKNOWLEDGED:
             text = f"value {value} was acknowledged and is not in the final read"
         elif marks & _POLLED and not marks & excused:
-            text = f"value {value} was polled at offset {offset} and is not in the final read"
+            text = f"value {value} was polled at {_name(offset)} and is not in the final read"
         else:
             continue
         findings.add(
@@ -400,3 +479,11 @@ def _check_unseen(partition: TopicPartition, order: PartitionOrder, findings: Fi
                 WitnessQuery(WitnessKind.POLLED, partition, value=value),
             ),
         )
+
+
+def _place_text(partition: TopicPartition, offset: int, operation: Operation) -> str:
+    return f"offset {offset} of {partition.topic}-{partition.partition} at {operation.ended_ms / 1000:.3f} s"
+
+
+def _name(offset: int) -> str:
+    return f"offset {offset}" if offset != NOTHING else "an impossible offset"

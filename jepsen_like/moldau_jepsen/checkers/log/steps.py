@@ -52,12 +52,15 @@ class StepChecker:
     def _seek(self, operation: Operation, seek: Seek) -> None:
         positions = self._polled.setdefault(operation.process, {})
         targets = self._sought.setdefault(operation.process, {})
+        reach = self._orders.of(seek.partition).reach
         if seek.timestamp is not None:
             self._check_time(operation, seek, seek.timestamp)
         if seek.offset == NOTHING:
             return  # The cluster named no record, so the position did not change.
         positions.pop(seek.partition, None)
         targets.pop(seek.partition, None)
+        if seek.offset is not None and not reach.may_admit(seek.offset):
+            return  # The client was given an impossible offset before, or now; brokers send it elsewhere.
         if seek.offset is not None:
             targets[seek.partition] = (seek.offset, operation.index)
         elif self._findings.options.final_phase:
@@ -66,6 +69,8 @@ class StepChecker:
     def _check_time(self, operation: Operation, seek: Seek, timestamp: int) -> None:
         """Checks a seek to a time: a record that the client had read is a valid answer, so the first is not later."""
         bound = seek.bound if self._findings.options.final_phase else NOTHING  # retention may have deleted it
+        if not self._orders.of(seek.partition).reach.may_admit(bound):
+            bound = NOTHING
         if seek.offset == NOTHING and bound != NOTHING:
             text = f"no record was named for time {timestamp}, though the one at offset {bound} is not earlier"
         elif bound != NOTHING and seek.offset is not None and seek.offset > bound:
@@ -111,9 +116,13 @@ class StepChecker:
             if not isinstance(part, Poll):
                 continue
             for partition, pairs in part.records:
-                if targets and pairs and (target := targets.pop(partition, None)) is not None:
+                reach = self._orders.of(partition).reach
+                if targets and pairs and (target := targets.pop(partition, None)) is not None and pairs[0][0] in reach:
                     self._land(operation, partition, pairs[0][0], target)
                 for offset, _ in pairs:
+                    if offset not in reach:
+                        positions.pop(partition, None)  # The client is sent elsewhere: its position starts over.
+                        continue
                     self._step(operation, partition, positions, offset, inside=partition in within)
                     within.add(partition)
 
@@ -157,6 +166,8 @@ class StepChecker:
         for part in operation.operations:
             if not isinstance(part, Send) or part.offset is None:
                 continue
+            if part.offset not in self._orders.of(part.partition).reach:
+                continue
             before = positions.get(part.partition)
             if before is not None and part.offset <= before[0]:
                 inside = part.partition in within
@@ -172,7 +183,7 @@ class StepChecker:
             within.add(part.partition)
 
 
-def check_own_reads(operation: Operation, findings: Findings) -> None:
+def check_own_reads(operation: Operation, orders: Orders, findings: Findings) -> None:
     """Finds a transaction that polled what it had sent itself, or what lies behind it.
 
     While it was open the last stable offset of a partition was at most the offset of its first record there, so before
@@ -187,7 +198,7 @@ def check_own_reads(operation: Operation, findings: Findings) -> None:
     first: dict[TopicPartition, int] = {}  # the lowest known offset of the sends so far
     for part in operation.operations:
         if isinstance(part, Send):
-            if part.offset is not None:
+            if part.offset is not None and part.offset in orders.of(part.partition).reach:
                 first[part.partition] = min(part.offset, first.get(part.partition, part.offset))
             continue
         for partition, pairs in part.records:
@@ -195,7 +206,7 @@ def check_own_reads(operation: Operation, findings: Findings) -> None:
             for offset, value in pairs:
                 if (partition, value) in own:
                     text = f"its own value {value} at offset {offset}"
-                elif NOTHING < bound < offset:
+                elif NOTHING < bound < offset and offset in orders.of(partition).reach:
                     text = f"offset {offset}, and its own first record there lies at offset {bound}"
                     bound = NOTHING  # reports one finding per poll
                 else:

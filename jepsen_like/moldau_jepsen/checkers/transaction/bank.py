@@ -20,10 +20,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from moldau_jepsen.checkers.anomalies import AnomalyKind, Findings
+from moldau_jepsen.checkers.log.reach import Reach
 from moldau_jepsen.checkers.witnesses import WitnessKind, WitnessQuery
 from moldau_jepsen.history import Kind, Status
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from moldau_jepsen.checkers.anomalies import Bank
     from moldau_jepsen.history import Audit, Operation, TopicPartition
 
@@ -75,6 +78,11 @@ class BankChecker:
         self._by_record: dict[TopicPartition, dict[int, tuple[_Try, Leg]]] = {}
         self._read: dict[TopicPartition, list[tuple[int, int]]] = {}
         """Offsets and values of the final read."""
+        self._reach: dict[TopicPartition, Reach] = {}
+        self._misplaced: dict[TopicPartition, dict[int, int]] = {}
+        """Values that the final read returned at impossible offsets, with the offset behind those before them."""
+        self._misled: dict[int, None] = {}
+        """Processes that were given an impossible offset: they are sent elsewhere, and add up records again."""
         self._seen: dict[TopicPartition, dict[int, int]] = {}
         """Values that other reads polled, with their first operation."""
         self._requests: dict[TopicPartition, dict[int, int]] = {}
@@ -86,7 +94,7 @@ class BankChecker:
     def add(self, operation: Operation) -> None:
         """Reads the next operation."""
         bank = self._bank
-        if operation.audit is not None:
+        if operation.audit is not None and operation.process not in self._misled:
             self._audits.append((operation.index, operation.process, operation.audit))
         if operation.final and operation.status is not Status.OK:
             self._is_whole = False
@@ -98,14 +106,26 @@ class BankChecker:
         for poll in operation.polls:
             for partition, pairs in poll.records:
                 if partition.topic in bank.topics:
-                    if operation.final:
-                        self._read.setdefault(partition, []).extend(pairs)
-                    else:
-                        seen = self._seen.setdefault(partition, {})
-                        for _, value in pairs:
-                            seen.setdefault(value, operation.index)
+                    self._add_read(operation, partition, pairs)
                 elif operation.final and partition.topic == bank.requests:
                     self._requested.setdefault(partition, set()).update(value for _, value in pairs)
+
+    def _add_read(self, operation: Operation, partition: TopicPartition, pairs: Sequence[tuple[int, int]]) -> None:
+        reach = self._reach.setdefault(partition, Reach(self._findings.options.offset_gap_max))
+        if not all(reach.admits(offset) for offset, _ in pairs):
+            self._misled[operation.process] = None
+        if operation.final:
+            read = self._read.setdefault(partition, [])
+            for offset, value in pairs:
+                if reach.admits(offset):
+                    read.append((offset, value))
+                else:
+                    behind = read[-1][0] + 1 if read else 0
+                    self._misplaced.setdefault(partition, {}).setdefault(value, behind)
+            return
+        seen = self._seen.setdefault(partition, {})
+        for _, value in pairs:
+            seen.setdefault(value, operation.index)
 
     def _add_leg(self, operation: Operation, leg: Leg, transfer: int) -> None:
         failed = operation.aborted or operation.status is Status.FAIL
@@ -138,7 +158,8 @@ class BankChecker:
     def _settle(self, accounts: list[_Account]) -> int:
         """Adds up the legs of the final read; returns the total of all accounts."""
         total = self._bank.accounts * self._bank.opening
-        for partition, records in sorted(self._read.items()):
+        for partition in sorted(self._read):
+            records = self._records(partition)
             known = self._by_record.get(partition, {})
             for offset, value in records:
                 found = known.get(value)
@@ -162,6 +183,19 @@ class BankChecker:
                 account.offsets.append(offset)
                 account.balances.append((account.balances or (self._bank.opening,))[-1] + leg.amount)
         return total
+
+    def _records(self, partition: TopicPartition) -> list[tuple[int, int]]:
+        """Returns the offsets and values of the final read.
+
+        A record with an impossible offset counts where it was delivered. The reader was sent back then, so that other
+        records may be there twice.
+        """
+        misplaced = self._misplaced.get(partition)
+        if misplaced is None:
+            return self._read[partition]
+        records = set(self._read[partition])
+        placed = {value for _, value in records}
+        return sorted(records | {(place, value) for value, place in misplaced.items() if value not in placed})
 
     def _check_tries(self) -> set[int]:
         """Finds torn, repeated, aborted and lost transfers; returns those that took effect."""

@@ -110,7 +110,7 @@ def add_write_dependencies(
     """Adds the pairs of committed transactions that wrote neighbouring records of a partition."""
     before = last = NOTHING
     for offset in order.offsets():
-        writer = order.writer_of[order.value_at[offset]]
+        writer = order.writer_of[order.value_of(offset)]
         if writer != last:
             last = writer
             found = writer if is_committed(writer) else NOTHING

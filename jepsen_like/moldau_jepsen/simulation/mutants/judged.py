@@ -74,6 +74,7 @@ ALONE: dict[str, Trial] = {
     "transaction-outcome": _trial("marker-written-twice"),
     # what clients saw
     "inconsistent-offsets": _trial("divergence-not-detected"),
+    "impossible-offset": _trial("offset-bit-flipped"),
     "duplicate": _trial("sequence-numbers-ignored"),
     "lost-write": _trial("acknowledged-at-once"),
     "unseen": _trial("watermark-without-isr"),

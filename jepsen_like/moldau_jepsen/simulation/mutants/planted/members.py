@@ -44,6 +44,23 @@ def consumer_repeats() -> list[Patch]:
     return [(FetchedChunk, "take", take)]
 
 
+def offset_bit_flipped() -> list[Patch]:
+    """A record is handed out, now and then, with an offset of which one high bit is wrong."""
+    original = FetchedChunk.take
+    calls = [0]
+
+    def take(self: FetchedChunk, limit: int) -> list[Record]:
+        records = original(self, limit)
+        calls[0] += 1
+        if not records or calls[0] % 10:
+            return records
+        last = records[-1]
+        flipped = Record(last.offset ^ 1 << 49, last.timestamp, last.key, last.value, last.headers)
+        return [*records[:-1], flipped]
+
+    return [(FetchedChunk, "take", take)]
+
+
 def partial_chunk_repeats() -> list[Patch]:
     """A chunk that the application has read in part goes on, now and then, with the record that was read last."""
     original = FetchedChunk.take

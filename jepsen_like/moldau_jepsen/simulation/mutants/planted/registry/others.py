@@ -43,6 +43,12 @@ OTHERS = (
         profile=GROUPS,
     ),
     Mutant(
+        name="offset-bit-flipped",
+        area="client",
+        text="the consumer sometimes returns a record with a high bit of its offset flipped",
+        patches=members.offset_bit_flipped,
+    ),
+    Mutant(
         name="empty-keys-lost",
         area="client",
         text="an empty key is returned as a missing key",
