@@ -11,9 +11,20 @@ import pytest
 
 from moldau_jepsen.chaos.folder import FORMER_FIELDS, RunFacts, RunFolderError, judge, read_facts, write_facts
 from moldau_jepsen.chaos.nemesis.nemesis import FaultEvent
-from moldau_jepsen.checkers import CheckOptions
+from moldau_jepsen.checkers import AnomalyKind, CheckOptions, TopicRead, TopicWrite
 from moldau_jepsen.checkers.anomalies import Bank
-from moldau_jepsen.history import HistoryError, Kind, Operation, Poll, Send, Status, TopicPartition, write_history
+from moldau_jepsen.checkers.log.topics import TopicsMade
+from moldau_jepsen.history import (
+    HistoryError,
+    Kind,
+    Operation,
+    Poll,
+    Send,
+    Status,
+    TopicPartition,
+    read_history,
+    write_history,
+)
 from moldau_jepsen.reports.chaos import ClusterSample
 
 P = TopicPartition("t", 0)
@@ -108,6 +119,29 @@ def test_a_folder_is_judged_alike_at_any_time(tmp_path: Path, lost: bool) -> Non
     assert document["figures"]["sends_acknowledged"] == 1
     assert (document["figures"]["faults"], document["figures"]["faults_planned"]) == (1, 2)
     assert [anomaly["kind"] for anomaly in document["anomalies"]] == (["unseen"] if lost else [])
+
+
+def test_a_run_with_impossible_offsets_gets_its_verdict(tmp_path: Path) -> None:
+    """A bit of a batch's base offset had rotted on a disk: a client polled a record far behind the end of its log."""
+    rotten = 1 << 49
+    topics = TopicsMade((TopicWrite("id", 0, "v", 0),), (TopicRead("id", 0, ((rotten, "v"),), 1, 1),))
+    folder(tmp_path, lost=False)
+    write_facts(tmp_path, replace(FACTS, topics=topics))
+    with (tmp_path / "history").open("rb") as stream:
+        history = list(read_history(stream))
+    polled = Poll(((P, ((rotten, 0),)),))
+    history.append(replace(history[0], index=2, process=7, kind=Kind.POLL, ended_ms=1500, operations=(polled,)))
+    with (tmp_path / "history").open("wb") as stream:
+        write_history(stream, history)
+    result = judge(tmp_path)
+    text = f"process 7 polled value 0 at offset {rotten} of t-0 at 1.500 s, far above 0, the highest one known"
+    assert not result.valid
+    assert [(one.kind, one.text) for one in result.verdict.anomalies] == [(AnomalyKind.IMPOSSIBLE_OFFSET, text)]
+    assert result.deaths == (
+        f"topic made again: partition 0 of topic id holds 'v' at offset {rotten}, far above 0, the highest one known",
+    )
+    assert text in (tmp_path / "report.html").read_text()
+    assert json.loads((tmp_path / "verdict.json").read_text())["counts"] == {"impossible-offset": 1}
 
 
 def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:

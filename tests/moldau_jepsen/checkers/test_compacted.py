@@ -37,6 +37,23 @@ def read(*records, begun=10, ended=12, log_start=0, judges_absence=True):
     return KeyRead(0, begun, ended, log_start, records, judges_absence=judges_absence)
 
 
+ROTTEN = 1 << 49
+
+
+def test_an_offset_that_no_log_has_is_the_only_finding():
+    """A wrong offset of a record, or of an acknowledgement, says nothing about the key."""
+    moved = read(A0, A1._replace(offset=1 ^ ROTTEN), B2, B4)
+    wrong = f"partition 0 returned write 1 of a at offset {1 ^ ROTTEN}, far above 9, the highest one known"
+    assert check_compacted(WRITES, [moved, read(A1, B4, begun=13, ended=14)], tombstones_stay=True) == [wrong]
+    alone = read(A1._replace(offset=-2), begun=0)
+    assert check_compacted(WRITES, [alone, read(A1, B4)], tombstones_stay=True) == [
+        "partition 0 returned write 1 of a at offset -2, which is negative"
+    ]
+    writes = [*WRITES, write("d", b"7", offset=ROTTEN, known_at=3)]
+    wrong = f"partition 0 acknowledged write 7 of d at offset {ROTTEN}, far above 9, the highest one known"
+    assert check_compacted(writes, [read(A1, B4)], tombstones_stay=True) == [wrong]
+
+
 def test_sound_reads_are_acquitted():
     sound = [
         read(begun=0, ended=1),

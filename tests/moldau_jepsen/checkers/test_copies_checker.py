@@ -36,6 +36,20 @@ def test_a_faultless_run_is_valid():
     assert verdict_of((), ()).valid
 
 
+def test_an_offset_that_no_log_has_is_a_finding():
+    rotten = 1 << 49
+    stray = SourceRow(1, rotten, "k1", "v1")
+    verdict = verdict_of(FAULTLESS, (*ROWS, stray))
+    assert verdict.counts == {AnomalyKind.IMPOSSIBLE_OFFSET: 1}, "it is no row without a copy"
+    assert verdict.anomalies[0].text == (
+        f"in-1 was read with a row at offset {rotten}, far above 5, the highest one known"
+    )
+    twice = verdict_of([*FAULTLESS, FAULTLESS[3]._replace(offset=rotten)])
+    assert twice.counts == {AnomalyKind.IMPOSSIBLE_OFFSET: 1}
+    made_from = [*FAULTLESS[:5], FAULTLESS[5]._replace(source_offset=2 ^ rotten), *FAULTLESS[6:]]
+    assert verdict_of(made_from).counts == {AnomalyKind.PIPE_UNKNOWN: 1, AnomalyKind.PIPE_LOST: 1}
+
+
 BREACHES = {
     "a row without a copy": (FAULTLESS[1:], AnomalyKind.PIPE_LOST, "in-0 offset 0 .* has no copy"),
     "a row with two copies": (

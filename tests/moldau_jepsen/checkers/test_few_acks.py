@@ -51,6 +51,19 @@ def changed(number, **changes):
     return [replace(each, **changes) if each.number == number else each for each in SENDS]
 
 
+def test_an_offset_that_no_log_has_is_the_only_finding():
+    rotten = 1 << 49
+    assert judged(reads=[FewAcksRead(0, ((0, "v0"), (rotten, "v2")))]) == [
+        f"partition 0: 'v2' was read at offset {rotten}, far above 4, the highest one known"
+    ]
+    assert judged(reads=[FewAcksRead(0, ((-1, "v2"),))]) == [
+        "partition 0: 'v2' was read at offset -1, which is negative"
+    ]
+    answered = changed(2, offset=rotten)
+    wrong = f"partition 0: 'v2' of producer 1 was acknowledged at offset {rotten}, far above 0, the highest one known"
+    assert judged(answered, epoch=EPOCH + 1) == [wrong], "whatever leader followed"
+
+
 def test_a_sound_story_is_acquitted():
     assert judged() == []
     assert judged(reads=[FewAcksRead(0, LEFT[:3]), FewAcksRead(0, LEFT[3:]), OTHER]) == []

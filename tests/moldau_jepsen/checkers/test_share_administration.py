@@ -117,6 +117,18 @@ SOUND = {
 }
 
 
+ROTTEN = 1 << 49
+
+
+def test_an_offset_that_no_log_has_is_the_only_finding():
+    reason = "far above 9, the highest one known"
+    finds(judged(alter(5, 100), CURRENT, delivered(ROTTEN, 120)), f"offset {ROTTEN} was delivered")
+    (text,) = judged(alter(5, 100), read(ROTTEN, 110), read(5, 120), read(6, 130), read(-4, 140), members=[])[:1]
+    assert text == f"group g: {T}: a description between 110 and 111 ms shows the start offset {ROTTEN}, {reason}"
+    back = judged(alter(5, 100), read(ROTTEN, 110), read(5, 120), read(6, 130))
+    finds(back, reason)
+
+
 @pytest.mark.parametrize("events", SOUND.values(), ids=SOUND)
 def test_what_faults_can_cause_is_acquitted(events):
     assert judged(*events) == []

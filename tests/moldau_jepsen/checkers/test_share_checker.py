@@ -152,6 +152,34 @@ def test_golden_histories(name):
     assert verdict.valid == (expected is None)
 
 
+ROTTEN = (PLACE[0], PLACE[1] ^ 1 << 49)
+
+
+def test_a_record_at_another_offset_than_was_acknowledged():
+    """It is not lost as well: it was delivered, with a wrong offset."""
+    events = [SENT, Delivered(ROTTEN, 9, 1, 1, 0, 10)]
+    (found,) = check_share_group(events, delivery_count_max=5, lock_ms=LOCK_MS).anomalies
+    assert (found.kind, found.place) == (K.ALTERED, ROTTEN)
+    assert found.text == "value 9 came to member 1 at 10 ms, acknowledged at offset 5"
+
+
+@pytest.mark.parametrize(
+    ("offset", "reason"), [(ROTTEN[1], "far above 5, the highest one known"), (-1, "which is negative")]
+)
+def test_a_record_of_unknown_fate_at_an_impossible_offset(offset, reason):
+    place = (PLACE[0], offset)
+    events = [SENT, delivered(1, 0, 10), acknowledged(1, 20, 30), Delivered(place, 8, 1, 2, 40, 50)]
+    (found,) = check_share_group(events, delivery_count_max=5, lock_ms=LOCK_MS).anomalies
+    assert (found.kind, found.place, found.text) == (
+        K.ALTERED,
+        place,
+        f"value 8 came to member 2 at 50 ms, {reason}",
+    )
+    answered = [*events[:3], Sent(place, 7)]
+    (found,) = check_share_group(answered, delivery_count_max=5, lock_ms=LOCK_MS, drained=False).anomalies
+    assert found.text == f"value 7 was acknowledged there, {reason}"
+
+
 def test_open_end():
     """Without the final phase, records may be open."""
     assert check_share_group([SENT], delivery_count_max=5, lock_ms=LOCK_MS, drained=False).valid

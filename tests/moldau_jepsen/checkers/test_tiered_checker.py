@@ -75,6 +75,21 @@ def changed(place, **changes):
     return [each._replace(**changes) if number == place else each for number, each in enumerate(READS)]
 
 
+def test_an_offset_that_no_log_has_is_the_only_finding():
+    """A pass that returned one proves nothing about other records: its reader was sent back."""
+    rotten = 1 << 49
+    moved = changed(0, records=(*records(0), records(1)[0]._replace(offset=1 ^ rotten)))
+    wrong = f"tiered-0: a pass with read_committed returned write 1 at offset {1 ^ rotten}, far above 5"
+    (text,) = judged(reads=[moved[0], *moved])
+    assert text.startswith(wrong), "it counts once"
+    lost = [*moved, read(0, 5, 6, begun=11)]
+    assert len(judged(reads=lost)) == 2, "another pass lacks the record"
+    (text,) = judged(writes=[*WRITES[:3], replace(WRITES[3], offset=-9), *WRITES[4:]])
+    assert text == "tiered-0: write 3 was acknowledged at offset -9, which is negative"
+    (text,) = judged(searches=[TieredSearch(A, 5, 100, rotten, 0)])
+    assert text.startswith(f"tiered-0: a search for 100 ended at offset {rotten}, far above 6")
+
+
 def test_a_sound_story_is_acquitted():
     assert judged() == []
     assert judged(trims={B: None}) == [], "retention may delete"

@@ -51,6 +51,17 @@ BROKEN = [
 ]
 
 
+def test_an_offset_that_no_log_has_is_the_only_finding():
+    rotten = 1 << 49
+    moved = read("second", 0, "3 for second", "4 for second", offsets=(0, 1 ^ rotten))
+    name = "partition 0 of topic second"
+    wrong = f"{name} holds '4 for second' at offset {1 ^ rotten}, far above 1, the highest one known"
+    assert check_topics(WRITES, [moved, moved, *SOUND]) == [wrong]
+    writes = [*WRITES, TopicWrite("second", 0, "5 for second", -7)]
+    wrong = f"{name} acknowledged '5 for second' at offset -7, which is negative"
+    assert check_topics(writes, SOUND) == [wrong]
+
+
 def test_sound_reads_are_acquitted():
     assert check_topics(WRITES, SOUND) == []
 

@@ -12,7 +12,8 @@ The events of a run are sends, deliveries and acknowledgements. From them follow
 * ``share-lost``: an acknowledged record was neither accepted nor rejected at the end, and the limit was not reached.
   Some deliveries reach no member: a fetch counts although its answer is lost, or its member dies. So the limit may be
   reached by deliveries that the history lacks, and the state that the coordinator has stored (``Archived``) decides.
-* ``share-altered``: another value was delivered at an offset than the producer's acknowledgement names.
+* ``share-altered``: another value was delivered at an offset than the producer's acknowledgement names, or a value at
+  another offset, or at one that no log has.
 
 Times are those of the run. An interval counts only where it is certain: a delivery happened between the beginning of
 the fetch and the end of the poll that returned it, an acknowledgement between its beginning and its end.
@@ -23,6 +24,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
+
+from moldau_jepsen.checkers.log.reach import Reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -139,7 +142,7 @@ def check_share_group(
             archived[event.place] = max(event.deliveries, archived.get(event.place, 0))
         else:
             acknowledgements.setdefault(event.place, []).append(event)
-    found: list[ShareAnomaly] = []
+    found, misplaced = _misplaced(sent, deliveries)
     for place in sorted(dict.fromkeys((*sent, *deliveries))):
         received = sorted(deliveries.get(place, []), key=lambda each: each.ended_ms)
         answers = acknowledgements.get(place, [])
@@ -147,7 +150,7 @@ def check_share_group(
         found += _two_holders(place, received, answers, lock_ms)
         found += _delivered_again(place, received, answers)
         found += _counts(place, received, answers, delivery_count_max)
-        if drained and place in sent:
+        if drained and place in sent and place not in misplaced:
             found += _lost(place, received, answers, delivery_count_max, archived.get(place, 0))
     return ShareVerdict(
         anomalies=tuple(found),
@@ -155,6 +158,33 @@ def check_share_group(
         deliveries=sum(map(len, deliveries.values())),
         acknowledged=sum(each.is_stored is True for answers in acknowledgements.values() for each in answers),
     )
+
+
+def _misplaced(
+    sent: dict[Place, int], deliveries: dict[Place, list[Delivered]]
+) -> tuple[list[ShareAnomaly], set[Place]]:
+    """Finds records at other offsets than their acknowledgements name, or at impossible ones.
+
+    Returns the places that the acknowledgements name, too: their records were not lost.
+    """
+    offset_of = {(partition, value): offset for (partition, offset), value in sent.items()}
+    reaches: dict[TopicPartition, Reach] = {}
+    found: list[ShareAnomaly] = []
+    misplaced: set[Place] = set()
+    for partition, offset in sorted({*sent, *deliveries}):
+        place = (partition, offset)
+        reach = reaches.setdefault(partition, Reach())
+        is_possible = reach.admits(offset)
+        first = deliveries[place][0] if place in deliveries else None
+        came = f"value {first.value} came to member {first.member} at {first.ended_ms:.0f} ms" if first else ""
+        if first is not None and place not in sent and (partition, first.value) in offset_of:
+            right = offset_of[partition, first.value]
+            found.append(ShareAnomaly(ShareAnomalyKind.ALTERED, place, f"{came}, acknowledged at offset {right}"))
+            misplaced.add((partition, right))
+        elif not is_possible:
+            text = came or f"value {sent[place]} was acknowledged there"
+            found.append(ShareAnomaly(ShareAnomalyKind.ALTERED, place, f"{text}, {reach.refusal(offset)}"))
+    return found, misplaced
 
 
 def _altered(place: Place, value: int | None, received: list[Delivered]) -> list[ShareAnomaly]:

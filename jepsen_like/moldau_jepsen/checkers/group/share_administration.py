@@ -11,6 +11,7 @@ had ended, and certainly took effect before the observation.
 * DescribeShareGroupOffsets shows the start offset of a source, or a later one if members may have moved it. It never
   goes back between two calls.
 * No call is accepted while a member is in the group.
+* No offset is far above those of the records that were written.
 
 A leader, or a share coordinator, that was replaced shows what it remembers until it learns of its successor, as in
 Kafka. Also, a leader keeps a share-partition while any member has a session with it, even one that the group has
@@ -28,6 +29,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from moldau_jepsen.checkers.group.share import Acknowledgement
+from moldau_jepsen.checkers.log.reach import Reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -179,6 +181,10 @@ class _Judge:
         self._written: dict[TopicPartition, list[Written]] = defaultdict(list)
         for each in written:
             self._written[each.place[0]].append(each)
+        self._reaches: dict[TopicPartition, Reach] = defaultdict(Reach)
+        for partition, records in self._written.items():
+            for offset in sorted(each.place[1] for each in records):
+                self._reaches[partition].admits(offset)
         self._answered = {each.place: each.answered_ms for records in self._written.values() for each in records}
         self._sources: dict[TopicPartition, list[_Source]] = defaultdict(lambda: [_BEGINNING])
         for call in history.calls:
@@ -272,6 +278,9 @@ class _Judge:
     # --- deliveries
 
     def _wrong_start(self, delivery: Delivered, sources: Sequence[_Source]) -> str:
+        why = self._refusal(*delivery.place)
+        if why:
+            return f"{delivery.place[0]}: offset {delivery.place[1]} was delivered between {_span(delivery)}, {why}"
         if not all(self._forbids(source, delivery) for source in sources):
             return ""
         partition, offset = delivery.place
@@ -356,7 +365,15 @@ class _Judge:
 
     # --- descriptions
 
+    def _refusal(self, partition: TopicPartition, offset: int | None) -> str:
+        """Returns why a partition cannot have an offset, empty if it can."""
+        reach = self._reaches[partition]
+        return "" if offset is None or reach.may_admit(offset) else reach.refusal(offset)
+
     def _wrong_read(self, read: OffsetsRead, partition: TopicPartition, start: int | None) -> str:
+        why = self._refusal(partition, start)
+        if why:
+            return f"{partition}: a description between {_span(read)} shows the start offset {start}, {why}"
         known_ms = self._known_ms(read)
         sources = self._possible(partition, read.ended_ms, lambda each: each.ended_ms < known_ms)
         if any(self._explains(source, start, read) for source in sources):
@@ -391,7 +408,7 @@ class _Judge:
                 ):
                     before = None
                     del highest[partition]
-                if start is None:
+                if start is None or self._refusal(partition, start):
                     continue
                 if before is None or start > before[0]:
                     highest[partition] = start, read

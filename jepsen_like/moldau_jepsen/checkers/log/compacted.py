@@ -14,8 +14,10 @@ aborted transaction is returned.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
+
+from moldau_jepsen.checkers.log.reach import Reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -81,14 +83,55 @@ def check_compacted(writes: Sequence[KeyWrite], reads: Iterable[KeyRead], *, tom
 
     ``tombstones_stay``: ``delete.retention.ms`` is longer than the run, so no tombstone may be missing.
     """
-    found: list[str] = []
-    in_order = sorted(reads, key=lambda read: read.ended)
+    writes, in_order, misplaced, found = _without_impossible(writes, sorted(reads, key=lambda read: read.ended))
     ended: list[KeyRead] = []
     for read in in_order:
         found += _check_records(writes, read)
-        found += _check_keys(writes, read, _last_known(writes, ended, read), tombstones_stay=tombstones_stay)
+        last = _last_known(writes, ended, read)
+        for key in misplaced.get(read, ()):
+            last.pop(key, None)  # The read returned a record of the key, with a wrong offset.
+        found += _check_keys(writes, read, last, tombstones_stay=tombstones_stay)
         ended.append(read)
     return found + _check_offsets(writes, in_order)
+
+
+def _without_impossible(
+    writes: Sequence[KeyWrite], reads: Sequence[KeyRead]
+) -> tuple[list[KeyWrite], list[KeyRead], dict[KeyRead, set[str]], list[str]]:
+    """Returns writes and reads without offsets that no log has, the keys of the records there, and a finding for each.
+
+    Such a write counts as one whose client did not learn the offset.
+    """
+    found: dict[str, None] = {}
+    reaches: dict[int, Reach] = {}
+
+    def is_possible(partition: int, offset: int, text: str) -> bool:
+        reach = reaches.setdefault(partition, Reach())
+        if reach.admits(offset):
+            return True
+        found[f"partition {partition} {text} at offset {offset}, {reach.refusal(offset)}"] = None
+        return False
+
+    kept_writes = [
+        write
+        if write.offset == NEVER
+        or is_possible(write.partition, write.offset, f"acknowledged write {number} of {write.key}")
+        else replace(write, offset=NEVER)
+        for number, write in enumerate(writes)
+    ]
+    kept_reads: list[KeyRead] = []
+    keys: dict[KeyRead, set[str]] = {}
+    for read in reads:
+        kept, others = [], set()
+        for record in read.records:
+            if is_possible(read.partition, record.offset, f"returned write {record.number} of {record.key}"):
+                kept.append(record)
+            else:
+                others.add(record.key)
+        kept_reads.append(read._replace(records=tuple(kept)) if others else read)
+        if others:
+            keys[kept_reads[-1]] = others
+    return kept_writes, kept_reads, keys, list(found)
 
 
 def _check_records(writes: Sequence[KeyWrite], read: KeyRead) -> list[str]:

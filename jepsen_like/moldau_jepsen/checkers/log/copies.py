@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from moldau_jepsen.checkers.anomalies import AnomalyKind, Findings
+from moldau_jepsen.checkers.log.reach import Reach
 from moldau_jepsen.history import TopicPartition
 
 if TYPE_CHECKING:
@@ -73,10 +74,11 @@ def with_copies(verdict: Verdict, copies: Copies, options: CheckOptions) -> Verd
 
 def check_copies(copies: Copies, findings: Findings) -> None:
     """Adds a finding for each row without a copy, with several, with another content, out of order, or unknown."""
-    rows = {(row.partition, row.offset): (row.key, row.value) for row in copies.rows}
+    kept_rows, kept_copies = _without_impossible(copies, findings)
+    rows = {(row.partition, row.offset): (row.key, row.value) for row in kept_rows}
     places: dict[tuple[int, int], list[str]] = {}
     last: dict[tuple[int, int, str], int] = {}
-    for copy in copies.copies:
+    for copy in kept_copies:
         partition = TopicPartition(copies.target, copy.partition)
         place = f"{copies.target}-{copy.partition} offset {copy.offset}"
         name = (copy.source_partition, copy.source_offset)
@@ -113,3 +115,24 @@ def check_copies(copies: Copies, findings: Findings) -> None:
             partition=TopicPartition(copies.source, number),
             offsets=(offset,),
         )
+
+
+def _without_impossible(copies: Copies, findings: Findings) -> tuple[list[SourceRow], list[CopiedRow]]:
+    """Adds a finding for each row at an offset that no log has; returns the other rows."""
+    reaches: dict[TopicPartition, Reach] = {}
+
+    def is_possible(topic: str, partition: int, offset: int) -> bool:
+        place = TopicPartition(topic, partition)
+        reach = reaches.setdefault(place, Reach(findings.options.offset_gap_max))
+        if reach.admits(offset):
+            return True
+        findings.add(
+            AnomalyKind.IMPOSSIBLE_OFFSET,
+            f"{topic}-{partition} was read with a row at offset {offset}, {reach.refusal(offset)}",
+            partition=place,
+            offsets=(offset,),
+        )
+        return False
+
+    rows = [row for row in copies.rows if is_possible(copies.source, row.partition, row.offset)]
+    return rows, [row for row in copies.copies if is_possible(copies.target, row.partition, row.offset)]

@@ -8,8 +8,10 @@ that was read stays where it is, and no record comes from anywhere else.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
+
+from moldau_jepsen.checkers.log.reach import Reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -61,9 +63,13 @@ def check_few_acks(
     ``sends`` are in the order of their numbers. ``reads`` happened before the end. ``final`` has a read of each
     partition from its beginning to its end, after the last send. ``leader_epochs`` are those of the partitions then.
     """
+    found = [text for each in sends if (text := _wrong_answer(each)) is not None]
+    reaches: dict[int, Reach] = {}
+    sends = _possible_sends(sends, reaches, found)
+    reads = _possible_reads(reads, reaches, found)
+    final = _possible_reads(final, reaches, found)
     sent = {each.value: each for each in sends}
     at_end = {read.partition: dict(read.records) for read in final}
-    found = [text for each in sends if (text := _wrong_answer(each)) is not None]
     found += _shared_offsets(sends, leader_epochs)
     for read in (*reads, *final):
         found += _strangers(read, sent)
@@ -87,6 +93,34 @@ def _wrong_answer(send: FewAcksSend) -> str | None:
     if send.acks == 1 and send.is_acknowledged and send.offset == NO_OFFSET:
         return f"{send.value!r} was acknowledged with acks=1 and without an offset"
     return None
+
+
+def _possible_sends(sends: Iterable[FewAcksSend], reaches: dict[int, Reach], found: list[str]) -> list[FewAcksSend]:
+    """Returns the sends; one that was acknowledged at an offset that no log has is a finding, and has no outcome."""
+    kept = []
+    for each in sends:
+        reach = reaches.setdefault(each.partition, Reach())
+        if each.offset == NO_OFFSET or reach.admits(each.offset):
+            kept.append(each)
+            continue
+        where = f"partition {each.partition}: {each.value!r} of producer {each.producer} was acknowledged"
+        found.append(f"{where} at offset {each.offset}, {reach.refusal(each.offset)}")
+        kept.append(replace(each, offset=NO_OFFSET, is_acknowledged=False))
+    return kept
+
+
+def _possible_reads(reads: Iterable[FewAcksRead], reaches: dict[int, Reach], found: list[str]) -> list[FewAcksRead]:
+    """Returns the reads without records at offsets that no log has, each of which is a finding."""
+    kept = []
+    for read in reads:
+        reach = reaches.setdefault(read.partition, Reach())
+        found += [
+            f"partition {read.partition}: {value!r} was read at offset {offset}, {reach.refusal(offset)}"
+            for offset, value in read.records
+            if not reach.admits(offset)
+        ]
+        kept.append(read._replace(records=tuple(record for record in read.records if record[0] in reach)))
+    return kept
 
 
 def _is_of_last_leader(send: FewAcksSend, leader_epochs: Mapping[int, int]) -> bool:

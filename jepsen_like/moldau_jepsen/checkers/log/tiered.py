@@ -14,10 +14,11 @@ was asked for.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from moldau_jepsen.checkers.log.compacted import NEVER, Fate
+from moldau_jepsen.checkers.log.reach import Reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -102,7 +103,7 @@ class TieredStory:
 def check_tiered(story: TieredStory) -> list[str]:
     """Returns the anomalies, one sentence each."""
     numbers = {(write.place, write.value): number for number, write in enumerate(story.writes)}
-    found: list[str] = []
+    story, found = _without_impossible(story, numbers)
     known = _Known(story.writes, numbers)
     for read in sorted(story.reads, key=lambda read: read.ended):
         found += _check_records(story, read, numbers)
@@ -113,6 +114,48 @@ def check_tiered(story: TieredStory) -> list[str]:
         found += _check_log_start(story, search.place, search.log_start)
         found += _check_search(search, known)
     return [*found, *_check_places(story, numbers), *_check_order(story, numbers)]
+
+
+def _without_impossible(
+    story: TieredStory, numbers: Mapping[tuple[Place, bytes], int]
+) -> tuple[TieredStory, list[str]]:
+    """Returns the story without offsets that no log has, and a finding for each of them.
+
+    Such a write counts as one whose client did not learn the offset; a pass that returned such a record proves nothing
+    about others, for its reader was sent back.
+    """
+    found: dict[str, None] = {}
+    reaches: dict[Place, Reach] = {}
+
+    def is_possible(place: Place, offset: int, text: str) -> bool:
+        reach = reaches.setdefault(place, Reach())
+        if reach.admits(offset):
+            return True
+        found[f"{_name(place)}: {text} at offset {offset}, {reach.refusal(offset)}"] = None
+        return False
+
+    writes = [
+        write
+        if write.offset == NEVER or is_possible(write.place, write.offset, f"write {number} was acknowledged")
+        else replace(write, offset=NEVER)
+        for number, write in enumerate(story.writes)
+    ]
+    reads = []
+    for read in story.reads:
+        kept = []
+        for record in read.records:
+            number = numbers.get((read.place, record.value))
+            name = f"write {number}" if number is not None else repr(record.value)
+            if is_possible(read.place, record.offset, f"a pass with {_level(read)} returned {name}"):
+                kept.append(record)
+        is_whole = len(kept) == len(read.records)
+        reads.append(read if is_whole else read._replace(records=tuple(kept), end=read.start))
+    searches = [
+        search
+        for search in story.searches
+        if search.offset < 0 or is_possible(search.place, search.offset, f"a search for {search.asked_ms} ended")
+    ]
+    return replace(story, writes=writes, reads=reads, searches=searches), list(found)
 
 
 class _Known:

@@ -3,12 +3,14 @@
 The topic id identifies a topic. Before the topic's deletion begins, a read from its beginning must return every
 acknowledged record at its offset and every record of an earlier read at the same offset (a read record is committed,
 even if its send was not acknowledged). It must not return a record of another topic of that name, a record that was
-never written, or a record twice.
+never written, or a record twice. An offset that no log has is a finding, and the record counts as read.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
+
+from moldau_jepsen.checkers.log.reach import Reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -57,14 +59,24 @@ def check_topics(writes: Sequence[TopicWrite], reads: Iterable[TopicRead]) -> li
     found: list[str] = []
     written: dict[tuple[str, int], list[tuple[int, TopicWrite]]] = {}
     returned: dict[tuple[str, int], dict[int, tuple[str, int]]] = {}  # by offset, with the writes of the first read
+    reaches: dict[tuple[str, int], Reach] = {}
     for number, write in enumerate(writes):
-        written.setdefault((write.topic_id, write.partition), []).append((number, write))
+        place = (write.topic_id, write.partition)
+        reach = reaches.setdefault(place, Reach())
+        if write.offset != UNKNOWN and not reach.admits(write.offset):
+            wrong = f"acknowledged {write.value!r} at offset {write.offset}, {reach.refusal(write.offset)}"
+            found.append(f"{_name(*place)} {wrong}")
+            write = write._replace(offset=UNKNOWN)
+        written.setdefault(place, []).append((number, write))
     for read in reads:
-        name = f"partition {read.partition} of topic {read.topic_id}"
+        name = _name(read.topic_id, read.partition)
         of_partition = written.get((read.topic_id, read.partition), [])
         sent = {write.value for _, write in of_partition}
-        at = dict(read.records)
-        offsets = [offset for offset, _ in read.records]
+        reach = reaches.setdefault((read.topic_id, read.partition), Reach())
+        at = {offset: value for offset, value in read.records if reach.admits(offset)}
+        misplaced = {value: offset for offset, value in read.records if offset not in reach}
+        found += [f"{name} holds {v!r} at offset {offset}, {reach.refusal(offset)}" for v, offset in misplaced.items()]
+        offsets = [offset for offset, _ in read.records if offset in reach]
         if offsets != sorted(set(offsets)):
             found.append(f"{name} was read with offsets {offsets}, which do not rise")
         values = [value for _, value in read.records]
@@ -81,9 +93,13 @@ def check_topics(writes: Sequence[TopicWrite], reads: Iterable[TopicRead]) -> li
         }
         reported |= dict.fromkeys(acknowledged, "acknowledged")
         for (offset, value), how in reported.items():
-            if at.get(offset) != value:
+            if at.get(offset) != value and value not in misplaced:
                 there = f"{at[offset]!r} is there" if offset in at else f"{read.end} was reached without it"
                 found.append(f"{name} lost {value!r}, {how} at offset {offset}: {there}")
-        for offset, value in read.records:
+        for offset, value in at.items():
             before.setdefault(offset, (value, read.writes))
-    return found
+    return list(dict.fromkeys(found))
+
+
+def _name(topic_id: str, partition: int) -> str:
+    return f"partition {partition} of topic {topic_id}"
