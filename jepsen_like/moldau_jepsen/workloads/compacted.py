@@ -19,6 +19,7 @@ from moldau.producer import Producer
 from moldau.producer.core.transaction_errors import FatalTransactionError, TransactionError
 from moldau.protocol.errors import KafkaError
 from moldau_jepsen.checkers.log.compacted import NEVER, Fate, KeyRead, KeyRecord, KeyWrite, check_compacted
+from moldau_jepsen.checkers.log.reach import GAP_MAX, end_of, has_reached
 from moldau_jepsen.history import TopicPartition
 from moldau_jepsen.workloads.crashes import mortal
 from moldau_jepsen.workloads.recording.transaction_recorder import persist, transactional_config
@@ -251,7 +252,7 @@ class CompactedWorkload:
         """Reads a partition from its beginning to its end, which lies behind all that is known of it."""
         partition = TopicPartition(self._options.topic, number)
         begun = self._tick()
-        known = [write.offset for write in self.writes if write.partition == number]
+        known = [write.offset for write in self.writes if write.partition == number and write.offset != NEVER]
         known += [record.offset for read in self.reads if read.partition == number for record in read.records]
         config = {
             "auto.offset.reset": "earliest",
@@ -265,14 +266,18 @@ class CompactedWorkload:
             async with Consumer(config, environment=self._environment) as consumer:
                 consumer.assign([partition])
                 log_start = (await consumer.beginning_offsets([partition]))[partition]
-                end = max([*known, (await consumer.end_offsets([partition]))[partition] - 1]) + 1
-                while (consumer.position_nowait(partition) or 0) < end:
+                end = max(end_of(known), (await consumer.end_offsets([partition]))[partition])
+                while not has_reached(consumer.position_nowait(partition) or 0, end):
                     for batch in await consumer.poll(POLL_MS):
                         for record in batch.records:
                             content = bytes(dict(record.headers)[NUMBER_HEADER] or b"")
                             key = bytes(record.key or b"").decode()
                             value = None if record.value is None else bytes(record.value)
                             records.append(KeyRecord(record.offset, key, int(content), value))
+                    wrong = tuple(record for record in records if record.offset >= end + GAP_MAX)
+                    if wrong:  # they are judged alone: the reader is sent back to the beginning now
+                        self.reads.append(KeyRead(number, 0, self._tick(), 0, wrong))
+                        return False
                 log_start = max(log_start, (await consumer.beginning_offsets([partition]))[partition])
         except KafkaError:
             return False

@@ -22,6 +22,7 @@ from moldau.consumer import CommittedOffset, Consumer
 from moldau.producer import Producer
 from moldau.producer.core.transaction_errors import FatalTransactionError, TransactionError
 from moldau.protocol.errors import KafkaError
+from moldau_jepsen.checkers.log.reach import has_reached
 from moldau_jepsen.history import Kind, Send, Status, TopicPartition
 from moldau_jepsen.workloads.crashes import mortal
 from moldau_jepsen.workloads.phases.final_read import (
@@ -213,7 +214,7 @@ class PipeWorkload:
                     except KafkaError as error:
                         recorder.operation(process, Kind.SEND, Status.INFO, begun, send, error=error.code.name)
                     else:
-                        sent = send._replace(offset=metadata.offset)
+                        sent = send._replace(offset=metadata.offset if metadata.offset >= 0 else None)
                         led = acknowledgements([delivery])
                         recorder.operation(process, Kind.SEND, Status.OK, begun, sent, leads=led)
                 under_way.clear()
@@ -235,13 +236,13 @@ class PipeWorkload:
                         committed = await consumer.committed(options.source_partitions)
                     except (KafkaError, trio.TooSlowError):
                         committed = {}
-                    if (now_passed := sum(each.offset for each in committed.values())) > passed:
+                    if (now_passed := sum(min(each.offset, ends[part]) for part, each in committed.items())) > passed:
                         passed = now_passed
                         scope.deadline = min(limit, trio.current_time() + options.drain_seconds)
                     left = {
                         str(part): f"{committed[part].offset if part in committed else 'nothing'} of {end}"
                         for part, end in ends.items()
-                        if end and (part not in committed or committed[part].offset < end)
+                        if end and (part not in committed or not has_reached(committed[part].offset, end))
                     }
                     if not left:
                         break

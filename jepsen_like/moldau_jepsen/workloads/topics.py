@@ -23,6 +23,7 @@ from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchRe
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from moldau.records import decode_records, encode_batch, iterate_batches
+from moldau_jepsen.checkers.log.reach import GAP_MAX, end_of
 from moldau_jepsen.checkers.log.topics import UNKNOWN, TopicRead, TopicWrite
 from moldau_jepsen.history import Evidence, Lead, TopicPartition
 from moldau_jepsen.workloads.questions import TIMEOUT_MS, Questions
@@ -181,8 +182,8 @@ class TopicsWorkload:
     async def _read_partition(self, topic_id: uuid.UUID, partition: int) -> None:
         writes, place = len(self.writes), (str(topic_id), partition)
         # A new leader may not know yet how much is committed: what was read before is.
-        reported = [write.offset + 1 for write in self.writes if write[:2] == place]
-        wanted = max([*reported, *(read.end for read in self.reads if read[:2] == place)], default=0)
+        reported = [write.offset for write in self.writes if write[:2] == place and write.offset != UNKNOWN]
+        wanted = max(end_of(reported), *(read.end for read in self.reads if read[:2] == place), 0)
         position, records = 0, list[tuple[int, str]]()
         while True:
             found = await self._leader(topic_id, partition)
@@ -191,15 +192,23 @@ class TopicsWorkload:
                 await trio.sleep(RETRY_S)
                 continue
             batches, high_watermark = answer
+            before = position
             for offset, value in batches:
+                if offset >= max(wanted, high_watermark) + GAP_MAX:  # it is judged alone, and the read goes on behind
+                    self._note_impossible(TopicRead(*place, ((offset, value),), end=0, writes=0))
+                    continue
                 if offset >= position:
                     records.append((offset, value))
                     position = offset + 1
             if position >= max(wanted, high_watermark):
                 self.reads.append(TopicRead(str(topic_id), partition, tuple(records), position, writes))
                 return
-            if not batches:
+            if not batches or position == before:
                 await trio.sleep(RETRY_S)  # a leader that does not know yet how much is committed
+
+    def _note_impossible(self, read: TopicRead) -> None:
+        if read not in self.reads:
+            self.reads.append(read)
 
     async def _fetch(
         self, leader: int, topic_id: uuid.UUID, partition: int, offset: int

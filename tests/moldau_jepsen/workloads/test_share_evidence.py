@@ -124,6 +124,13 @@ def test_an_unknown_form_is_no_evidence():
         archived(SimpleNamespace(key=b"\0\x09", value=b""))
 
 
+@pytest.mark.parametrize("last", [3, 1 << 49])
+def test_a_state_of_impossible_size_is_no_evidence(last):
+    """A batch with a wrong offset may have been acquired: no list of its offsets is made."""
+    with pytest.raises(DecodeError, match=f"has the offsets 4 to {last}"):
+        archived(update(StateBatch(4, last, ARCHIVED, 10)))
+
+
 def test_a_cluster_says_what_it_uses_and_what_it_gave_up():
     """The group has a lock of its own, the session of the broker, and one record that was released too often."""
     found = []

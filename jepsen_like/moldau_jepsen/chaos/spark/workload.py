@@ -20,12 +20,13 @@ from moldau.protocol.errors import KafkaError
 from moldau_jepsen.chaos.nemesis.nemesis import FaultEvent
 from moldau_jepsen.chaos.spark.processes import Checkpoint, QueryProcesses
 from moldau_jepsen.checkers.log.copies import CopiedRow, Copies, SourceRow
+from moldau_jepsen.checkers.log.reach import has_reached
 from moldau_jepsen.history import TopicPartition
 from moldau_jepsen.workloads.phases.final_read import POLL_TIMEOUT_MS, RETRY_S, end_offsets, settled_ends
 from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from moldau.records import Record
@@ -236,9 +237,10 @@ class SparkWorkload:
             while True:
                 await self._ensure_running()
                 offsets = self._checkpoint.finished_offsets(options.source)
-                if all(offsets.get(part.partition, 0) >= end for part, end in ends.items()):
+                if all(has_reached(offsets.get(part.partition, 0), end) for part, end in ends.items()):
                     return
-                if (now_passed := sum(offsets.values())) > passed:
+                now_passed = sum(min(offsets.get(part.partition, 0), end) for part, end in ends.items())
+                if now_passed > passed:
                     passed = now_passed
                     scope.deadline = trio.current_time() + options.drain_seconds
                 await trio.sleep(WAIT_S)
@@ -247,25 +249,27 @@ class SparkWorkload:
     async def final_read(self, timeout_s: float) -> None:
         """Reads source and target from their beginnings; sets ``stuck`` if that does not end in time."""
         await self._feeder.final_read(timeout_s)
-        rows: list[SourceRow] = []
-        copies: list[CopiedRow] = []
+        source: dict[tuple[int, int], Record] = {}
+        target: dict[tuple[int, int], Record] = {}
         options = self._options
         with trio.move_on_after(timeout_s) as scope:
-            await self._read(
-                options.source_partitions, lambda place, record: rows.append(source_row(place.partition, record))
-            )
-            await self._read(
-                options.target_partitions, lambda place, record: copies.append(copied_row(place.partition, record))
-            )
+            await self._read(options.source_partitions, source)
+            await self._read(options.target_partitions, target)
         if scope.cancelled_caught:
             self.stuck = self.stuck or f"the topics of Spark could not be read to their ends within {timeout_s:g} s"
-        self.copies = self.copies._replace(rows=tuple(rows), copies=tuple(copies))
+        rows = tuple(source_row(number, record) for (number, _), record in source.items())
+        copies = tuple(copied_row(number, record) for (number, _), record in target.items())
+        self.copies = self.copies._replace(rows=rows, copies=copies)
 
-    async def _read(self, partitions: list[TopicPartition], take: Callable[[TopicPartition, Record], None]) -> None:
+    async def _read(self, partitions: list[TopicPartition], read: dict[tuple[int, int], Record]) -> None:
+        """Reads a topic to its present ends; ``read`` gets the records by partition and offset.
+
+        A reader that is given an impossible offset is sent back to the beginning, and is given the others again.
+        """
         ends = await settled_ends(self._consumer, partitions)
         async with self._consumer("read_committed") as consumer:
             consumer.assign(partitions)
-            while any((consumer.position_nowait(part) or 0) < end for part, end in ends.items()):
+            while not all(has_reached(consumer.position_nowait(part) or 0, end) for part, end in ends.items()):
                 try:
                     batches = await consumer.poll(POLL_TIMEOUT_MS)
                 except KafkaError:
@@ -273,7 +277,7 @@ class SparkWorkload:
                     continue
                 for batch in batches:
                     for record in batch.records:
-                        take(TopicPartition(batch.topic, batch.partition), record)
+                        read[batch.partition, record.offset] = record
 
 
 def source_row(partition: int, record: Record) -> SourceRow:

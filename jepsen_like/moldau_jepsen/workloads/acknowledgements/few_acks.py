@@ -17,6 +17,7 @@ from moldau.consumer import Consumer
 from moldau.producer import Producer
 from moldau.protocol.errors import KafkaError
 from moldau_jepsen.checkers.log.few_acks import NO_OFFSET, FewAcksRead, FewAcksSend, check_few_acks
+from moldau_jepsen.checkers.log.reach import GAP_MAX, has_reached
 from moldau_jepsen.history import TopicPartition
 from moldau_jepsen.workloads.crashes import mortal
 
@@ -187,9 +188,13 @@ class FewAcksWorkload:
                 before = await self._epochs(admin)
                 ends = await consumer.end_offsets(self._all())
                 consumer.assign(self._all())
-                while any((consumer.position_nowait(each) or 0) < ends[each] for each in self._all()):
+                while not all(has_reached(consumer.position_nowait(each) or 0, ends[each]) for each in self._all()):
                     for read in await _polled(consumer):
                         found[read.partition] += read.records
+                        end = ends[TopicPartition(self._options.topic, read.partition)]
+                        if any(offset >= end + GAP_MAX for offset, _ in read.records):
+                            self.reads.append(read)  # impossible offsets: the reader is sent back to the beginning now
+                            return False
                 if await self._epochs(admin) != before:
                     return False  # another leader may have another end
         except KafkaError:

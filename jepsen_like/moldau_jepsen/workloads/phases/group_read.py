@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.protocol.errors import KafkaError
+from moldau_jepsen.checkers.log.reach import GAP_MAX
 from moldau_jepsen.history import Kind, Status, TopicPartition
 from moldau_jepsen.workloads.phases.final_read import POLL_TIMEOUT_MS, RETRY_S, polled
 from moldau_jepsen.workloads.recording.recorder import Rebalances
@@ -78,7 +79,9 @@ async def read_in_group(
                         seen[partition].update(value for _, value in pairs)
                 for partition in consumer.assignment:
                     place = TopicPartition(*partition)
-                    position[place] = max(position[place], consumer.position_nowait(place) or 0)
+                    reached = consumer.position_nowait(place) or 0
+                    if reached < reported[place] + GAP_MAX:  # far behind the end it has not read what is before
+                        position[place] = max(position[place], reached)
     behind = [
         f"{part.topic}-{part.partition} at {position[part]} of {reported[part]}"
         for part in partitions

@@ -20,6 +20,7 @@ from moldau_broker.coordinator.share.core.batches import ARCHIVED, AVAILABLE
 from moldau_broker.coordinator.share.core.records import parse_change
 from moldau_broker.coordinator.share.core.state import Snapshot
 from moldau_jepsen.checkers.group.share import CLOCK_RATE_MAX, Archived
+from moldau_jepsen.checkers.log.reach import GAP_MAX
 from moldau_jepsen.history import TopicPartition
 from moldau_quorum.metadata.internal_topics import SHARE_STATE_TOPIC
 
@@ -133,7 +134,7 @@ class StoredStates:
         """Takes the next records of a coordinator's log.
 
         Raises:
-            DecodeError: A record has another form.
+            DecodeError: A record has another form, or names more offsets than a share-partition can have in flight.
         """
         for record in records:
             change = parse_change(record.key, record.value)
@@ -174,6 +175,8 @@ class StoredStates:
             self._archived[place] = count + 1 + int(max(0, now_ms - written_ms) / self._lock_ms)
 
     def _take_batch(self, partition: TopicPartition, batch: StateBatch, now_ms: int) -> None:
+        if not 0 <= batch.last_offset - batch.first_offset < GAP_MAX:
+            raise DecodeError(f"a state of {partition} has the offsets {batch.first_offset} to {batch.last_offset}")
         for offset in range(batch.first_offset, batch.last_offset + 1):
             place = partition, offset
             self._available.pop(place, None)

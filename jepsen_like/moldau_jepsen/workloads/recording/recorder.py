@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from moldau_jepsen.checkers.log.reach import Reach
 from moldau_jepsen.history import Evidence, Kind, Lead, MicroOperation, Operation, Status, TopicPartition
 from moldau_jepsen.workloads.recording.payload import payload_of
 
@@ -38,7 +39,9 @@ class Recorder:
         self._led: set[Lead] = set()
         self.reported_end: dict[TopicPartition, int] = {}
         """Per partition the highest offset plus one that was acknowledged or polled: a read of everything must come at
-        least so far. Every polled record is committed, also that of another client."""
+        least so far. Every polled record is committed, also that of another client. An impossible offset, which a
+        damaged batch may have, does not count: no reader can come there."""
+        self._reaches: dict[TopicPartition, Reach] = {}
         self.acknowledged = 0
         self.polled = 0
 
@@ -106,15 +109,18 @@ class Recorder:
             for send in operation.sends:
                 self.acknowledged += 1
                 if send.offset is not None:
-                    self._note_reported(send.partition, send.offset + 1)
+                    self._note_reported(send.partition, (send.offset,))
         for poll in operation.polls:
             for partition, pairs in poll.records:
                 self.polled += len(pairs)
-                self._note_reported(partition, max((offset for offset, _ in pairs), default=-1) + 1)
+                self._note_reported(partition, (offset for offset, _ in pairs))
         self._sink(operation)
 
-    def _note_reported(self, partition: TopicPartition, end: int) -> None:
-        self.reported_end[partition] = max(end, self.reported_end.get(partition, 0))
+    def _note_reported(self, partition: TopicPartition, offsets: Iterable[int]) -> None:
+        reach = self._reaches.setdefault(partition, Reach())
+        for offset in offsets:
+            reach.admits(offset)
+        self.reported_end[partition] = reach.end
 
     def claim(self, process: int, begun_ms: float, leads: Iterable[Lead]) -> None:
         """Adds evidence of leaders, if any of it is new."""

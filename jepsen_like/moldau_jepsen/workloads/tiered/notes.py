@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau_jepsen.checkers.log.compacted import NEVER, Fate
+from moldau_jepsen.checkers.log.reach import end_of
 from moldau_jepsen.checkers.log.tiered import Place, TieredRead, TieredSearch, TieredStory, TieredWrite
 
 if TYPE_CHECKING:
@@ -71,11 +72,11 @@ class TieredNotes:
     def seen_end(self, place: Place, *, is_committed: bool) -> int:
         """Returns the offset behind all that a pass of the isolation level must reach."""
         reads = [read for read in self.reads if read.place == place and (read.is_committed or not is_committed)]
-        found = [offset + 1 for offset in self.known_offsets(place)]
-        found += [read.records[-1].offset + 1 for read in reads if read.records]
+        found = self.known_offsets(place)
+        found += [read.records[-1].offset for read in reads if read.records]
         if not is_committed:
-            found += [write.offset + 1 for write in self.writes if write.place == place and write.offset != NEVER]
-        return max(found, default=0)
+            found += [write.offset for write in self.writes if write.place == place and write.offset != NEVER]
+        return end_of(found)
 
     def times(self, place: Place) -> list[int]:
         """Returns the timestamps of writes to a partition that clients know to be committed."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from moldau.consumer import Consumer
 from moldau.protocol.errors import KafkaError
+from moldau_jepsen.checkers.log.reach import GAP_MAX, has_reached
 from moldau_jepsen.checkers.log.tiered import TieredRead, TieredRecord, TieredSearch
 from moldau_jepsen.history import TopicPartition
 
@@ -65,12 +66,16 @@ class TieredReader:
                     if found >= 0:
                         start = found
                         consumer.seek(partition, found)
-                while (consumer.position_nowait(partition) or 0) < end:
+                while not has_reached(consumer.position_nowait(partition) or 0, end):
                     for batch in await consumer.poll(POLL_MS):
                         records += [
                             TieredRecord(record.offset, bytes(record.value or b""), record.timestamp)
                             for record in batch.records
                         ]
+                    wrong = tuple(record for record in records if record.offset >= end + GAP_MAX)
+                    if wrong:  # they are judged alone: the reader is sent back to the beginning now
+                        notes.reads.append(TieredRead(place, is_committed, 0, notes.tick(), 0, 0, wrong, 0))
+                        return False
                 log_start = max(log_start, (await consumer.beginning_offsets([partition]))[partition])
         except KafkaError:
             return False
