@@ -162,7 +162,7 @@ def test_a_value_at_an_impossible_offset_was_read() -> None:
 
 
 def test_other_findings_of_such_a_history_stay() -> None:
-    """What is lost, doubled and passed over behind an impossible offset is found as ever."""
+    """Behind an impossible offset the checkers find what is lost, doubled or passed over, as ever."""
     story = sent().poll(2, *pairs(0, 1), *rotten(2), *pairs(3, 5)).poll(3, *pairs(8), (11, 8))
     verdict = story.poll(9, *pairs(0, 1, 2, 3, 4, 5, 6, 8, 9), final=True).check()
     assert verdict.counts == {
@@ -213,7 +213,7 @@ def test_sends_keep_their_order_around_an_impossible_offset() -> None:
     assert back.check().counts == {K.IMPOSSIBLE_OFFSET: 1, K.NONMONOTONIC_SEND: 1}
 
 
-def test_a_transaction_may_poll_an_impossible_offset_behind_its_own_sends() -> None:
+def test_a_transaction_polls_an_impossible_offset_of_its_own() -> None:
     story = sent(2).add(3, Kind.TRANSACTION, Send(P0, 2, 2), Poll(((P0, rotten(1)),)))
     assert story.poll(9, *pairs(0, 1, 2), final=True).check().counts == {K.IMPOSSIBLE_OFFSET: 1}
     placed = sent(2).add(3, Kind.TRANSACTION, Send(P0, 2, ROTTEN), Poll(((P0, pairs(1)),)))

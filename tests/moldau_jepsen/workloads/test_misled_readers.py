@@ -102,7 +102,7 @@ def test_the_final_read_goes_on_behind_an_impossible_offset() -> None:
     assert check_history(history, CheckOptions()).counts == {AnomalyKind.IMPOSSIBLE_OFFSET: 1}
 
 
-def test_a_final_read_that_always_gets_an_impossible_offset_is_stuck() -> None:
+def test_a_final_read_of_impossible_offsets_is_stuck() -> None:
     history, seconds = final_read(Always({6}))
     assert seconds >= 60
     assert check_history(history, CheckOptions()).counts == {AnomalyKind.IMPOSSIBLE_OFFSET: 1, AnomalyKind.STUCK: 1}
