@@ -7,6 +7,8 @@ Three rules hold for each client id at each broker, as long as that broker's met
 - ``throttled-without-limit``: no client is asked to pause that had no limit while its request was under way.
 - ``paused-too-long``: no pause is longer than the recent use takes at the limit.
 
+All times are those of the broker's own clock: its windows and its pauses last longer where that clock is slow.
+
 ``limit_of`` says which limit holds. It is written out level by level and shares no code with the brokers. Pure.
 """
 

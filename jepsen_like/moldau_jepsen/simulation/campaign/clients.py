@@ -158,7 +158,8 @@ class Clients:
             administrator = login("unused:1", ADMIN, password_of(ADMIN), mechanism="PLAIN")
             register_environment = login_environment(self.environment, administrator)
             self.rights = RightsWorkload(nodes, self.environment, rights)
-        self.quotas = QuotasWorkload(cluster, self.environment, world.random("metered")) if quotas else None
+        clocks = {broker_id: cluster.machines[broker_id].clock for broker_id in cluster.broker_ids}
+        self.quotas = QuotasWorkload(cluster, self.environment, world.random("metered"), clocks) if quotas else None
         self.register = ConfigRegister(nodes, register_environment, options.workload.topic)
         self._queue = QueueWorkload(self.environment, cluster.bootstrap, queue, recorder)
         self._transfers = TransactionWorkload(self.environment, cluster.bootstrap, self._transactional(), recorder)

@@ -41,7 +41,7 @@ class QuotaWatch:
             if known is not None and known[0] is broker and known[1] is quotas:
                 continue
             self._known[broker_id] = broker, quotas
-            now_ms = self._cluster.world.agenda.clock.current_time() * 1_000.0
+            now_ms = self._cluster.machines[broker_id].clock.monotonic_ms()
             for (client_id, key), account in zip(self._metered, self._accounts(broker_id), strict=True):
                 limit = limit_of(quotas, key, ANONYMOUS_USER, client_id)
                 self._verdict.knows(account, limit, now_ms, is_new=known is None or known[0] is not broker)

@@ -25,8 +25,9 @@ from moldau_jepsen.checkers.quotas import CONSUMER, PRODUCER, QuotaVerdict
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Mapping
 
-    from moldau.runtime.ports.environment import Environment
+    from moldau.runtime.ports.environment import Clock, Environment
     from moldau_jepsen.workloads.questions import Nodes
 
 TOPIC = "metered"
@@ -52,9 +53,12 @@ WINDOWS = 2
 class QuotasWorkload:
     """The manager and the workers, and the verdict about the answers."""
 
-    def __init__(self, nodes: Nodes, environment: Environment, draw: random.Random) -> None:
-        """``draw`` is this workload's own stream."""
+    def __init__(
+        self, nodes: Nodes, environment: Environment, draw: random.Random, clocks: Mapping[int, Clock]
+    ) -> None:
+        """``draw`` is this workload's own stream; ``clocks`` are those of the brokers."""
         self._nodes = nodes
+        self._clocks = clocks
         self._environment = environment
         self._draw = draw
         self._stopping = trio.Event()
@@ -106,7 +110,7 @@ class QuotasWorkload:
                 connection.close()
 
     async def _use(self, connection: RpcConnection, broker_id: int, client_id: str) -> None:
-        draw = self._draw
+        draw, clock = self._draw, self._clocks[broker_id]
         key = draw.choice((PRODUCER, CONSUMER))
         account = self.verdict.account(broker_id, client_id, key)
         for _ in range(draw.randint(1, REQUESTS_PER_CONNECTION_MAX)):
@@ -116,22 +120,19 @@ class QuotasWorkload:
             size = draw.randint(BYTES_MAX // 8, BYTES_MAX)
             # The first batch of an answer may be larger than what was asked for.
             used_max = size if key == PRODUCER else BYTES_MAX
-            request = self.verdict.begin(account, used_max, self._now_ms())
+            request = self.verdict.begin(account, used_max, clock.monotonic_ms())
             try:
                 ask = _produce if key == PRODUCER else _fetch
                 code, used, pause_ms = await ask(connection, size)
             except (OSError, trio.TooSlowError, ProtocolError, KafkaError):
-                self.verdict.gave_up(request, self._now_ms())
+                self.verdict.gave_up(request, clock.monotonic_ms())
                 return
             except BaseException:
-                self.verdict.gave_up(request, self._now_ms())
+                self.verdict.gave_up(request, clock.monotonic_ms())
                 raise
-            self.verdict.answered(request, used if code == 0 else 0, pause_ms, self._now_ms())
+            self.verdict.answered(request, used if code == 0 else 0, pause_ms, clock.monotonic_ms())
             if code != 0:
                 return  # another broker leads the partition
-
-    def _now_ms(self) -> float:
-        return trio.current_time() * 1_000.0
 
 
 def drawn_alteration(draw: random.Random) -> QuotaAlteration:
