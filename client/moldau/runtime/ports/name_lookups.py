@@ -112,9 +112,10 @@ class NameLookups:
         name = self._names.setdefault((host, port), _Name())
         answer = name.answer
         while not answer.has_come.is_set():
-            if name.next_s() <= trio.current_time():
-                name.begin(trio.current_time())
-                trio.lowlevel.spawn_system_task(self._run, host, port, name, trio.current_time())
+            now_s = trio.current_time()
+            if name.next_s() <= now_s:
+                name.begin(now_s)
+                trio.lowlevel.spawn_system_task(self._run, host, port, name, now_s)
             with trio.move_on_at(name.next_s()):
                 await answer.has_come.wait()
         if isinstance(answer.error, (OSError, UnicodeError)):

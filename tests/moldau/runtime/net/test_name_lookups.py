@@ -233,3 +233,18 @@ def test_kept_answers_have_a_bound(run):
         return len(kept), lookups.kept("broker-0", 9092) is not None
 
     assert run(resolver, main) == (name_lookups.KEPT_MAX, True)
+
+
+def test_a_refused_name_is_looked_up_at_once_again(monkeypatch):
+    """On a clock that moves between two readings: the end of a look-up went unnoticed, and others waited for it."""
+    resolver = Resolver(0.0, None)
+    monkeypatch.setattr(trio.socket, "getaddrinfo", resolver)
+
+    async def main():
+        for _ in range(5):
+            with pytest.raises(ConnectionError):
+                await RealNetwork().connect("nowhere", 9092)
+        return len(name_lookups.of_this_run()._names)
+
+    assert trio.run(main) == 0
+    assert resolver.asked == 5
