@@ -17,7 +17,7 @@ import enum
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from moldau_jepsen.checkers.log.reach import Reach
+from moldau_jepsen.checkers.log.reach import Reaches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -103,14 +103,12 @@ def _without_impossible(
     Such a write counts as one whose client did not learn the offset.
     """
     found: dict[str, None] = {}
-    reaches: dict[int, Reach] = {}
+    reaches: Reaches[int] = Reaches()
 
     def is_possible(partition: int, offset: int, text: str) -> bool:
-        reach = reaches.setdefault(partition, Reach())
-        if reach.admits(offset):
-            return True
-        found[f"partition {partition} {text} at offset {offset}, {reach.refusal(offset)}"] = None
-        return False
+        if why := reaches.refusal(partition, offset):
+            found[f"partition {partition} {text} at offset {offset}, {why}"] = None
+        return not why
 
     kept_writes = [
         write

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from moldau_jepsen.checkers.anomalies import AnomalyKind, Findings
-from moldau_jepsen.checkers.log.reach import Reach
+from moldau_jepsen.checkers.log.reach import Reaches
 from moldau_jepsen.history import TopicPartition
 
 if TYPE_CHECKING:
@@ -119,20 +119,18 @@ def check_copies(copies: Copies, findings: Findings) -> None:
 
 def _without_impossible(copies: Copies, findings: Findings) -> tuple[list[SourceRow], list[CopiedRow]]:
     """Adds a finding for each row at an offset that no log has; returns the other rows."""
-    reaches: dict[TopicPartition, Reach] = {}
+    reaches: Reaches[TopicPartition] = Reaches(findings.options.offset_gap_max)
 
     def is_possible(topic: str, partition: int, offset: int) -> bool:
         place = TopicPartition(topic, partition)
-        reach = reaches.setdefault(place, Reach(findings.options.offset_gap_max))
-        if reach.admits(offset):
-            return True
-        findings.add(
-            AnomalyKind.IMPOSSIBLE_OFFSET,
-            f"{topic}-{partition} was read with a row at offset {offset}, {reach.refusal(offset)}",
-            partition=place,
-            offsets=(offset,),
-        )
-        return False
+        if why := reaches.refusal(place, offset):
+            findings.add(
+                AnomalyKind.IMPOSSIBLE_OFFSET,
+                f"{topic}-{partition} was read with a row at offset {offset}, {why}",
+                partition=place,
+                offsets=(offset,),
+            )
+        return not why
 
     rows = [row for row in copies.rows if is_possible(copies.source, row.partition, row.offset)]
     return rows, [row for row in copies.copies if is_possible(copies.target, row.partition, row.offset)]

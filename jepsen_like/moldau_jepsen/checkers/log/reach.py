@@ -8,10 +8,12 @@ says nothing about the records before it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+P = TypeVar("P")
 
 OFFSET_END = 1 << 63
 """Exclusive bound of the offsets that the protocol can carry."""
@@ -57,6 +59,22 @@ class Reach:
             return "which no request can name"
         known = f"{self.end - 1}, the highest one known" if self.end else "0, where the log begins"
         return f"far above {known}"
+
+
+class Reaches(Generic[P]):
+    """The offsets of several partitions that a history has shown so far."""
+
+    __slots__ = ("_gap", "_of")
+
+    def __init__(self, gap: int = GAP_MAX) -> None:
+        """Knows no offset; ``gap`` as of ``Reach``."""
+        self._gap = gap
+        self._of: dict[P, Reach] = {}
+
+    def refusal(self, partition: P, offset: int) -> str:
+        """Returns why a partition cannot have an offset; empty if it can, and the offset is known from now on."""
+        reach = self._of.setdefault(partition, Reach(self._gap))
+        return "" if reach.admits(offset) else reach.refusal(offset)
 
 
 def end_of(offsets: Iterable[int]) -> int:

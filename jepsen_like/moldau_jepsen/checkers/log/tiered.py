@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from moldau_jepsen.checkers.log.compacted import NEVER, Fate
-from moldau_jepsen.checkers.log.reach import Reach
+from moldau_jepsen.checkers.log.reach import Reaches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -125,14 +125,12 @@ def _without_impossible(
     about others, for its reader was sent back.
     """
     found: dict[str, None] = {}
-    reaches: dict[Place, Reach] = {}
+    reaches: Reaches[Place] = Reaches()
 
     def is_possible(place: Place, offset: int, text: str) -> bool:
-        reach = reaches.setdefault(place, Reach())
-        if reach.admits(offset):
-            return True
-        found[f"{_name(place)}: {text} at offset {offset}, {reach.refusal(offset)}"] = None
-        return False
+        if why := reaches.refusal(place, offset):
+            found[f"{_name(place)}: {text} at offset {offset}, {why}"] = None
+        return not why
 
     writes = [
         write
