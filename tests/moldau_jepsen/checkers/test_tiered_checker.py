@@ -86,7 +86,7 @@ def test_an_offset_that_no_log_has_is_the_only_finding():
     assert len(judged(reads=lost)) == 2, "another pass lacks the record"
     (text,) = judged(writes=[*WRITES[:3], replace(WRITES[3], offset=-9), *WRITES[4:]])
     assert text == "tiered-0: write 3 was acknowledged at offset -9, which is negative"
-    (text,) = judged(searches=[TieredSearch(A, 5, 100, rotten, 0)])
+    (text,) = judged(searches=[TieredSearch(A, 5, 100, rotten, 0, 99)])
     assert text.startswith(f"tiered-0: a search for 100 ended at offset {rotten}, far above 6")
 
 
@@ -190,13 +190,20 @@ def test_a_producer_keeps_its_order():
     ],
 )
 def test_searches_by_time_find_the_first_record(asked, offset, text):
-    found = judged(searches=[TieredSearch(A, 5, asked, offset, 0)])
+    found = judged(searches=[TieredSearch(A, 5, asked, offset, 0, 99)])
     assert len(found) == bool(text), found
     if text:
         assert text in found[0]
 
 
 def test_searches_see_only_what_was_known_and_is_kept():
-    assert judged(searches=[TieredSearch(A, 1, 100, -1, 0)]) == [], "it began before the write was known"
-    assert judged(searches=[TieredSearch(B, 5, 170, 8, 8)]) == [], "the log begins behind it"
-    assert len(judged(searches=[TieredSearch(B, 5, 170, 8, 7)])) == 1
+    assert judged(searches=[TieredSearch(A, 1, 100, -1, 0, 99)]) == [], "it began before the write was known"
+    assert judged(searches=[TieredSearch(B, 5, 170, 8, 8, 99)]) == [], "the log begins behind it"
+    assert len(judged(searches=[TieredSearch(B, 5, 170, 8, 7, 99)])) == 1
+
+
+def test_open_transactions_may_hide_from_a_search():
+    """A reader of committed data sees nothing from the first offset of an open transaction on."""
+    (first,) = [item.offset for item in WRITES if item.place == A and item.timestamp_ms == 100]
+    assert judged(searches=[TieredSearch(A, 5, 100, -1, 0, first)]) == []
+    assert len(judged(searches=[TieredSearch(A, 5, 100, -1, 0, first + 1)])) == 1

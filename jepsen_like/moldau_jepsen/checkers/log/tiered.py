@@ -86,6 +86,9 @@ class TieredSearch(NamedTuple):
     """-1: there is none."""
     log_start: int
     """The largest log start offset that was reported at its begin and at its end."""
+    end: int
+    """The end offset that was reported to its reader before it. A transaction that is open hides all records from its
+    first one on from a reader of committed data, committed ones as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +261,8 @@ def _check_search(search: TieredSearch, known: _Known) -> Iterable[str]:
                 f"{timestamp_ms}"
             )
         is_before = search.offset < 0 or offset < search.offset
-        if is_before and offset >= search.log_start and since < search.begun and timestamp_ms >= search.asked_ms:
+        is_visible = search.log_start <= offset < search.end and since < search.begun
+        if is_before and is_visible and timestamp_ms >= search.asked_ms:
             yield (
                 f"{_name(search.place)}: a search for {search.asked_ms} gave offset {search.offset}, {name} has "
                 f"timestamp {timestamp_ms}"

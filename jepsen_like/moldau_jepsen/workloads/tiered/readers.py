@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from moldau.consumer import Consumer
 from moldau.protocol.errors import KafkaError
+from moldau_jepsen.checkers.log.compacted import NEVER
 from moldau_jepsen.checkers.log.reach import GAP_MAX, has_reached
 from moldau_jepsen.checkers.log.tiered import TieredRead, TieredRecord, TieredSearch
 from moldau_jepsen.history import TopicPartition
@@ -58,11 +59,13 @@ class TieredReader:
         try:
             async with self._consumer(is_committed=is_committed) as consumer:
                 start = log_start = (await consumer.beginning_offsets([partition]))[partition]
-                end = max(end, (await consumer.end_offsets([partition]))[partition])
+                reported_end = (await consumer.end_offsets([partition]))[partition]
+                end = max(end, reported_end)
                 consumer.assign([partition])
                 if times:
                     asked_ms = self._draw.choice(times) + self._draw.choice((0, 0, 1))
-                    found = await self._search(consumer, partition, begun, asked_ms, log_start)
+                    asked = TieredSearch(place, begun, asked_ms, NEVER, log_start, reported_end)
+                    found = await self._search(consumer, asked)
                     if found >= 0:
                         start = found
                         consumer.seek(partition, found)
@@ -83,12 +86,9 @@ class TieredReader:
         notes.reads.append(TieredRead(place, is_committed, begun, ended, start, log_start, tuple(records), end))
         return True
 
-    async def _search(
-        self, consumer: Consumer, partition: TopicPartition, begun: int, asked_ms: int, log_start: int
-    ) -> int:
-        offset, _ = (await consumer.offsets_for_times({partition: asked_ms}))[partition]
-        log_start = max(log_start, (await consumer.beginning_offsets([partition]))[partition])
-        self._notes.searches.append(
-            TieredSearch((partition.topic, partition.partition), begun, asked_ms, offset, log_start)
-        )
+    async def _search(self, consumer: Consumer, asked: TieredSearch) -> int:
+        partition = TopicPartition(*asked.place)
+        offset, _ = (await consumer.offsets_for_times({partition: asked.asked_ms}))[partition]
+        log_start = max(asked.log_start, (await consumer.beginning_offsets([partition]))[partition])
+        self._notes.searches.append(asked._replace(offset=offset, log_start=log_start))
         return offset
