@@ -120,14 +120,6 @@ class Progress:
             self._moved[first.partition] = None
         return True
 
-    def failed(self, span: Span) -> Position | None:
-        """Takes the failure of a span; returns where to read again, None if an earlier failure settled that."""
-        found = self.by_partition.get(span.partition)
-        if found is None or found.generation != span.generation:
-            return None
-        self.begin(span.partition, found.position)
-        return found.position
-
     def pending(self) -> int:
         """Returns how many spans have no outcome yet."""
         return sum(len(each.spans) for each in self.by_partition.values())
