@@ -587,13 +587,3 @@ class LogSegment:
         """Writes the index entries in memory to their files."""
         self.offset_index.spill()
         self.time_index.spill()
-
-    def check_indexes(self) -> None:
-        """Checks the indexes without scanning the log.
-
-        Raises:
-            CorruptLogFileError: An index is damaged.
-        """
-        self.offset_index.check(self.size)
-        self.time_index.check()
-        self.transaction_index.entries()
