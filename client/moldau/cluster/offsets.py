@@ -104,6 +104,8 @@ class _Search:
         info = self._client.cluster_metadata.topics.get(missing.topic)
         if info is not None and 0 < len(info.partitions) <= missing.partition:
             return f"topic {missing.topic} has partitions 0 to {len(info.partitions) - 1}"
+        if info is None:
+            return f"no metadata of topic {missing.topic} arrived"
         return self._reasons.get(missing, ErrorCode.LEADER_NOT_AVAILABLE.name)
 
     def timed_out(self) -> None:

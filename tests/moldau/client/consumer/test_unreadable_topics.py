@@ -142,6 +142,17 @@ def test_an_invalid_name_spoils_no_other_request(name):
     simulate(scenario)
 
 
+def test_offsets_without_metadata_blame_no_leader():
+    async def scenario(cluster, open_consumer):
+        cluster.add_topic("t", 2)
+        async with open_consumer(default_api_timeout_ms=2_000, request_timeout_ms=1_000) as consumer:
+            cluster.handlers[ApiKey.METADATA] = lambda *_: trio.sleep_forever
+            with pytest.raises(trio.TooSlowError, match=r"no offsets of t-1 .*\(no metadata of topic t arrived\)"):
+                await consumer.end_offsets([("t", 1)])
+
+    simulate(scenario)
+
+
 def test_offsets_of_a_missing_partition_name_those_that_exist():
     async def scenario(cluster, open_consumer):
         cluster.add_topic("t", 2)
