@@ -36,6 +36,10 @@ REASON_MS: Final = 3000
 
 A client that begins at a broker that hangs needs more than a second to ask another one.
 """
+LOOK_MS: Final = 10_000
+"""Silence after which a reader without a time limit looks for the reason; each further look waits twice as long."""
+LOOK_MS_MAX: Final = 60_000
+"""Longest wait between two looks for the reason of a silence."""
 START_GROUP_MS_MIN: Final = 15_000
 """How long the assignment of a group may take at least: a new group waits 3 s for more members before the first one."""
 NOTES_MAX: Final = 10
@@ -263,6 +267,9 @@ class Pump:
         self._reason_for_no_start = reason_for_no_start
         self._reason_for_silence = reason_for_silence
         self._has_ends = request.span.is_bounded and request.group is None
+        self._look_at_ms = 0.0
+        self._look_wait_ms: float = LOOK_MS
+        self._noted = ""
         self.written = 0
         self.skipped = 0
 
@@ -282,6 +289,7 @@ class Pump:
     async def _read(self) -> None:
         request = self._request
         last_ms, has_started, wait_ms = self._now_ms(), False, request.idle_ms
+        self._end_silence(last_ms)
         while not self._is_done():
             left = None if request.count is None else request.count - self.written
             handled = self.written + self.skipped
@@ -295,7 +303,10 @@ class Pump:
             silent_ms = self._now_ms() - last_ms
             if goes_on:
                 last_ms, wait_ms = self._now_ms(), request.idle_ms
-            elif wait_ms is None or silent_ms < wait_ms:
+                self._end_silence(last_ms)
+            elif wait_ms is None:
+                await self._look(silent_ms, has_started=has_started)
+            elif silent_ms < wait_ms:
                 continue
             elif has_started:
                 if not (reason := await self._reason_for_silence(self._ends)):
@@ -305,6 +316,20 @@ class Pump:
                 wait_ms = request.silence_ms  # the records are there, and may be on their way
             elif silent_ms >= request.start_ms:
                 raise no_start(request, await self._reason_for_no_start())
+
+    def _end_silence(self, now_ms: float) -> None:
+        self._look_at_ms, self._look_wait_ms, self._noted = now_ms + LOOK_MS, LOOK_MS, ""
+
+    async def _look(self, silent_ms: float, *, has_started: bool) -> None:
+        """Notes why there is no record although there is no time limit, each reason once: a leader may hang."""
+        if self._now_ms() < self._look_at_ms:
+            return
+        reason = await (self._reason_for_silence(self._ends) if has_started else self._reason_for_no_start())
+        if reason and reason != self._noted:
+            output.note(f"no record for {silent_ms / 1000:.0f} s: {reason}")
+        self._noted = reason
+        self._look_wait_ms = min(2 * self._look_wait_ms, LOOK_MS_MAX)
+        self._look_at_ms = self._now_ms() + self._look_wait_ms
 
     def _has_started(self) -> bool:
         """Returns whether the first record to read of each assigned partition is known."""

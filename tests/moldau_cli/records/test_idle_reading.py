@@ -1,4 +1,4 @@
-"""Goal: ``moldau consume --timeout-ms`` ends when no record arrives, and only then.
+"""Goal: ``moldau consume --timeout-ms`` ends when no record arrives, and only then; without it reasons are noted.
 
 Method: the pump alone, with a clock of the test and a consumer that plays a script of polls; whole commands at a broker
 that leaves requests unanswered.
@@ -45,7 +45,7 @@ class Consumer:
         if at in self.damaged:
             fields = {"field": "value", "timestamp": 0, "key": None, "value": b"", "headers": ()}
             raise RecordDeserializationError("damaged", topic_partition=WHERE, offset=at, **fields)
-        if at == self.end:
+        if at == self.end or self.now_ms < self.starts_at_ms:
             return []
         self.position += 1
         shape = {"next_offset": at + 1, "leader_epoch": 0, "high_watermark": self.end}
@@ -156,6 +156,36 @@ def test_a_record_that_is_late_is_no_error():
     assert sink.values == [b"0", b"1"]
 
 
+def test_each_reason_of_a_silence_without_limit_is_noted_once(capsys):
+    """`moldau consume` said nothing while a leader hung."""
+    consumer, asked = Consumer(end=0), []
+    hangs, left = "t-0: broker 1 does not answer", "t-0 has no leader"
+    reasons = ["", hangs, hangs, left, "", hangs, hangs]
+
+    async def reason_for_silence(ends):
+        await trio.lowlevel.checkpoint()
+        asked.append(round(consumer.now_ms / 1000))
+        if len(asked) == len(reasons):
+            consumer.end = 2
+        return reasons[len(asked) - 1]
+
+    request = Request(topics=("t",), span=Span(origin=Origin.EARLIEST), count=2)
+    trio.run(pump_of(consumer, request, Sink(), reason_for_silence).run)
+    assert asked == [10, 31, 71, 131, 191, 251, 311]
+    assert capsys.readouterr().err.splitlines() == [
+        f"no record for 30 s: {hangs}",
+        f"no record for 130 s: {left}",
+        f"no record for 250 s: {hangs}",
+    ]
+
+
+def test_a_group_without_assignment_says_what_it_waits_for(capsys):
+    consumer = Consumer(end=1, starts_at_ms=25_000)
+    request = Request(topics=("t",), span=Span(origin=Origin.EARLIEST), group="g", count=1)
+    trio.run(pump_of(consumer, request, Sink()).run)
+    assert capsys.readouterr().err.splitlines() == ["no record for 10 s: broker 1 does not answer"]
+
+
 @pytest.fixture
 def broker():
     with cluster() as fake:
@@ -165,7 +195,7 @@ def broker():
 
 @pytest.fixture
 def limits(monkeypatch):
-    short = (("START_MS_MIN", 300), ("START_GROUP_MS_MIN", 400), ("SILENCE_MS_MIN", 300), ("REASON_MS", 2000))
+    short = (("START_MS_MIN", 1000), ("START_GROUP_MS_MIN", 1200), ("REASON_MS", 2000))
     for name, limit_ms in short:
         monkeypatch.setattr(reading, name, limit_ms)
 
@@ -174,8 +204,8 @@ def limits(monkeypatch):
 @pytest.mark.parametrize(
     ("api", "options", "text"),
     [
-        (ApiKey.LIST_OFFSETS, (), r"no start position within 0.3 s: t-0: .*broker 1 \(127.0.0.1:\d+\) does not answer"),
-        (ApiKey.FIND_COORDINATOR, ("-g", "g"), r"no assignment or start position in group g within 0.4 s: .*127.0.0.1"),
+        (ApiKey.LIST_OFFSETS, (), r"no start position within 1 s: t-0: .*broker 1 \(127.0.0.1:\d+\) does not answer"),
+        (ApiKey.FIND_COORDINATOR, ("-g", "g"), r"no assignment or start position in group g within 1.2 s: .*127.0.0.1"),
         (ApiKey.METADATA, (), r"127.0.0.1:\d+"),
     ],
     ids=["leader", "coordinator", "all"],
@@ -195,10 +225,10 @@ def read_in_silence(broker, *options):
     return run_command("consume", "t", "--timeout-ms", "50", *options, "-b", broker.bootstrap)
 
 
-@pytest.mark.usefixtures("limits")
 @pytest.mark.parametrize("options", [("--tail", "1"), ("-e",), ("-g", "g", "--from-beginning")])
-def test_records_that_do_not_come_are_an_error(broker, options):
+def test_records_that_do_not_come_are_an_error(broker, monkeypatch, options):
     """The command ended with exit code 0, as at the end of the records."""
+    monkeypatch.setattr(reading, "SILENCE_MS_MIN", 300)
     broker.handlers[ApiKey.FETCH] = lambda number, request: None
     done = read_in_silence(broker, *options)
     assert (done.returncode, done.stdout) == (1, "")

@@ -12,7 +12,7 @@ from moldau_cli import output
 from moldau_cli.client import BootstrapServer, answer_results, answering_done, with_admin
 from moldau_cli.completion import names
 from moldau_cli.errors import CommandError, UsageError
-from moldau_cli.words import BROKER_IDS, parse_ids
+from moldau_cli.words import BROKER_IDS, counted, parse_ids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -147,7 +147,7 @@ def execute(
     def answer(started: Sequence[TopicPartition]) -> None:
         output.answer(
             {"moves": len(started), "throttle": throttle},
-            f"{len(started)} partitions move; moldau reassign status{ending}",
+            f"started {counted(len(started), 'move')}; moldau reassign status{ending}",
         )
 
     async def work(admin: Admin) -> None:
@@ -218,6 +218,9 @@ def elect(
 
 
 def _answer_elected(elected: list[TopicPartition]) -> None:
+    if not elected and not output.wants_json():
+        output.note("no partition has another leader now")
+        return
     output.answer_rows(
         "elected",
         ["topic", "partition"],
