@@ -6,6 +6,7 @@ Method: listener and client on virtual time and a virtual disk; a fingerprint id
 from __future__ import annotations
 
 import datetime
+import errno
 import logging
 
 import pytest
@@ -113,6 +114,48 @@ def test_an_expired_certificate_replaces_no_valid_one(make, caplog: pytest.LogCa
     refused = [message for message in caplog.messages if message.startswith("certificates-refused")]
     assert len(refused) == 1
     assert "ssl.keystore.location: the certificate expired at 2023-10-31 12:00:00 UTC" in refused[0]
+
+
+class GuardedDisk:
+    """A disk whose files cannot be opened while ``is_denied``."""
+
+    def __init__(self, disk) -> None:
+        self._disk = disk
+        self.is_denied = False
+
+    def __getattr__(self, name: str):
+        return getattr(self._disk, name)
+
+    def open(self, path: str, mode: OpenMode):
+        if self.is_denied:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return self._disk.open(path, mode)
+
+
+@pytest.mark.parametrize("make", [server_context, client_context])
+def test_a_file_is_read_as_soon_as_it_may_be_read(make, caplog: pytest.LogCaptureFixture) -> None:
+    """Root copies a file, and gives it to the node's user later: neither its time nor its size changes then."""
+
+    def scenario(disk, clock) -> None:
+        write(disk, "/node.pem", pem(0))
+        settings = authority().settings(certificate_chain=None, key=None, keystore_location="/node.pem")
+        guarded = GuardedDisk(disk)
+        context = ReloadingContext(make, settings, guarded, clock)
+        first = context.current()
+        for number, changes in ((1, 99), (0, 200)):  # of other sizes, because no time passes here
+            write(disk, "/node.pem", pem(number) + "\n" * changes)
+            guarded.is_denied = True
+            for _ in range(3):
+                clock.now_ms += CHECK_MS
+                assert context.current() is first
+            guarded.is_denied = False
+            clock.now_ms += CHECK_MS
+            first, former = context.current(), first
+            assert first is not former
+
+    on_a_disk(scenario)
+    words = [message.split()[0] for message in caplog.messages if message.startswith("certificates-")]
+    assert words == ["certificates-refused"] * 2, "each replaced file is refused once"
 
 
 def test_a_listener_shows_its_new_certificate() -> None:

@@ -55,6 +55,7 @@ class ReloadingContext:
         self._context = self._make(settings, self._disk)
         self._settings = settings
         self._marks = marks
+        self._refused: tuple[tuple[Mark, ...], str] | None = None
         self._next_check_ms = self._clock.monotonic_ms() + CHECK_MS
 
     def current(self) -> DatedContext:
@@ -64,16 +65,29 @@ class ReloadingContext:
             return self._context
         self._next_check_ms = now_ms + CHECK_MS
         marks = _marks(self._settings, self._disk)
-        if marks != self._marks:
-            self._marks = marks
-            paths = ",".join(path for path, _, _ in marks)
-            try:
-                self._context = self._unexpired(self._make(self._settings, self._disk))
-            except ConfigError as error:
-                _logger.warning("certificates-refused", files=paths, error="; ".join(error.problems))
-            else:
-                _logger.info("certificates-reloaded", files=paths)
+        if marks == self._marks:
+            self._refused = None
+        else:
+            self._reload(marks)
         return self._context
+
+    def _reload(self, marks: tuple[Mark, ...]) -> None:
+        """Takes the changed files if they can be used; otherwise the next check tries again.
+
+        Another owner or mode lets a file be read, and changes no mark of it.
+        """
+        paths = ",".join(path for path, _, _ in marks)
+        try:
+            self._context = self._unexpired(self._make(self._settings, self._disk))
+        except ConfigError as error:
+            refused = (marks, "; ".join(error.problems))
+            if refused != self._refused:
+                _logger.warning("certificates-refused", files=paths, error=refused[1])
+            self._refused = refused
+        else:
+            self._marks = marks
+            self._refused = None
+            _logger.info("certificates-reloaded", files=paths)
 
     def _unexpired(self, context: DatedContext) -> DatedContext:
         """Returns a context that replaces the present one.
