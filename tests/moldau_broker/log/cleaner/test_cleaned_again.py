@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pytest
 
+from moldau.records import set_base_offset
 from moldau.values import LeaderEpoch
 from moldau_broker.log.directories.directory import CLEANER_CHECKPOINT, read_offsets
 from moldau_broker.log.values import TopicPartition, run_work
@@ -69,6 +70,37 @@ def test_no_deleted_key_comes_back_behind_a_cut(change, runs: str) -> None:
     assert lab.log.log_end_offset > 600
     clean_twice(lab)
     assert b"gone" not in lab.values()
+
+
+def restart_earlier(lab: Lab) -> None:
+    lab.log.truncate_fully_and_start_at(lab.log.log_start_offset, lab.now)
+
+
+def restart_within_a_batch(lab: Lab) -> None:
+    """The first batch from the leader begins below the log start offset of the empty log."""
+    lab.log.truncate_fully_and_start_at(lab.log.log_start_offset + 2, lab.now)
+    data = bytearray(make_batch([(lab.now, b"other", b"v")] * 2))
+    set_base_offset(data, 0, lab.log.log_end_offset - 1)
+    lab.log.append_as_follower(memoryview(data), now_ms=lab.now)
+
+
+@pytest.mark.parametrize("change", [cut, restart_later, restart_earlier, restart_within_a_batch])
+def test_records_that_follow_a_change_are_compacted(change) -> None:
+    """A log is cut, or starts over, below its clean offset: the records that take the place of others are dirty."""
+    lab = Lab()
+    for number in range(9):
+        lab.put(b"old%d" % number, b"v")
+    lab.fill()
+    lab.clean()
+    change(lab)
+    for _ in range(3):
+        lab.put(b"twice", b"v")
+    assert lab.log.log_end_offset < 9, "the story needs repeated keys below the former clean offset"
+    while lab.log.log_end_offset < 20:
+        lab.put(b"new%d" % lab.log.log_end_offset, b"v")
+    lab.fill()
+    lab.clean()
+    assert [row.key for row in lab.rows()].count(b"twice") == 1
 
 
 def test_the_checkpoint_forgets_deleted_topics() -> None:
