@@ -3,6 +3,8 @@
 Method: scripts against the pure core; the test creates and deletes topics, and commits, delays or refuses writes.
 """
 
+import itertools
+from functools import partial
 from uuid import UUID
 
 import pytest
@@ -323,6 +325,59 @@ def test_offsets_without_topic_id_stay_after_an_unseen_deletion() -> None:
     driver.delete_topic("t", observed=False)
     driver.fail_over()
     assert stored(driver) == {}
+
+
+def commit_unnamed(driver: CoreDriver, offset: int) -> None:
+    """Commits an offset with its own expiry: its record has no topic id."""
+    request = commit_request(offset)
+    request.retention_time_ms = 3_600_000
+    driver.send(request, 4)
+
+
+WRITES = {
+    "named": commit,
+    "unnamed": commit_unnamed,
+    "transaction 8": partial(commit_in_transaction, producer_id=8),
+    "transaction 9": partial(commit_in_transaction, producer_id=9),
+}
+HISTORIES = [history for length in (1, 2, 3) for history in itertools.product(WRITES, repeat=length)]
+
+
+@pytest.mark.parametrize("ends_by_commit", [True, False])
+@pytest.mark.parametrize("write", [None, "named", "unnamed", "transaction 7"])
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_seen_deletion_removes_all_that_precedes_it(
+    is_refused: bool, write: str | None, ends_by_commit: bool
+) -> None:
+    """Each short history of commits ends with the deletion of their topic, and another topic gets its name at once.
+
+    Of the offsets that follow, only the one committed for the new topic may be there, before and after the open
+    transactions end. With ``is_refused`` the log refuses the first tombstone.
+    """
+    for history in HISTORIES:
+        driver = CoreDriver()
+        for offset, kind in enumerate(history, 100):
+            WRITES[kind](driver, offset)
+        driver.auto_commit = not is_refused
+        driver.delete_topic("t", made_again=True)
+        if is_refused:
+            driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+            driver.auto_commit = True
+        expected = UNKNOWN
+        if write == "transaction 7":
+            commit_in_transaction(driver, 3, producer_id=7)
+            expected = 3 if ends_by_commit else UNKNOWN
+        elif write is not None:
+            WRITES[write](driver, 3)
+            expected = 3
+        driver.pass_time(driver.config.gone_offsets_retry_ms)
+        is_open = write == "transaction 7"
+        assert reported(driver) == (ErrorCode.UNSTABLE_OFFSET_COMMIT if is_open else expected), history
+        for producer_id in (7, 8, 9):
+            end(driver, commit=ends_by_commit, producer_id=producer_id)
+        driver.pass_time(driver.config.gone_offsets_retry_ms)
+        assert reported(driver) == expected, history
+        assert stored(driver) == ({} if expected == UNKNOWN else {("t", 0): expected}), history
 
 
 def test_the_topic_id_is_in_the_record() -> None:
