@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 from moldau_cli import output
 from moldau_cli.client import deleting, refuse_failures, refuse_repeated, with_admin
 from moldau_cli.errors import UsageError
+from moldau_cli.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -113,7 +114,7 @@ class GroupType(Generic[D]):
             ", ".join(
                 (
                     f"{self.name} group {group}: {found.state}",
-                    f"{len(members)} members",
+                    counted(len(members), "member"),
                     f"coordinator {found.coordinator}",
                     f"group epoch {found.epoch}",
                     f"assignment epoch {found.assignment_epoch}",

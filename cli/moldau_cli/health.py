@@ -129,7 +129,7 @@ def _of_quorum(quorum: QuorumDescription) -> list[Problem]:
         if is_silent(voter, now_ms):
             kind, detail = "voter-down", "does not answer the active controller"
         elif lag > VOTER_LAG_MAX:
-            kind, detail = "voter-lags", f"lacks {lag} records of the metadata log"
+            kind, detail = "voter-lags", f"lacks {counted(lag, 'record')} of the metadata log"
         else:
             continue
         problems.append(Problem(kind=kind, subject=f"voter {voter.replica_id}", detail=detail))

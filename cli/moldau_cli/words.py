@@ -22,8 +22,8 @@ def is_number(text: str) -> bool:
 
 
 def counted(number: int, noun: str) -> str:
-    """Returns a number with its noun: "1 broker", "2 brokers"."""
-    return f"{number} {noun if number == 1 else noun + 's'}"
+    """Returns a number with its noun: "1 broker", "2,000 brokers"."""
+    return f"{number:,} {noun if number == 1 else noun + 's'}"
 
 
 def address_of(text: str, source: str) -> tuple[str, int]:

@@ -226,7 +226,7 @@ def test_a_group_is_listed_described_reset_and_deleted(shell):
         member.subscribe(["grouped"])
         wait_until(lambda: member.poll(100) or member.assignment, "the member has joined")
         for options in ((), ("--dry-run",), ("--dry-run", "--create")):
-            assert "group readers has 1 members: stop them first" in shell(*reset, *options, code=2).stderr
+            assert "group readers has 1 member: stop them first" in shell(*reset, *options, code=2).stderr
     wait_for(left, "the member has left")
     shell("groups", "reset", "readers", "--topic", "grouped", "--to-offset", "2")
     described = shell.json("groups", "describe", "readers")
@@ -266,7 +266,7 @@ def test_share_groups_are_listed_reset_and_deleted(shell):
             lambda: member.poll(100) or shell.json("share-groups", "describe", "s")["members"], "the member has joined"
         )
         refused = shell(*reset, "--topic", "shared", "--to", "latest", "--dry-run", code=2)
-        assert "share group s has 1 members: stop them first" in refused.stderr
+        assert "share group s has 1 member: stop them first" in refused.stderr
     shell(*reset, "--topic", "shared:0", "--to-offset", "3")
     found = shell.json("share-groups", "offsets", "describe", "s")["partitions"]
     assert [(row["partition"], row["start_offset"]) for row in found] == [(0, 3), (1, 0)]
@@ -300,10 +300,10 @@ def test_streams_groups_are_listed_reset_and_deleted(shell):
     assert (member["member"], member["process"], member["epoch"]) == ("m", "p", epoch)
     assert member["active"] == "0_0 0_1 1_0 1_1"
     text = shell("streams-groups", "describe", "app").stdout
-    assert "streams group app: Stable, 1 members, coordinator" in text
+    assert "streams group app: Stable, 1 member, coordinator" in text
     assert "topology epoch 0\nsubtopology 0 reads texts\n" in text
     reset = ("streams-groups", "reset", "app", "--topic", "texts")
-    assert "has 1 members: stop the application first" in shell(*reset, code=2).stderr
+    assert "has 1 member: stop the application first" in shell(*reset, code=2).stderr
     heartbeat(bootstrap, -1)
     assert [row["offset"] for row in shell.json(*reset, "--to-offset", "2", "--dry-run")["partitions"]] == [2, 0]
     shell(*reset, "--to-offset", "2")

@@ -172,7 +172,7 @@ def test_top_shows_rates_in_batches(shell):
     assert {"shown"} <= {row["topic"] for row in document["topics"]}
     assert document["records_per_s"] is not None
     plain = shell("top", "--count", "1", "--groups", "0", "--rows", "1").stdout
-    assert plain.startswith("all partitions in sync; 1 brokers, ")
+    assert plain.startswith("all partitions in sync; 1 broker, ")
     assert "BROKER  ADDRESS" in plain
 
 
@@ -194,7 +194,7 @@ def test_top_fills_a_terminal(local, shell, monkeypatch):
 
         assert main(["top", "-b", local.bootstrap]) == 0
     assert written.getvalue().startswith("\x1b[?1049h"), "the alternate screen"
-    assert "all partitions in sync; 1 brokers" in written.getvalue()
+    assert "all partitions in sync; 1 broker" in written.getvalue()
     assert written.getvalue().rstrip().endswith("\x1b[?25h") or "\x1b[?1049l" in written.getvalue()
 
 

@@ -120,7 +120,7 @@ def test_a_plan_is_computed_executed_and_ends(moldau, running, tmp_path):
     wait_known(running.bootstrap, "moved", 4)
     plan = tmp_path / "plan.json"
     moldau("reassign", "plan", "--topic", "moved", "--brokers", "1,2", "--out", str(plan))
-    assert "partitions move" in moldau("reassign", "execute", str(plan)).stdout
+    assert " moves; moldau reassign status" in moldau("reassign", "execute", str(plan)).stdout
 
     def placed():
         with Admin({"bootstrap.servers": running.bootstrap}) as admin:

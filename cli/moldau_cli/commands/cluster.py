@@ -332,7 +332,9 @@ def stop(
     with _changing(directory) as cluster:
         killed = cluster.stop_all(timeout_ms=timeout * 1000)
         stop_links(cluster.directory)
-    output.answer({"stopped": len(cluster.nodes), "killed": list(killed)}, f"{len(cluster.nodes)} nodes have stopped")
+    output.answer(
+        {"stopped": len(cluster.nodes), "killed": list(killed)}, f"stopped {counted(len(cluster.nodes), 'node')}"
+    )
     if killed:
         raise CommandError(f"node {', '.join(map(str, killed))} did not stop within {timeout:g} s and was killed")
 

@@ -9,6 +9,7 @@ import typer
 
 from moldau_cli import output
 from moldau_cli.errors import CommandError
+from moldau_cli.words import counted
 
 if TYPE_CHECKING:
     from moldau_jepsen.reports.demo import DemoResult
@@ -73,7 +74,7 @@ def _answer(result: DemoResult, report: Path) -> None:
     if failover:
         lines.append(
             f"failover   {failover.unavailable_ms:.0f} ms from kill -9 of broker {failover.node_id} "
-            f"(leader of {failover.partitions} partitions) to the next acknowledged write"
+            f"(leader of {counted(failover.partitions, 'partition')}) to the next acknowledged write"
         )
     lines += [
         f"proof      {one.reader}: {one.seen:,} seen, {one.lost} lost, {one.duplicated} duplicated, "

@@ -12,7 +12,7 @@ from moldau_cli import output
 from moldau_cli.client import BootstrapServer, answer_results, answering_done, deleting, refuse_repeated, with_admin
 from moldau_cli.completion import names as completed
 from moldau_cli.errors import CommandError, UsageError
-from moldau_cli.words import is_number, parse_settings
+from moldau_cli.words import counted, is_number, parse_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -347,7 +347,7 @@ def alter(
         elif not changed:
             output.answer({"topic": name, "partitions": None}, f"there is no topic {name}")
         else:
-            output.answer({"topic": name, "partitions": partitions}, f"{name} has {partitions} partitions")
+            output.answer({"topic": name, "partitions": partitions}, f"{name} has {counted(partitions, 'partition')}")
 
     with_admin(bootstrap_server, work)
 

@@ -9,6 +9,7 @@ import trio
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli.console.core.content import PREVIEW_BYTES, WHOLE_BYTES, entered, shown
+from moldau_cli.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -96,7 +97,7 @@ class _Scan:
         if search.origin != "tail" and len(self.found) >= search.limit:
             return True
         if self.records >= SCANNED_RECORDS_MAX or self.bytes >= SCANNED_BYTES_MAX:
-            self.stopped = f"stopped after {self.records} records; narrow the search"
+            self.stopped = f"stopped after {counted(self.records, 'record')}; narrow the search"
             return True
         return all((consumer.position_nowait(place) or 0) >= end for place, end in self.ends.items())
 
@@ -167,7 +168,7 @@ async def _scan(consumer: Consumer, search: Search, scan: _Scan) -> None:
                 for record in batch.with_partition():
                     scan.take(record, search)
     if scope.cancelled_caught:
-        scan.stopped = f"stopped after {SEARCH_S:g} s and {scan.records} records; narrow the search"
+        scan.stopped = f"stopped after {SEARCH_S:g} s and {counted(scan.records, 'record')}; narrow the search"
 
 
 async def _starts(

@@ -15,6 +15,7 @@ from moldau_cli.operations.throttling import lift_throttle, throttle_moves
 from moldau_cli.plans.balance.execution import next_step
 from moldau_cli.plans.throttle import states
 from moldau_cli.progress import progress
+from moldau_cli.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -225,6 +226,7 @@ class _StallWatch:
         elif now_s - self._since_s >= self._stall_s:
             waits = [f"{topic}-{number}" for topic, number in (*step.running, *step.elsewhere, *step.waiting)]
             raise CommandError(
-                f"nothing was copied for {self._stall_s:g} s; {len(waits)} partitions are not done, first {waits[0]}: "
+                f"nothing was copied for {self._stall_s:g} s; {counted(len(waits), 'partition')} not done, "
+                f"first {waits[0]}: "
                 "moldau cluster status -b shows what is wrong, and the same command goes on afterwards"
             )

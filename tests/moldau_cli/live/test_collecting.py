@@ -227,7 +227,7 @@ def test_a_hung_broker_delays_the_others_for_seconds_only():
     assert look.partitions["t", 0].end_offset == 10
     assert (look.bytes_held, sorted(look.groups)) == ({(1, "t"): 5}, ["g00", "g01"])
     view = Views().view(look)
-    assert view.headline.startswith("1 partitions OFFLINE; NO ANSWER from broker 2; 2 brokers")
+    assert view.headline.startswith("1 partition OFFLINE; NO ANSWER from broker 2; 2 brokers")
     assert {row["broker"]: row["state"] for row in view.document()["brokers"]} == {1: "up", 2: "silent"}
     assert view.document()["unanswered"] == [
         "offsets of broker 2 (1 of 1 partitions)",
@@ -309,7 +309,7 @@ def test_a_view_of_the_past_says_so():
     assert ages[4] >= ages[3]
     assert ages[5] == 0.0
     third, fifth = seen[2][1], seen[4][1]
-    assert third.headline.startswith("NO ANSWER for 12 s (no broker answered within 10 s); before: 1 partitions OFF")
+    assert third.headline.startswith("NO ANSWER for 12 s (no broker answered within 10 s); before: 1 partition OFF")
     assert third.headline.endswith("; - records/s")
     assert third.topics == seen[1][1].topics
     assert ErrorCode.CLUSTER_AUTHORIZATION_FAILED.message in fifth.headline
@@ -333,9 +333,9 @@ def test_brokers_that_fall_silent_amid_a_look_end_it(last_answer):
     run(main)
     (first_s, _), (second_s, past), (_, third) = seen
     assert past.startswith("NO ANSWER for ")
-    assert "(no broker answered within 10 s); before: 1 partitions OFFLINE" in past
+    assert "(no broker answered within 10 s); before: 1 partition OFFLINE" in past
     assert second_s - first_s < 2 + 2 * ANSWER_S + 1
-    assert third.startswith("1 partitions OFFLINE")
+    assert third.startswith("1 partition OFFLINE")
 
 
 def test_a_slow_pace_hides_no_part():

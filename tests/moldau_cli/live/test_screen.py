@@ -40,7 +40,7 @@ def view():
 
 def test_figures_of_two_looks(view):
     assert view.headline == (
-        "1 partitions OFFLINE; 1 partitions under-replicated; 3 brokers, 3 topics, 1 groups, 3 more; 200.0 records/s"
+        "1 partition OFFLINE; 1 partition under-replicated; 3 brokers, 3 topics, 1 group, 3 more; 200.0 records/s"
     )
     brokers = {row["broker"]: row for row in view.brokers}
     assert (brokers[1]["records_per_s"], brokers[1]["bytes"], brokers[1]["bytes_per_s"]) == (100.0, 5010, 2000.0)
@@ -69,7 +69,7 @@ def recorded(view, width, height):
 
 def test_the_screen_shows_troubles_first(view):
     lines = recorded(view, 120, 40)
-    assert lines[0].startswith("1 partitions OFFLINE; 1 partitions under-replicated")
+    assert lines[0].startswith("1 partition OFFLINE; 1 partition under-replicated")
     titles = [line.strip() for line in lines if line.strip() in ("troubles", "brokers", "topics", "groups")]
     assert titles == ["troubles", "brokers", "topics", "groups"]
     assert any(line.split() == ["readers", "Stable", "2", "150", "50.0"] for line in lines)

@@ -36,6 +36,7 @@ from moldau_cli.commands.groups.positions import (
 from moldau_cli.completion import names
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.group_types import refuse_other_type
+from moldau_cli.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -272,7 +273,7 @@ async def _known(admin: Admin, group: str) -> _Known:
 def _headline(description: GroupDescription, rows: list[dict[str, output.Json]]) -> str:
     lag = _lag(rows)
     return (
-        f"group {description.group_id}: {description.state}, {len(description.members)} members, "
+        f"group {description.group_id}: {description.state}, {counted(len(description.members), 'member')}, "
         f"coordinator {description.coordinator}, lag {'-' if lag is None else lag}"
     )
 

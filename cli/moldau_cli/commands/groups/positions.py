@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli.errors import UsageError
+from moldau_cli.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence, Sized
@@ -37,7 +38,7 @@ def refuse_members(group: str, members: Sized, *, whom: str = "them") -> None:
         UsageError: it has members.
     """
     if members:
-        raise UsageError(f"{group} has {len(members)} members: stop {whom} first")
+        raise UsageError(f"{group} has {counted(len(members), 'member')}: stop {whom} first")
 
 
 def earliest_ms(to_datetime: str | None, by_duration: str | None) -> int | None:

@@ -13,7 +13,7 @@ import typer
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
 from moldau_cli.errors import UsageError
-from moldau_cli.words import BROKER_IDS, parse_ids
+from moldau_cli.words import BROKER_IDS, counted, parse_ids
 
 if TYPE_CHECKING:
     from moldau import Admin
@@ -125,7 +125,7 @@ def execute(
     moved = run_moves(bootstrap_server, work)
     output.answer(
         {"moved": moved.moved, "already": moved.already, "gone": moved.gone},
-        f"{moved.moved} partitions changed, {moved.already} were as planned before"
+        f"{counted(moved.moved, 'partition')} changed, {moved.already} as planned before"
         + (f", {moved.gone} do not exist any more" if moved.gone else ""),
     )
 
@@ -160,7 +160,7 @@ def leaders(bootstrap_server: BootstrapServer = None) -> None:
     if output.wants_json():
         output.answer({"elected": changed, "brokers": list(rows)}, "")
         return
-    output.write_line(f"{changed} partitions have another leader")
+    output.write_line(f"changed {counted(changed, 'leader')}")
     output.answer_rows("brokers", ["broker", "leaders", "preferred"], rows)
 
 
@@ -199,7 +199,10 @@ def _answer_plan(
         figures: dict[str, output.Json] = {"partitions": len(found), "copies": len(copied), "bytes": size}
         output.answer({**figures, "brokers": list(rows), "plan": document}, "")
         return
-    output.write_line(f"{len(found)} partitions change, {len(copied)} replicas are copied, {size:,} bytes")
+    output.write_line(
+        f"{counted(len(found), 'partition')} to change, {counted(len(copied), 'replica')} to copy, "
+        f"{counted(size, 'byte')}"
+    )
     columns = ["broker", "rack", "replicas", "replicas_after", "leaders", "leaders_after", "bytes", "bytes_after"]
     output.answer_rows("brokers", columns, rows)
     if out is not None:

@@ -12,6 +12,7 @@ from moldau_cli import output
 from moldau_cli.client import BootstrapServer, refuse_failures, with_admin
 from moldau_cli.commands.operations.balance import BATCH, STALL_S, Batch, Stall, Throttle
 from moldau_cli.errors import CommandError
+from moldau_cli.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -122,7 +123,7 @@ def drain(
 
     moved = run_moves(bootstrap_server, work)
     ending = "would move away" if dry_run else "moved away; it holds no replicas"
-    output.answer({"broker": broker, "moved": moved, "dry_run": dry_run}, f"{moved} partitions {ending}")
+    output.answer({"broker": broker, "moved": moved, "dry_run": dry_run}, f"{counted(moved, 'partition')} {ending}")
 
 
 @commands.command()

@@ -12,7 +12,7 @@ import typer
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, bootstrap_of, command_environment, use_command_config, with_admin
 from moldau_cli.errors import CommandError, UsageError
-from moldau_cli.words import parse_ids
+from moldau_cli.words import counted, parse_ids
 
 if TYPE_CHECKING:
     from moldau import Admin
@@ -118,7 +118,7 @@ def _roll(
         raise
     output.answer(
         {"restarted": list(rolled.restarted), "elected": rolled.elected},
-        f"{len(rolled.restarted)} nodes restarted, {rolled.elected} leaders moved back",
+        f"{counted(len(rolled.restarted), 'node')} restarted, {counted(rolled.elected, 'leader')} moved back",
     )
 
 

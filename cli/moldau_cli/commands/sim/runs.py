@@ -20,6 +20,7 @@ from moldau_cli.commands.sim.files import CampaignFiles, keep
 from moldau_cli.errors import EXIT_INTERRUPTED, CommandError, UsageError
 from moldau_cli.progress import progress
 from moldau_cli.signals import interrupted_by_sigterm
+from moldau_cli.words import counted
 
 if TYPE_CHECKING:
     from moldau_jepsen.planted_bug import PlantedBug
@@ -183,7 +184,7 @@ def _report(result: Result, *, show_timeline: bool) -> None:
 def _summary(result: Result) -> str:
     verdict = "passed" if result.passed else f"FAILED: {result.violations[0]}"
     return (
-        f"seed {result.seed}: {verdict} ({result.faults} faults, {result.acknowledged:,} acknowledged, "
+        f"seed {result.seed}: {verdict} ({counted(result.faults, 'fault')}, {result.acknowledged:,} acknowledged, "
         f"{result.virtual_seconds:.0f} virtual s in {result.wall_seconds:.1f} s, trace {result.trace_hash})"
     )
 
@@ -333,7 +334,7 @@ def _answer_campaign(report: CampaignReport, files: CampaignFiles) -> None:
         "document": str(files.document),
     }
     lines = [
-        f"{report.seeds} seeds, {len(report.failures)} failed; {report.faults} faults, "
+        f"{counted(report.seeds, 'seed')}, {len(report.failures)} failed; {counted(report.faults, 'fault')}, "
         f"{report.acknowledged:,} records acknowledged, {report.virtual_seconds:,.0f} virtual seconds in "
         f"{report.wall_seconds:.0f} s",
         *(f"control {row.name}: {_control_text(row)}" for row in report.controls),
@@ -352,7 +353,7 @@ def _failure_text(report: CampaignReport, files: CampaignFiles) -> str | None:
     """Returns why the campaign failed, in one line; None if it did not. An interrupt is not a failure."""
     if report.failures:
         worst = report.failures[0]
-        return f"{len(report.failures)} seeds failed; see {files.page}; again: {worst.replay}; smaller: " + (
+        return f"{counted(len(report.failures), 'seed')} failed; see {files.page}; again: {worst.replay}; smaller: " + (
             worst.replay.replace("sim run --seed", "sim shrink")
         )
     acquitted = [row.name for row in report.controls if row.acquitted]
@@ -393,7 +394,7 @@ def shrink(
 
         def report(attempt: int, faults: int) -> None:
             shown.update(attempt)
-            output.note(f"  run {attempt}: {faults} faults suffice")
+            output.note(f"  run {attempt}: it fails with {counted(faults, 'fault')}")
 
         try:
             options = options_of(seed, mutant or "", kind or "")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from moldau_cli.live.core.rates import Meter
+from moldau_cli.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -97,8 +98,8 @@ class View:
     def headline(self) -> str:
         """The first line: troubles first."""
         past = f"NO ANSWER for {self.silent_s:.0f} s ({self.silence}); before: " if self.silence else ""
-        wrong = [f"{self.offline} partitions OFFLINE"] * bool(self.offline)
-        wrong += [f"{self.under_replicated} partitions under-replicated"] * bool(self.under_replicated)
+        wrong = [f"{counted(self.offline, 'partition')} OFFLINE"] * bool(self.offline)
+        wrong += [f"{counted(self.under_replicated, 'partition')} under-replicated"] * bool(self.under_replicated)
         wrong = wrong or ["all partitions in sync"]
         if self.silent:
             wrong.append(f"NO ANSWER from {', '.join(f'broker {node}' for node in self.silent)}")
@@ -108,8 +109,8 @@ class View:
         rate = "-" if self.records_per_s is None else f"{self.records_per_s:,.1f}"
         left_out = f", {self.groups_left_out} more" if self.groups_left_out else ""
         return past + (
-            f"{'; '.join(wrong)}; {len(self.brokers)} brokers, {len(self.topics)} topics, "
-            f"{len(self.groups)} groups{left_out}; {rate} records/s"
+            f"{'; '.join(wrong)}; {counted(len(self.brokers), 'broker')}, {counted(len(self.topics), 'topic')}, "
+            f"{counted(len(self.groups), 'group')}{left_out}; {rate} records/s"
         )
 
     def _parts_of_others(self) -> list[str]:
