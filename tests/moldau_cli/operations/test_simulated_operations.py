@@ -416,9 +416,7 @@ def test_a_plan_that_copies_nothing_is_given_up():
             (old,) = (await admin.describe_topics(["orders"]))["orders"].partitions[0].replicas
             new = next(broker_id for broker_id in cluster.broker_ids if broker_id not in (old, 1))
             cluster.kill(new)
-            with pytest.raises(
-                CommandError, match="nothing was copied for 20 s; 1 partition not done, first orders-0"
-            ):
+            with pytest.raises(CommandError, match="nothing was copied for 20 s; 1 partition not done, first orders-0"):
                 await carry_out_moves(admin, {("orders", 0): (new,)}, options())
             with pytest.raises(UsageError, match="no broker 9; registered brokers are 1,2,3"):
                 await carry_out_moves(admin, {("orders", 0): (9,)}, options())
