@@ -389,3 +389,23 @@ def test_the_topic_id_is_in_the_record() -> None:
     record = parse_record(key, value)
     assert record is not None
     assert record.committed == committed  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("topic", ["t", None])
+@pytest.mark.parametrize("stable", [True, False])
+def test_an_offset_of_a_seen_deletion_is_hidden_at_once(stable: bool, topic: str | None) -> None:
+    """A group would begin at it in the next topic of the name, until the tombstone is committed."""
+    nothing: object = UNKNOWN if topic else set()
+    driver = CoreDriver()
+    commit_unnamed(driver, 5)
+    driver.auto_commit = False
+    driver.delete_topic("t", made_again=True)
+    assert reported(driver, stable=stable, topic=topic) == nothing, "its tombstone is in flight"
+    driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert reported(driver, stable=stable, topic=topic) == nothing, "its tombstone was refused"
+    driver.auto_commit = True
+    driver.pass_time(driver.config.gone_offsets_retry_ms)
+    assert reported(driver, stable=stable, topic=topic) == nothing
+    assert stored(driver) == {}
+    commit_unnamed(driver, 5)
+    assert reported(driver, stable=stable, topic=topic) == (5 if topic else {("t", 0)})

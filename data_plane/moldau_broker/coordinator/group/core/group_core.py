@@ -16,7 +16,6 @@ may still be committed, and is then replayed in its place. The client has to rea
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from moldau.protocol.codec import DecodeError
@@ -68,7 +67,7 @@ from moldau_broker.coordinator.group.core.group_views import (
 from moldau_broker.coordinator.group.core.member_memory import MemberMemory
 from moldau_broker.coordinator.group.core.membership import Membership
 from moldau_broker.coordinator.group.core.offsets.committed import OffsetStore
-from moldau_broker.coordinator.group.core.offsets.gone import GoneOffsets, is_gone
+from moldau_broker.coordinator.group.core.offsets.gone import GoneOffsets
 from moldau_broker.coordinator.group.core.offsets.requests import (
     check_commit,
     commit_records,
@@ -302,7 +301,9 @@ class GroupCore:
             self.rebalancer.assignment_written(then, pending.append_id, code, moment)
         elif isinstance(then, StaticMemberWritten):
             self.rebalancer.static_member_written(then, code)
-        elif isinstance(then, GoneRemoved) and code is not ErrorCode.NONE:
+        elif isinstance(then, GoneRemoved) and code is ErrorCode.NONE:
+            self._gone.written(then.keys)
+        elif isinstance(then, GoneRemoved):
             self._gone.put_back(then.keys)
             self._deadlines.set(_GONE, moment.now_ms + self._config.gone_offsets_retry_ms)
 
@@ -404,7 +405,7 @@ class GroupCore:
             code = streams_checks.check_fetch(streams, request)
         if code is not ErrorCode.NONE:
             return fetch_refusal(request.group_id, code)
-        return fetch_offsets(self.offsets, request, require_stable, partial(is_gone, self._catalogue))
+        return fetch_offsets(self.offsets, request, require_stable, self._gone.is_gone)
 
     def complete_transaction(self, request_id: int, marker: Marker, reply: Reply, moment: Moment) -> list[Effect]:
         """Writes the marker of a producer's transaction; its offsets take effect when the marker is committed."""

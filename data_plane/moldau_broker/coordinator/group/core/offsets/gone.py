@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from moldau_broker.coordinator.group.core.records import offset_record
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from moldau_broker.coordinator.group.core.offsets.committed import FullKey, OffsetStore
     from moldau_broker.coordinator.group.core.records import CommittedOffset, OffsetRecord
@@ -40,9 +40,10 @@ def is_gone(topics: TopicNames, topic: str, committed: CommittedOffset) -> bool:
 
 
 class GoneOffsets:
-    """Offsets of deleted topics whose tombstones are not written yet.
+    """Offsets of deleted topics whose tombstones are not committed yet.
 
-    ``_waiting`` maps each key to the offset without a topic id that the deletion was observed for, or to None.
+    ``_waiting`` maps each key without a tombstone in flight to the offset without a topic id that the deletion was
+    observed for, or to None. ``_in_flight`` does the same for the keys whose tombstone is in flight.
     """
 
     def __init__(self, store: OffsetStore, topics: TopicNames) -> None:
@@ -50,6 +51,7 @@ class GoneOffsets:
         self._store = store
         self._topics = topics
         self._waiting: dict[FullKey, CommittedOffset | None] = {}
+        self._in_flight: dict[FullKey, CommittedOffset | None] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -74,7 +76,7 @@ class GoneOffsets:
     def take(
         self, in_flight: Sequence[OffsetRecord], records_max: int
     ) -> tuple[tuple[StateRecord, ...], dict[FullKey, CommittedOffset | None]]:
-        """Returns tombstones for the next batch, and the keys to `put_back` if it is not written.
+        """Returns tombstones for the next batch, and the keys for `written` or `put_back` when its outcome is known.
 
         An offset that a pending commit for the present topic will replace waits for the outcome of that commit: a
         tombstone would remove both.
@@ -93,22 +95,31 @@ class GoneOffsets:
                 continue  # its tombstone is in flight, and may fail
             group_id, topic, partition = key
             entries = [*self._store.of(key), *(each for each in later if each is not None)]
-            gone = [self._is_gone(key, each) for each in entries]
+            gone = [self.is_gone(key, each) for each in entries]
             if not any(gone):
                 del self._waiting[key]
             elif all(gone):
                 taken[key] = self._waiting.pop(key)
                 records.append(offset_record(group_id, topic, partition, None))
                 size += len(records[-1].key)
+        self._in_flight |= taken
         return tuple(records), taken
+
+    def written(self, keys: Iterable[FullKey]) -> None:
+        """Forgets the keys of a batch that is committed."""
+        for key in keys:
+            self._in_flight.pop(key, None)
 
     def put_back(self, keys: Mapping[FullKey, CommittedOffset | None]) -> None:
         """Adds the keys of a batch again that was not written, or whose outcome is unknown."""
+        self.written(keys)
         for key, unnamed in keys.items():
             self._waiting.setdefault(key, unnamed)
 
-    def _is_gone(self, key: FullKey, committed: CommittedOffset) -> bool:
-        return committed == self._waiting.get(key) or is_gone(self._topics, key[1], committed)
+    def is_gone(self, key: FullKey, committed: CommittedOffset) -> bool:
+        """Returns whether the topic of an offset is deleted: its deletion was observed, or the metadata show it."""
+        observed = self._waiting.get(key), self._in_flight.get(key)
+        return committed in observed or is_gone(self._topics, key[1], committed)
 
 
 def _key_of(record: OffsetRecord) -> FullKey:

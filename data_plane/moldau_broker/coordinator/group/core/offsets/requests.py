@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.group.core.config import GroupConfig
     from moldau_broker.coordinator.group.core.durable_groups import DurableGroup
     from moldau_broker.coordinator.group.core.membership import Membership
-    from moldau_broker.coordinator.group.core.offsets.committed import OffsetStore, TopicPartition
+    from moldau_broker.coordinator.group.core.offsets.committed import FullKey, OffsetStore, TopicPartition
     from moldau_broker.coordinator.runtime.effects import Moment, StateRecord
     from moldau_broker.coordinator.runtime.ports import TopicNames
 
@@ -120,7 +120,7 @@ def fetch_offsets(
     store: OffsetStore,
     request: OffsetFetchRequestGroup,
     require_stable: bool,
-    is_gone: Callable[[str, CommittedOffset], bool],
+    is_gone: Callable[[FullKey, CommittedOffset], bool],
 ) -> OffsetFetchResponseGroup:
     """Returns the committed offsets of a group for the requested partitions, or for all if the topics are null.
 
@@ -132,12 +132,12 @@ def fetch_offsets(
 
     def is_unstable(name: str, partition: int) -> bool:
         pending = store.pending(group_id, name, partition) if require_stable else ()
-        return any(not is_gone(name, each) for each in pending)
+        return any(not is_gone((group_id, name, partition), each) for each in pending)
 
     wanted: list[tuple[str, list[int]]] = []
     if request.topics is None:
         by_topic: dict[str, list[int]] = {}
-        keys = [key for key, found in committed.items() if is_unstable(*key) or not is_gone(key[0], found)]
+        keys = [key for key, found in committed.items() if is_unstable(*key) or not is_gone((group_id, *key), found)]
         keys += [key for key in store.pending_keys(group_id) if key not in committed and is_unstable(*key)]
         for name, partition in sorted(keys):
             by_topic.setdefault(name, []).append(partition)
@@ -152,7 +152,7 @@ def fetch_offsets(
             found = committed.get((name, partition))
             if is_unstable(name, partition):
                 answer.error_code = ErrorCode.UNSTABLE_OFFSET_COMMIT
-            elif found is not None and not is_gone(name, found):
+            elif found is not None and not is_gone((group_id, name, partition), found):
                 answer.committed_offset = found.offset
                 answer.committed_leader_epoch = found.leader_epoch
                 answer.metadata = found.metadata
