@@ -26,7 +26,7 @@ from moldau.values import is_text
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from joserfc.jwk import KeySet
+    from joserfc.jwk import Key, KeySet
 
     from moldau.runtime.config.sasl import TokenRules
     from moldau.runtime.ports.environment import Environment
@@ -137,18 +137,28 @@ class TokenChecker:
 
     def _parse(self, document: bytes) -> KeySet:
         from joserfc.errors import JoseError
-        from joserfc.jwk import KeySet
+        from joserfc.jwk import JWKRegistry, KeySet
 
         try:
             found = json.loads(document)
             if not isinstance(found, dict) or not isinstance(found.get("keys"), list):
                 raise ValueError("it is no JSON Web Key Set: an object with a list named keys")
             usable = [key for key in found["keys"] if isinstance(key, dict) and key.get("kty") in ("RSA", "EC", "OKP")]
-            if not usable:
-                raise ValueError("it holds no public key (kty RSA, EC or OKP)")
-            return KeySet.import_key_set({"keys": usable})
-        except (JoseError, KeyError, TypeError, RecursionError) as error:
-            raise ValueError(f"it holds a key that cannot be read: {type(error).__name__}") from error
+        except RecursionError as error:
+            raise ValueError("it nests too deeply") from error
+        if not usable:
+            raise ValueError("it holds no public key (kty RSA, EC or OKP)")
+        keys: list[Key] = []
+        ignored: Exception | None = None
+        for each in usable:
+            try:
+                keys.append(JWKRegistry.import_key(each))
+            except (JoseError, KeyError, TypeError, ValueError) as error:  # RFC 7517, section 5: the others serve
+                ignored = error
+                self._logger.warning("token-key-ignored", url=self._rules.jwks_url, key=each.get("kid"), error=error)
+        if not keys:
+            raise ValueError(f"it holds no key that can be read: {type(ignored).__name__}") from ignored
+        return KeySet(keys)
 
     # --- tokens
 

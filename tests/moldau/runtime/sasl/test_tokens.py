@@ -180,6 +180,23 @@ def test_files_without_usable_keys(keys):
         judged(lambda now: tokens.token(now, **SCOPE), keys)
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"kty": "EC", "crv": "BP-256", "x": "AA", "y": "AA", "kid": "odd"},
+        {"kty": "RSA", "n": "AAAA", "kid": "odd"},
+        {"kty": "OKP", "crv": "X448", "x": "AA", "kid": "odd"},
+        {**tokens.key("odd").as_dict(private=False), "use": "tls"},
+    ],
+)
+def test_a_key_that_cannot_be_read_spoils_no_other(odd):
+    """RFC 7517 section 5: an issuer may publish keys beside those for tokens."""
+    keys = json.dumps({"keys": [odd, *json.loads(tokens.key_set())["keys"]]})
+    assert judged(lambda now: tokens.token(now, **SCOPE), keys).principal == "carol"
+    with pytest.raises(TokenRefusedError, match="could not be read"):
+        judged(lambda now: tokens.token(now, **SCOPE), json.dumps({"keys": [odd]}))
+
+
 def test_a_new_key_is_read_when_a_token_names_it():
     async def test(checker, environment):
         now_s = environment.clock.wall_ms() / 1000
