@@ -5,9 +5,13 @@ from __future__ import annotations
 import base64
 import functools
 import json
+from typing import TYPE_CHECKING
 
 from joserfc import jws
 from joserfc.jwk import RSAKey
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ISSUER, AUDIENCE = "https://issuer.example", "moldau"
 
@@ -31,13 +35,20 @@ def token(
     key_id: str = "key-1",
     signed_by: str | None = None,
     algorithm: str = "RS256",
+    header: Mapping[str, object] | None = None,
     **claims: object,
 ) -> str:
-    """Returns a signed token; claims of None are left out."""
+    """Returns a signed token with more members of its ``header``; claims and members of None are left out."""
     given = {"iss": ISSUER, "aud": AUDIENCE, "sub": subject, "exp": int(now_s + life_s), "iat": int(now_s), **claims}
     payload = json.dumps({name: value for name, value in given.items() if value is not None})
-    header = {"alg": algorithm, "kid": key_id}
-    return jws.serialize_compact(header, payload, key(signed_by or key_id), algorithms=[algorithm])
+    members = {"alg": algorithm, "kid": key_id, **(header or {})}
+    rules = jws.JWSRegistry(algorithms=[algorithm], strict_check_header=False)
+    return jws.serialize_compact(
+        {name: value for name, value in members.items() if value is not None},
+        payload,
+        key(signed_by or key_id),
+        registry=rules,
+    )
 
 
 def unsigned(now_s: float, subject: str = "carol", life_s: float = 600) -> str:

@@ -19,7 +19,7 @@ import trio
 
 from moldau.runtime.config.declaration import ConfigError
 from moldau.runtime.ports.environment import OpenMode
-from moldau.runtime.sasl.core.oauth import TokenFacts, TokenRefusedError, parse_first
+from moldau.runtime.sasl.core.oauth import TOKEN_BYTES_MAX, TokenFacts, TokenRefusedError, parse_first
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.values import is_text
 
@@ -183,10 +183,13 @@ class TokenChecker:
         if self._keys is None:
             raise TokenRefusedError("the keys that sign tokens could not be read")
         from joserfc.errors import InvalidKeyIdError, JoseError
-        from joserfc.jws import deserialize_compact
+        from joserfc.jws import JWSRegistry, deserialize_compact
 
+        # RFC 7515, section 4: parameters of the header that are not understood are ignored, unless ``crit`` names them.
+        rules = JWSRegistry(algorithms=ALGORITHMS, strict_check_header=False)
+        rules.max_header_length = rules.max_payload_length = rules.max_signature_length = TOKEN_BYTES_MAX
         try:
-            verified = deserialize_compact(token, self._keys, algorithms=list(ALGORITHMS))
+            verified = deserialize_compact(token, self._keys, registry=rules)
             claims = json.loads(verified.payload)
         except InvalidKeyIdError as error:
             raise TokenRefusedError(

@@ -124,6 +124,25 @@ def test_wrong_tokens(claims, cause):
         judged(lambda now: tokens.token(now, **{**SCOPE, **claims}))
 
 
+@pytest.mark.parametrize(
+    "header", [{"nonce": "x"}, {"x5c": ["M" * 2_000]}, {"kid": "key-1", "ver": 2, "typ": "at+jwt"}]
+)
+def test_a_header_may_hold_more(header):
+    """RFC 7515 section 4: what a reader does not understand in a header is ignored; certificates make it long."""
+    assert judged(lambda now: tokens.token(now, header=header, **SCOPE)).principal == "carol"
+
+
+def test_a_header_that_demands_more_is_refused():
+    def demanding(now):
+        first, second, third = tokens.token(now, **SCOPE).split(".")
+        header = {"alg": "RS256", "kid": "key-1", "crit": ["more"], "more": 1}
+        first = base64.urlsafe_b64encode(json.dumps(header).encode()).decode().rstrip("=")
+        return f"{first}.{second}.{third}"
+
+    with pytest.raises(TokenRefusedError, match=r"signature is not valid \(UnsupportedHeaderError"):
+        judged(demanding)
+
+
 def test_claims_that_nest_too_deeply():
     """An issuer's mistake is a refused login as any other, not an error of the broker."""
 
