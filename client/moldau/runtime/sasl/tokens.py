@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import json
 import math
 from typing import TYPE_CHECKING, Final
@@ -24,6 +25,7 @@ from moldau.runtime.telemetry.log import EventLogger
 from moldau.values import is_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from types import ModuleType
 
     from joserfc.jwk import Key, KeySet
@@ -183,14 +185,9 @@ class TokenChecker:
         if self._keys is None:
             raise TokenRefusedError("the keys that sign tokens could not be read")
         from joserfc.errors import InvalidKeyIdError, JoseError
-        from joserfc.jws import JWSRegistry, deserialize_compact
 
-        # RFC 7515, section 4: parameters of the header that are not understood are ignored, unless ``crit`` names them.
-        rules = JWSRegistry(algorithms=ALGORITHMS, strict_check_header=False)
-        rules.max_header_length = rules.max_payload_length = rules.max_signature_length = TOKEN_BYTES_MAX
         try:
-            verified = deserialize_compact(token, self._keys, registry=rules)
-            claims = json.loads(verified.payload)
+            claims = json.loads(_payload(token, _named(self._keys, _part(token, 0))))
         except InvalidKeyIdError as error:
             raise TokenRefusedError(
                 "the key that signed the token is not at sasl.oauthbearer.jwks.endpoint.url"
@@ -225,6 +222,32 @@ class TokenChecker:
         if not isinstance(principal, str) or not principal.strip() or not is_text(principal):
             raise TokenRefusedError(f"the token's {rules.principal_claim} claim names no user")
         return TokenFacts(principal=principal.strip(), expires_wall_ms=expires_ms + rules.clock_skew_ms)
+
+
+def _named(keys: KeySet, header: Mapping[str, object]) -> Sequence[Key | KeySet]:
+    """Returns where to look for the key of a token: all keys that fit if it names none, as RFC 7515 allows."""
+    if header.get("kid") is not None:
+        return [keys]
+    fitting = [key for key in keys.keys if key.get("use") != "enc" and key.alg in (None, header.get("alg"))]
+    return fitting or [keys]
+
+
+def _payload(token: str, keys: Sequence[Key | KeySet]) -> bytes:
+    """Returns the content of a token that one of the keys signed.
+
+    Raises:
+        JoseError: none of them did.
+    """
+    from joserfc.errors import JoseError
+    from joserfc.jws import JWSRegistry, deserialize_compact
+
+    # RFC 7515, section 4: parameters of the header that are not understood are ignored, unless ``crit`` names them.
+    rules = JWSRegistry(algorithms=ALGORITHMS, strict_check_header=False)
+    rules.max_header_length = rules.max_payload_length = rules.max_signature_length = TOKEN_BYTES_MAX
+    for key in keys[:-1]:
+        with contextlib.suppress(JoseError):
+            return deserialize_compact(token, key, registry=rules).payload
+    return deserialize_compact(token, keys[-1], registry=rules).payload
 
 
 def _part(token: str, index: int) -> dict[str, object]:

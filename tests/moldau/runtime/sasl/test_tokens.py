@@ -10,6 +10,7 @@ import json
 import pytest
 import trio
 from joserfc import jws
+from joserfc.jwk import ECKey
 
 from moldau.runtime.config import BROKER_CONFIG, ConfigError, SecurityProtocol
 from moldau.runtime.config.sasl import listener_sasl
@@ -141,6 +142,23 @@ def test_a_header_that_demands_more_is_refused():
 
     with pytest.raises(TokenRefusedError, match=r"signature is not valid \(UnsupportedHeaderError"):
         judged(demanding)
+
+
+def test_a_token_need_not_name_its_key():
+    """The key id is optional (RFC 7515 section 4.1.4): the keys that fit are tried."""
+    published = json.loads(tokens.key_set("other", "key-1"))["keys"]
+    elliptic = ECKey.generate_key("P-256", {"kid": "elliptic"}).as_dict(private=False)
+    encrypting = {**tokens.key("other").as_dict(private=False), "kid": "encrypting", "use": "enc"}
+    keys = json.dumps({"keys": [elliptic, encrypting, *published]})
+    unnamed = {"kid": None}
+    assert judged(lambda now: tokens.token(now, header=unnamed, **SCOPE), keys).principal == "carol"
+    with pytest.raises(TokenRefusedError, match="signature is not valid"):
+        judged(lambda now: tokens.token(now, header=unnamed, signed_by="stranger", **SCOPE), keys)
+    with pytest.raises(TokenRefusedError, match="signature is not valid"):  # a key for encryption signs nothing
+        judged(
+            lambda now: tokens.token(now, header=unnamed, signed_by="other", **SCOPE),
+            json.dumps({"keys": [encrypting, published[1]]}),
+        )
 
 
 def test_claims_that_nest_too_deeply():
