@@ -86,3 +86,18 @@ def test_an_unusable_store_is_refused_by_its_key(stores, changes, reported, monk
 def test_a_store_needs_its_file():
     found = tls_problems(settings(keystore_type="PKCS12", trusted_certificates="c"))
     assert found == ["ssl.keystore.type = PKCS12: needs ssl.keystore.location"]
+
+
+def test_remarks_in_a_pem_file_may_have_any_letters(tmp_path):
+    """RFC 7468 section 2: a parser ignores text around the boundaries; bundles of systems hold names of authorities."""
+    disk = real_environment().disk
+    chain, key = authority().issue("node.test")
+    remark = "# Főtanúsítvány\n"
+    (tmp_path / "trust.pem").write_text(remark + authority().trust, encoding="utf-8")
+    (tmp_path / "node.pem").write_text(remark + chain + remark + key, encoding="latin2")
+    server = server_context(settings(keystore_location=str(tmp_path / "node.pem")), disk)
+    for trust in (
+        {"truststore_location": str(tmp_path / "trust.pem")},
+        {"trusted_certificates": remark + authority().trust},
+    ):
+        assert shake_hands(server, client_context(settings(**trust), disk)) == ["node.test"]

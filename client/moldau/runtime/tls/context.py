@@ -113,7 +113,7 @@ def _load_trust(context: ssl.SSLContext, settings: TlsSettings, disk: Disk) -> N
     if text is None:
         return
     try:
-        context.load_verify_locations(cadata=text)
+        context.load_verify_locations(cadata=text.encode("ascii", "replace").decode())  # remarks are no part of PEM
     except (ssl.SSLError, ValueError) as error:
         raise ConfigError([f"{key}: holds no certificates in PEM form ({_reason(error)})"]) from error
 
@@ -163,11 +163,11 @@ def _read(disk: Disk, key: str, location: str) -> bytes:
 
 
 def _read_pem(disk: Disk, key: str, location: str) -> str:
-    try:
-        return _read(disk, key, location).decode("ascii")
-    except UnicodeDecodeError as error:
+    content = _read(disk, key, location)
+    if not content.isascii() and b"-----BEGIN " not in content:
         kind = key.removesuffix("location") + "type"
-        raise ConfigError([f"{key} = {location!r}: is no PEM file; a PKCS12 store needs {kind}=PKCS12"]) from error
+        raise ConfigError([f"{key} = {location!r}: is no PEM file; a PKCS12 store needs {kind}=PKCS12"])
+    return content.decode("utf-8", "replace")
 
 
 class TlsNetwork:
