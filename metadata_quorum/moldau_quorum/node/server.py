@@ -29,7 +29,7 @@ from moldau.runtime.config import (
 )
 from moldau.runtime.config.sasl import bootstrap_credentials
 from moldau.runtime.net.serving.connection_tally import ConnectionTally
-from moldau.runtime.net.serving.server import Server, ServerLimits, serve
+from moldau.runtime.net.serving.server import Server, ServerLimits, idle_limit_ms, serve
 from moldau.runtime.sasl.listener import SaslListener, bootstrap_keys, peer_handlers
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.tls.context import ListenerTls, controllers_environment, listener_tls
@@ -354,7 +354,7 @@ def _limits(config: Config) -> ServerLimits:
         connections_max=config.get_int("max.connections"),
         connections_per_ip_max=config.get_int("max.connections.per.ip"),
         connections_of_ips=connections_of_ips(config),
-        idle_ms=config.get_int("connections.max.idle.ms"),
+        idle_ms=idle_limit_ms(config.get_int("connections.max.idle.ms")),
     )
 
 

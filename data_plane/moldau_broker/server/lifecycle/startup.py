@@ -12,7 +12,7 @@ import trio
 
 from moldau.runtime.config import advertised_listeners, connections_of_ips, log_dirs, topic_config
 from moldau.runtime.config.declaration import INT_MAX, LONG_MAX
-from moldau.runtime.net.serving.server import ServerLimits
+from moldau.runtime.net.serving.server import ServerLimits, idle_limit_ms
 from moldau.runtime.ports.descriptors import DescriptorBudget
 from moldau.runtime.ports.environment import SocketBuffers
 from moldau_broker.log.config import LogConfig, LogManagerSettings
@@ -152,7 +152,7 @@ def listener_limits(config: Config, endpoint: ListenerEndpoint) -> ServerLimits:
         listener_connections_max=config.get_int(own) if own in config else _UNBOUNDED_CONNECTIONS,
         connections_per_ip_max=config.get_int("max.connections.per.ip"),
         connections_of_ips=connections_of_ips(config),
-        idle_ms=float(config.get_int("connections.max.idle.ms")),
+        idle_ms=idle_limit_ms(config.get_int("connections.max.idle.ms")),
     )
 
 

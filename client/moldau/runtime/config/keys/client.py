@@ -186,7 +186,7 @@ CLIENT_KEYS = (
         name="connections.max.idle.ms",
         default=9 * MINUTE_MS,
         group="Connection",
-        doc="Age of silence after which a connection is closed, in milliseconds.",
+        doc="Age of silence after which a connection is closed, in milliseconds; negative for no end.",
     ),
 )
 

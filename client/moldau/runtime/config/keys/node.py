@@ -415,7 +415,7 @@ NETWORK_KEYS = (
         name="connections.max.idle.ms",
         default=10 * MINUTE_MS,
         group="Network",
-        doc="Age of silence after which a connection is closed, in milliseconds.",
+        doc="Age of silence after which a connection is closed, in milliseconds; negative for no end.",
     ),
     integer(
         name="connection.failed.authentication.delay.ms",

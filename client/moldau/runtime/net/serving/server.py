@@ -8,6 +8,7 @@ others need) and frees unused buffers, so that a wait needs no cancel scope.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,11 @@ class ServerLimits:
     gather_bytes_max: int = 1024 * 1024  # of small file ranges that are read and sent in one call
     sendfile_bytes_min: int = 64 * 1024  # file ranges of this size and more are never read, they go by sendfile
     pooled_buffers_max: int = 8  # gather buffers kept for reuse
+
+
+def idle_limit_ms(configured_ms: int) -> float:
+    """Returns the limit that ``connections.max.idle.ms`` stands for; a negative value is none, as in Kafka."""
+    return math.inf if configured_ms < 0 else float(configured_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,40 @@
+"""Goal: connections.max.idle.ms ends silent connections, and a negative value none, as in Kafka.
+
+Method: the limits that brokers and controllers take from a configuration, at a server in a simulated world.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from moldau.runtime.config import BROKER_CONFIG, broker_listeners
+from moldau_broker.server.lifecycle.startup import listener_limits
+from moldau_quorum.node import server as controller
+from support.quotas.paused_server import QUICK, answer, request, with_server
+from support.sasl import node_config
+
+if TYPE_CHECKING:
+    from moldau.runtime.net.serving.server import ServerLimits
+    from support.quotas.paused_server import Log, Stage
+
+
+@pytest.mark.parametrize(("idle_ms", "is_closed"), [("-1", False), ("30000", True)])
+@pytest.mark.parametrize("role", ["broker", "controller"])
+def test_a_negative_limit_closes_no_connection(role: str, idle_ms: str, is_closed: bool) -> None:
+    config = BROKER_CONFIG.parse(node_config(**{"connections.max.idle.ms": idle_ms}))
+    limits: ServerLimits = (
+        listener_limits(config, broker_listeners(config)[0]) if role == "broker" else controller._limits(config)
+    )
+
+    async def scenario(stage: Stage, log: Log) -> None:
+        connection = await stage.connect()
+        await connection.send_all([request(QUICK)])
+        assert await answer(connection) == QUICK
+        await trio.sleep(60)
+        assert stage.server.tally.total == (0 if is_closed else 1)
+        connection.close()
+
+    with_server(scenario, limits)
