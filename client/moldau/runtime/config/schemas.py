@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config.declaration import LONG_MAX, Config, ConfigError, ConfigSchema, Value
 from moldau.runtime.config.keys.coordinator import GROUP_KEYS, TRANSACTION_KEYS
@@ -42,9 +42,11 @@ from moldau.runtime.config.listeners import (
     inter_broker_protocol,
     listeners,
 )
+from moldau.runtime.config.nearest import nearest_names
 from moldau.runtime.config.processes import check_processes
 from moldau.runtime.config.providers import resolve
 from moldau.runtime.config.sasl import (
+    MECHANISMS,
     bootstrap_credentials,
     check_offered,
     controller_login,
@@ -58,6 +60,8 @@ from moldau.runtime.config.tls import tls_problems, tls_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+LISTENER_PREFIX: Final = "listener.name."
 
 
 def _check_connections(config: Config) -> list[str]:
@@ -216,7 +220,7 @@ BROKER_CONFIG = ConfigSchema.of(
         check_group_defaults,
         check_processes,
     ),
-    listener_prefix="listener.name.",
+    listener_prefix=LISTENER_PREFIX,
     unserved=KAFKA_KEYS,
     unserved_prefixes=KAFKA_PREFIXES,
 )
@@ -262,6 +266,35 @@ def unserved_texts(names: Sequence[str]) -> list[tuple[str, str]]:
     return [(",".join(keys), reason) for reason, keys in found.items()]
 
 
+def _listener_key_problems(config: Config) -> list[str]:
+    """Returns what is wrong with keys of single listeners and mechanisms whose names no listener looks up.
+
+    A listener would be less protected than its operator intended. Only files are checked: dynamic values of one broker
+    reach controllers, which do not know its listeners.
+    """
+    names = {name.partition(":")[0].lower() for name in config.get_list("listener.security.protocol.map")}
+    names |= {name.lower() for name in controller_listener_names(config)}
+    mechanisms = ("gssapi", *(mechanism.lower() for mechanism in MECHANISMS))
+    problems: list[str] = []
+    for key in sorted(config.explicit()):
+        if not key.startswith(LISTENER_PREFIX):
+            continue
+        name, _, rest = key.removeprefix(LISTENER_PREFIX).partition(".")
+        problems += _name_problem(key, "listener", name, sorted(names))
+        if rest not in config.schema.keys and rest not in config.schema.unserved:
+            problems += _name_problem(key, "SASL mechanism", rest.partition(".")[0], mechanisms)
+    return problems
+
+
+def _name_problem(key: str, kind: str, name: str, known: Sequence[str]) -> list[str]:
+    if name in known:
+        return []
+    if name.lower() in known:
+        return [f"{key}: the name of the {kind} must be in lower case, {name.lower()}"]
+    nearest = nearest_names(tuple(known)).find(name)
+    return [f"{key}: there is no {kind} {name}" + (f"; did you mean {nearest}?" if nearest else "")]
+
+
 def parse_server_config(text: str, file_name: str, environ: Mapping[str, str]) -> Config:
     """Parses the configuration file of a node, with the ``MOLDAU_`` variables of ``environ`` on top.
 
@@ -278,8 +311,9 @@ def parse_server_config(text: str, file_name: str, environ: Mapping[str, str]) -
         raise ConfigError([*unknown, *error.problems]) from None
     # A value that was set while the broker ran may name directories that are gone; the file may not.
     cordons = cordon_problem(config, config.get_list(CORDONED_LOG_DIRS))
-    if unknown or cordons is not None:
-        raise ConfigError([*unknown, *([] if cordons is None else [cordons])])
+    problems = [*unknown, *([] if cordons is None else [cordons]), *_listener_key_problems(config)]
+    if problems:
+        raise ConfigError(problems)
     return config
 
 

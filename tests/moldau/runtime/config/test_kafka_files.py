@@ -152,6 +152,30 @@ def test_variables_that_stand_for_no_key_are_errors() -> None:
     assert [problem.split(":")[0] for problem in caught.value.problems] == ["MOLDAU_QQQQ", "nodeid"]
 
 
+@pytest.mark.parametrize(
+    ("key", "problem"),
+    [
+        ("PLAINTEXT.ssl.client.auth", "the name of the listener must be in lower case, plaintext"),
+        ("plaintest.ssl.client.auth", "there is no listener plaintest; did you mean plaintext?"),
+        ("plaintext.scram-sha512.sasl.jaas.config", "there is no SASL mechanism scram-sha512; did you mean"),
+        ("plaintext.PLAIN.connections.max.reauth.ms", "the name of the SASL mechanism must be in lower case, plain"),
+    ],
+)
+def test_keys_of_no_listener_are_errors(key: str, problem: str) -> None:
+    """Nothing looks such a key up, so the listener would be open to clients that its operator meant to refuse."""
+    value = "required" if key.endswith("auth") else "1"
+    with pytest.raises(ConfigError) as caught:
+        parse_server_config(f"{BROKER}listener.name.{key}={value}\n", "kafka.properties", {})
+    (found,) = caught.value.problems
+    assert found.startswith(f"listener.name.{key}: {problem}")
+
+
+def test_keys_of_listeners_of_other_nodes_are_taken() -> None:
+    """Nodes may share a file, which names the listeners of all of them in the map of protocols."""
+    own = "listener.name.controller.ssl.client.auth=none\nlistener.name.sasl_ssl.gssapi.sasl.jaas.config=x\n"
+    assert parse_server_config(BROKER + own, "kafka.properties", {}).is_set("listener.name.controller.ssl.client.auth")
+
+
 def test_variables_of_the_tests_and_of_kafkas_keys_are_taken() -> None:
     variable = environment_name("telemetry.max.bytes")
     config = parse_server_config(BROKER, "kafka.properties", {"MOLDAU_FAULT_SEEDS": "2", variable: "7"})
