@@ -53,6 +53,9 @@ ADDRESS_WAIT_MIN_S, ADDRESS_WAIT_MAX_S = 1.0, 3.0
 """How long an address may take to answer while there are others. A lost SYN is sent again after a second."""
 
 
+EVERY_INTERFACE = "0.0.0.0"
+"""The address of a listener on all interfaces, of IPv6 too: each client can read it."""
+
 _MAPPED = "::ffff:"
 
 
@@ -164,10 +167,11 @@ class RealListener:
 
     __slots__ = ("_address", "_socket")
 
-    def __init__(self, listening: socket.socket) -> None:
-        """Takes over ``listening``, which listens already."""
+    def __init__(self, listening: socket.socket, host: str | None = None) -> None:
+        """Takes over ``listening``, which listens already; ``host`` is shown in place of the bound one."""
         self._socket = listening
-        self._address = _host_and_port(listening.getsockname())
+        bound, port = _host_and_port(listening.getsockname())
+        self._address = host or bound, port
 
     @property
     def address(self) -> tuple[str, int]:
@@ -220,12 +224,19 @@ class RealNetwork:
     async def listen(
         self, host: str, port: int, *, backlog: int = 1024, buffers: SocketBuffers = SYSTEM_BUFFERS
     ) -> RealListener:
-        """See ``Network.listen``; SO_REUSEADDR is set, so that a restart need not wait for TIME_WAIT."""
-        found = await trio.socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        """See ``Network.listen``; SO_REUSEADDR is set, so that a restart need not wait for TIME_WAIT.
+
+        An empty host is one socket for IPv6 and IPv4 if the system has such.
+        """
+        takes_both = not host and socket.has_dualstack_ipv6()
+        host = host or ("::" if takes_both else EVERY_INTERFACE)
+        found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, name = found[0]
         listening = socket.socket(family, kind, protocol)
         try:
             listening.setblocking(False)
+            if takes_both:
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             # Accepted sockets inherit the sizes, which must be known before a peer is offered a window.
             for option, size in ((socket.SO_SNDBUF, buffers.send_bytes), (socket.SO_RCVBUF, buffers.receive_bytes)):
@@ -233,7 +244,7 @@ class RealNetwork:
                     listening.setsockopt(socket.SOL_SOCKET, option, size)
             listening.bind(name)
             listening.listen(backlog)
-            return RealListener(listening)
+            return RealListener(listening, EVERY_INTERFACE if takes_both else None)
         except BaseException:
             listening.close()
             raise
