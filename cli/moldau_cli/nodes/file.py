@@ -181,9 +181,9 @@ def _network(node: NewNode, own: QuorumVoter | None) -> Iterator[tuple[str, str,
     bound: list[str] = []
     name = "SSL" if node.keystore else "PLAINTEXT"
     if BROKER in node.roles:
-        bound.append(f"{name}://0.0.0.0:{node.port}")
+        bound.append(f"{name}://:{node.port}")  # all interfaces, of IPv4 and IPv6
     if own is not None:
-        bound.append(f"CONTROLLER://0.0.0.0:{own.port}")
+        bound.append(f"CONTROLLER://:{own.port}")
     yield "listeners", ",".join(bound), False
     if BROKER in node.roles:
         yield "advertised.listeners", f"{name}://{_bracketed(node.host)}:{node.port}", False

@@ -7,16 +7,18 @@ import datetime
 import json
 import os
 import shutil
+import socket
 import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.runtime.config import listeners, parse_server_config
+from moldau.runtime.config import advertised_listeners, join_address, listeners, parse_server_config
 from moldau.runtime.config.listeners import SecurityProtocol
 from moldau.runtime.ports.real import real_environment
 from moldau.runtime.tls.context import ListenerTls
@@ -87,6 +89,26 @@ def test_every_written_file_can_be_used(roles, cluster_id, rack, metrics, host, 
     assert protocols == {SecurityProtocol.SSL if stores[0] else SecurityProtocol.PLAINTEXT}
     assert config.get_int("num.partitions") == 1
     assert config.get_int("min.insync.replicas") == (1 if "min.insync.replicas" in more else 2)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_node_listens_where_its_file_says_that_it_is(host):
+    """A host of IPv6 was advertised, and the listener was one of IPv4."""
+    if host == "::1" and not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no socket for both families")
+    voters = parse_voters(f"1@{join_address(host, 9093)}")
+    node = NewNode(roles=("broker", "controller"), node_id=1, voters=voters, host=host, port=9092, directories=("/d",))
+    config = parse_server_config(configuration_text(node), "node.properties", {})
+
+    async def connect(endpoint):
+        network = real_environment().network
+        listener = await network.listen(endpoint.host, 0)
+        (await network.connect(host, listener.address[1])).close()
+        listener.close()
+
+    assert [endpoint.host for endpoint in advertised_listeners(config)] == [host]
+    for endpoint in listeners(config):
+        trio.run(connect, endpoint)
 
 
 @pytest.mark.parametrize(
