@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from moldau.runtime.config import (
+    advertised_listeners,
     console_listener,
     listeners,
     log_dirs,
@@ -25,6 +26,7 @@ from moldau.runtime.config import (
     process_configs,
     quorum_voters,
 )
+from moldau.runtime.config.processes import EVERY_INTERFACE
 from moldau.runtime.ports.descriptors import COMFORTABLE
 from moldau.runtime.tls.context import controllers_environment, listener_tls
 from moldau_cli.nodes.certificates import unnamed_host
@@ -80,6 +82,7 @@ async def check_node(environment: Environment, config: Config, descriptors: int)
     found.append(
         Finding(check="files", subject="limit", state=OK if enough else WARNING, detail=f"{descriptors} open{advice}")
     )
+    found += check_addresses(config)
     found += check_certificates(environment, config)
     return found + await check_quorum(environment, config)
 
@@ -107,6 +110,18 @@ async def check_ports(
             ports[port] = subject
             found.append(Finding(check="port", subject=subject, state=OK, detail="free"))
     return found
+
+
+def check_addresses(config: Config) -> list[Finding]:
+    """Looks whether other machines can use the addresses that a broker advertises."""
+    if "broker" not in config.get_list("process.roles"):
+        return []
+    detail = "names no machine, so clients and brokers elsewhere connect to themselves; set advertised.listeners"
+    return [
+        Finding(check="address", subject=str(endpoint), state=WARNING, detail=detail)
+        for endpoint in advertised_listeners(config)
+        if endpoint.host in EVERY_INTERFACE
+    ]
 
 
 def check_certificates(environment: Environment, config: Config) -> list[Finding]:

@@ -10,7 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from moldau.protocol.access import Listeners
-from moldau.runtime.config import ConfigError, broker_listeners
+from moldau.runtime.config import ConfigError, broker_listeners, join_address
+from moldau.runtime.config.processes import EVERY_INTERFACE
 from moldau.runtime.net.serving.connection_tally import ConnectionTally
 from moldau.runtime.net.serving.server import serve
 from moldau.runtime.tasks.sync import ByteBudget
@@ -19,7 +20,12 @@ from moldau.runtime.tls.context import ListenerTls, listener_tls
 from moldau_broker.server.data_path.connection import BrokerConnection, listener_services
 from moldau_broker.server.handlers.apis import BASE_APIS, TELEMETRY_KEYS, ServedApi, api_table
 from moldau_broker.server.lifecycle.connection_room import ConnectionRoom
-from moldau_broker.server.lifecycle.startup import bind, connection_rate_limits, listener_limits
+from moldau_broker.server.lifecycle.startup import (
+    advertised_endpoints,
+    bind,
+    connection_rate_limits,
+    listener_limits,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,6 +105,15 @@ class BrokerListeners:
             listener = await bind(self._environment, self._config, endpoint)
             self._listeners.append((endpoint, listener))
             self.addresses[endpoint.listener_name] = listener.address
+        for advertised in advertised_endpoints(self._config, self.addresses):
+            if advertised.host in EVERY_INTERFACE:
+                self._logger.warning(
+                    "advertised-address-unusable",
+                    listener=advertised.name,
+                    address=join_address(advertised.host, advertised.port),
+                    why="clients and brokers on other machines connect to themselves",
+                    remedy="name this machine in advertised.listeners",
+                )
 
     async def serve(self, nursery: trio.Nursery, context: BrokerContext, authentication: Authentication) -> None:
         """Starts a server in ``nursery`` for each listener; all share one budget of bytes and one tally."""

@@ -293,8 +293,9 @@ NETWORK_KEYS = (
         name="advertised.listeners",
         default=None,
         group="Network",
-        doc="Addresses that brokers name to clients; the addresses of listeners by default. A controller listener may "
-        "be named too, without effect.",
+        doc="Addresses that brokers name to clients; the addresses of listeners by default, so name them here if a "
+        "listener has all interfaces: other machines cannot connect to 0.0.0.0. A controller listener may be named "
+        "too, without effect.",
     ),
     names(
         name="listener.security.protocol.map",
