@@ -443,6 +443,16 @@ def test_certificates_belong_to_controllers_by_name_or_by_host():
     assert "no pattern" in by_name.refusal(client, "c1.example.com")
 
 
+def test_an_ipv6_address_of_a_certificate_is_that_of_a_voter():
+    """A text names groups of zeros as it likes; OpenSSL writes them all, and in capitals."""
+    certificate = {"subject": SUBJECT, "subjectAltName": (("IP Address", "2001:DB8:0:0:0:0:0:1"),)}
+    by_host = NodePrincipals([])
+    for host in ("2001:db8::1", "2001:0db8::0:1", "2001:DB8:0:0:0:0:0:1"):
+        assert by_host.refusal(certificate, host) is None
+    for host in ("2001:db8::2", "c1.example.com", "::ffff:10.0.0.1"):
+        assert "does not name the host" in by_host.refusal(certificate, host)
+
+
 def test_a_clients_certificate_does_not_let_it_into_the_quorum():
     """Its owner even sits at the address of a controller that is down: a certificate for another host is refused."""
 

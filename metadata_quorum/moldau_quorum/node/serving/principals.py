@@ -9,6 +9,7 @@ node that it speaks for.
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config import Config, ConfigError
@@ -109,8 +110,11 @@ def _alternative_names(certificate: Mapping[str, object]) -> Iterator[tuple[str,
 
 def _names(kind: str, value: str, host: str) -> bool:
     """Returns whether an alternative name stands for a host: RFC 6125, a wildcard for one whole label on the left."""
-    if kind == "IP Address":
-        return value.strip().lower() == host.lower()
+    if kind == "IP Address":  # OpenSSL writes all groups of an IPv6 address, in capitals
+        try:
+            return ip_address(value.strip()) == ip_address(host)
+        except ValueError:
+            return False
     if kind != "DNS":
         return False
     name, host = value.lower().rstrip("."), host.lower().rstrip(".")
