@@ -12,12 +12,22 @@ import logging
 import pytest
 from cryptography import x509
 
+from moldau.runtime.config import BROKER_CONFIG
+from moldau.runtime.config.tls import tls_settings
 from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.tls.context import ListenerTls, client_context, server_context
 from moldau.runtime.tls.reloading import CHECK_MS, ReloadingContext
 from moldau_jepsen.world.world import run_world
 from support.certificates import authority
 
+NODE = {
+    "process.roles": "broker",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "controller.quorum.voters": "101@c:9093",
+    "listeners": "SSL://node:9092",
+    "security.inter.broker.protocol": "SSL",
+}
 NOW = datetime.datetime(2023, 11, 1, 12, tzinfo=datetime.UTC)
 
 
@@ -193,5 +203,27 @@ def test_a_file_replaced_while_it_is_read_is_read_again() -> None:
         assert context.current() is made[1]
         clock.now_ms += CHECK_MS
         assert context.current() is made[1]
+
+    on_a_disk(scenario)
+
+
+def test_a_change_of_other_keys_takes_no_refused_file() -> None:
+    """A broker reloads its listeners with each change of its configuration, such as that of a throttle."""
+
+    def scenario(disk, clock) -> None:
+        clock.now_ms = NOW.timestamp() * 1000
+        write(disk, "/node.pem", pem(0))
+        config = BROKER_CONFIG.parse({**NODE, "ssl.keystore.location": "/node.pem"})
+        listener = ListenerTls(tls_settings(config, "SSL"), disk, clock)
+        first = listener._context.current()
+        chain, key = authority().issue("node", not_after=NOW - datetime.timedelta(days=1))
+        write(disk, "/node.pem", key + chain + "\n" * 99)
+        clock.now_ms += CHECK_MS
+        assert listener._context.current() is first
+        listener.reload(BROKER_CONFIG.parse({**NODE, "ssl.keystore.location": "/node.pem"}), "SSL")
+        assert listener._context.current() is first
+        write(disk, "/other.pem", pem(1))
+        listener.reload(BROKER_CONFIG.parse({**NODE, "ssl.keystore.location": "/other.pem"}), "SSL")
+        assert listener._context.current() is not first
 
     on_a_disk(scenario)

@@ -299,7 +299,7 @@ class ListenerTls:
         return self._context.current().expires_s
 
     def reload(self, config: Config, listener_name: str) -> None:
-        """Reads certificates and keys again; open connections keep theirs.
+        """Takes changed settings of the listener; open connections keep their certificates.
 
         Raises:
             ConfigError: as ``server_context``; nothing has changed then.
@@ -308,7 +308,8 @@ class ListenerTls:
         problems = tls_problems(settings, server=listener_name)
         if problems:
             raise ConfigError(problems)
-        self._context.take(settings)
+        if settings != self._context.settings:  # it follows the files of the present ones, and refuses wrong content
+            self._context.take(settings)
 
 
 def listener_tls(
