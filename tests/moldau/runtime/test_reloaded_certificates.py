@@ -12,10 +12,18 @@ import logging
 import pytest
 from cryptography import x509
 
-from moldau.runtime.config import BROKER_CONFIG
+from moldau.runtime.config import BROKER_CONFIG, ConfigError, SecurityProtocol
+from moldau.runtime.config.sasl import LoginSettings
 from moldau.runtime.config.tls import tls_settings
 from moldau.runtime.ports.environment import OpenMode
-from moldau.runtime.tls.context import ListenerTls, client_context, server_context
+from moldau.runtime.sasl.network import with_login
+from moldau.runtime.tls.context import (
+    ListenerTls,
+    client_context,
+    outgoing_environment,
+    reload_outgoing,
+    server_context,
+)
 from moldau.runtime.tls.reloading import CHECK_MS, ReloadingContext
 from moldau_jepsen.world.world import run_world
 from support.certificates import authority
@@ -58,8 +66,12 @@ def pem(number: int) -> str:
 
 
 def on_a_disk(scenario):
+    return on_a_node(lambda environment: scenario(environment.disk, StoppedClock()))
+
+
+def on_a_node(scenario):
     async def main(world):
-        return scenario(world.node("n").environment.disk, StoppedClock())
+        return scenario(world.node("n").environment)
 
     return run_world(main, 1)
 
@@ -227,3 +239,30 @@ def test_a_change_of_other_keys_takes_no_refused_file() -> None:
         assert listener._context.current() is not first
 
     on_a_disk(scenario)
+
+
+def test_outgoing_connections_take_a_changed_path() -> None:
+    """Another path is a dynamic key; the former certificate expires, and other nodes refuse this one then."""
+
+    def scenario(environment) -> None:
+        def config(path):
+            return BROKER_CONFIG.parse({**NODE, "ssl.keystore.location": path})
+
+        write(environment.disk, "/node.pem", pem(0))
+        write(environment.disk, "/new.pem", pem(1))
+        outgoing = outgoing_environment(environment, config("/node.pem"), "SSL", SecurityProtocol.SSL)
+        login = LoginSettings(mechanism="PLAIN", user="u", password="p")
+        for each in (outgoing, with_login(outgoing, login)):
+            used = outgoing.network._context
+            first = used.current()
+            reload_outgoing(each, config("/node.pem"), "SSL")
+            assert used.current() is first
+            with pytest.raises(ConfigError, match="cannot be read"):
+                reload_outgoing(each, config("/missing.pem"), "SSL")
+            assert used.current() is first
+            reload_outgoing(each, config("/new.pem"), "SSL")
+            assert used.current() is not first
+            reload_outgoing(each, config("/node.pem"), "SSL")
+        reload_outgoing(environment, config("/missing.pem"), "SSL")  # connections without TLS need no file
+
+    on_a_node(scenario)

@@ -23,6 +23,7 @@ from moldau.runtime.config.listeners import (
 )
 from moldau.runtime.config.sasl import client_login, controller_login, inter_broker_login
 from moldau.runtime.config.tls import tls_problems, tls_settings
+from moldau.runtime.net.layers import LayeredNetwork
 from moldau.runtime.ports.environment import SYSTEM_BUFFERS, OpenMode
 from moldau.runtime.ports.system_calls import private_file
 from moldau.runtime.sasl.network import with_login
@@ -193,6 +194,19 @@ class TlsNetwork:
         """See ``Network.arrivals``."""
         return self.plain.arrivals()
 
+    def take(self, settings: TlsSettings) -> None:
+        """Takes other settings, if these are others.
+
+        Raises:
+            ConfigError: they or a file cannot be used; nothing has changed then.
+        """
+        if not isinstance(self._context, ReloadingContext) or settings == self._context.settings:
+            return
+        problems = tls_problems(settings)
+        if problems:
+            raise ConfigError(problems)
+        self._context.take(settings)
+
     async def connect(self, host: str, port: int) -> TlsConnection:
         """See ``Network.connect``.
 
@@ -217,6 +231,19 @@ class TlsNetwork:
             connection.close()
             raise
         return secured
+
+
+def reload_outgoing(environment: Environment, config: Config, listener_name: str) -> None:
+    """Takes changed settings for connections that an ``outgoing_environment`` opens from now on.
+
+    Raises:
+        ConfigError: the settings or a file cannot be used; nothing has changed then.
+    """
+    network = environment.network
+    while isinstance(network, LayeredNetwork):
+        if isinstance(network, TlsNetwork):
+            network.take(tls_settings(config, listener_name))
+        network = network.plain
 
 
 def outgoing_environment(
@@ -365,5 +392,6 @@ __all__ = [
     "controllers_environment",
     "listener_tls",
     "outgoing_environment",
+    "reload_outgoing",
     "server_context",
 ]

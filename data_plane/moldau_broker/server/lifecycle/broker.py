@@ -528,7 +528,7 @@ class Broker:
 
     def _apply_dynamic_config(self, image: MetadataImage) -> None:
         config = self.context.config = self._dynamic.follow(image)
-        self.listening.follow(self.context)
+        self.listening.follow(self.context, self._to_brokers, self._to_controllers)
         self._authentication.reload(config)
         self.context.replicas.set_throttles(
             float(config.get_int("leader.replication.throttled.rate")),

@@ -10,13 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from moldau.protocol.access import Listeners
-from moldau.runtime.config import ConfigError, broker_listeners, join_address
+from moldau.runtime.config import ConfigError, broker_listeners, controller_listener_names, join_address
 from moldau.runtime.config.processes import EVERY_INTERFACE
 from moldau.runtime.net.serving.connection_tally import ConnectionTally
 from moldau.runtime.net.serving.server import serve
 from moldau.runtime.tasks.sync import ByteBudget
 from moldau.runtime.telemetry.log import EventLogger
-from moldau.runtime.tls.context import ListenerTls, listener_tls
+from moldau.runtime.tls.context import ListenerTls, listener_tls, reload_outgoing
 from moldau_broker.server.data_path.connection import BrokerConnection, listener_services
 from moldau_broker.server.handlers.apis import BASE_APIS, TELEMETRY_KEYS, ServedApi, api_table
 from moldau_broker.server.lifecycle.connection_room import ConnectionRoom
@@ -154,18 +154,26 @@ class BrokerListeners:
         is_internal = listener_name == self._inter_broker_listener
         return api_table(apis, Listeners.INTER_BROKER if is_internal else Listeners.CLIENT)
 
-    def follow(self, context: BrokerContext) -> None:
-        """Applies a changed configuration: limits, connection rates and certificates."""
+    def follow(self, context: BrokerContext, to_brokers: Environment, to_controllers: Environment) -> None:
+        """Applies a changed configuration: limits, connection rates and certificates.
+
+        The latter also to the environments for connections to other nodes.
+        """
         config = context.config
         for (endpoint, _), server in zip(self._listeners, self._servers, strict=False):  # none serve before ``serve``
             server.limits = listener_limits(config, endpoint)
         self._apply_connection_rates(context)
-        for listener_name, tls in self._tls.items():
-            if tls is not None:
-                try:
-                    tls.reload(config, listener_name)
-                except ConfigError as error:
-                    self._logger.error("certificates-refused", listener=listener_name, error=error)
+        takes = [(name, partial(tls.reload, config, name)) for name, tls in self._tls.items() if tls is not None]
+        for name, environment in (
+            (self._inter_broker_listener, to_brokers),
+            (controller_listener_names(config)[0], to_controllers),
+        ):
+            takes.append((name, partial(reload_outgoing, environment, config, name)))
+        for listener_name, take in takes:
+            try:
+                take()
+            except ConfigError as error:
+                self._logger.error("certificates-refused", listener=listener_name, error=error)
 
     def _apply_connection_rates(self, context: BrokerContext) -> None:
         names = [endpoint.listener_name for endpoint, _ in self._listeners]

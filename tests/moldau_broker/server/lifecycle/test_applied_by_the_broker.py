@@ -139,10 +139,12 @@ def test_a_bad_value_of_one_listener_holds_up_no_other() -> None:
             _servers=(),
             _tls={**each, "plain": None},
             _logger=logger,
+            _inter_broker_listener="a",
             _apply_connection_rates=lambda _: None,
         )
-        context: Any = SimpleNamespace(config=None)
-        BrokerListeners.follow(listeners, context)
+        context: Any = SimpleNamespace(config=SimpleNamespace(get_list=lambda _: ["c"]))
+        plain: Any = SimpleNamespace(network=None)
+        BrokerListeners.follow(listeners, context, plain, plain)
         good = [name for name, fails in zip("abc", bad, strict=True) if not fails]
         assert (taken, refused) == (good, [name for name in "abc" if name not in good])
         taken.clear()
@@ -150,6 +152,26 @@ def test_a_bad_value_of_one_listener_holds_up_no_other() -> None:
         unused: Any = None
         Authentication.reload(authentication, unused)
         assert taken == good
+
+
+def test_connections_to_other_nodes_follow_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that shows its listeners' new certificate must not show the former one to other nodes."""
+    taken: list[tuple[str, str]] = []
+    monkeypatch.setattr(listening, "reload_outgoing", lambda environment, _, name: taken.append((environment, name)))
+    broker: Any = SimpleNamespace(
+        _dynamic=SimpleNamespace(follow=lambda _: context.config),
+        _to_brokers="to brokers",
+        _to_controllers="to controllers",
+        _authentication=SimpleNamespace(reload=lambda _: None),
+    )
+    listeners: Any = SimpleNamespace(
+        _listeners=(), _servers=(), _tls={}, _inter_broker_listener="INSIDE", _apply_connection_rates=lambda _: None
+    )
+    config = SimpleNamespace(get_list=lambda _: ["controller"], get_int=lambda _: 0)
+    context = broker.context = SimpleNamespace(config=config, replicas=SimpleNamespace(set_throttles=lambda *_: None))
+    broker.listening = SimpleNamespace(follow=lambda *given: BrokerListeners.follow(listeners, *given))
+    Broker._apply_dynamic_config(broker, MetadataImage())
+    assert taken == [("to brokers", "INSIDE"), ("to controllers", "CONTROLLER")]
 
 
 def test_limits_that_change_while_a_listener_starts_hold(monkeypatch: pytest.MonkeyPatch) -> None:
