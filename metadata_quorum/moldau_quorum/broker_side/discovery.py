@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -11,6 +12,7 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.telemetry.log import EventLogger
+from moldau_quorum.broker_side.reachability import WARNING_INTERVAL_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,16 +38,22 @@ async def discover_voters(
     if not addresses:
         raise ValueError("controller.quorum.bootstrap.servers is empty")
     log = EventLogger("moldau.discovery", client=client_id)
+    warned, due_s = "", -math.inf
     while True:
+        causes: list[str] = []
         for host, port in addresses:
             try:
                 voters = await _ask(environment, host, port, client_id)
             except (OSError, trio.TooSlowError, ProtocolError, KafkaError) as error:
-                log.debug("no-answer", server=f"{host}:{port}", error=error)
+                causes.append(f"{host}:{port}: {str(error) or type(error).__name__}")
                 continue
             if voters:
                 return voters
-        log.warning("no-controller-answers", servers=",".join(f"{host}:{port}" for host, port in addresses))
+            causes.append(f"{host}:{port}: knows no voters yet")
+        cause = "; ".join(causes)
+        if cause != warned or trio.current_time() >= due_s:
+            warned, due_s = cause, trio.current_time() + WARNING_INTERVAL_MS / 1000
+            log.warning("no-controller-answers", cause=cause)
         await trio.sleep(RETRY_MS / 1000)
 
 

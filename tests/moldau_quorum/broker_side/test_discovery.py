@@ -15,6 +15,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.api_versions import ApiVersionsResponse
 from moldau.protocol.messages.describe_cluster import DescribeClusterBroker, DescribeClusterResponse
 from moldau.runtime.net.rpc import RpcConnection
+from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau_quorum.broker_side import discovery
 
 VOTERS = {101: ("c101", 9093)}
@@ -94,3 +95,27 @@ def test_a_node_without_bootstrap_servers_does_not_wait() -> None:
             await discovery.discover_voters(environment, [], client_id="x")
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_the_log_says_why_no_server_can_be_asked(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A refused login or certificate lasts until an operator acts; one line says so now and then."""
+
+    async def ask(_: object, host: str, *__: object) -> dict[int, tuple[str, int]]:
+        await trio.lowlevel.checkpoint()
+        if host == "a":
+            raise SaslAuthenticationError(ErrorCode.SASL_AUTHENTICATION_FAILED, "a:9093: wrong password")
+        return {}
+
+    monkeypatch.setattr(discovery, "_ask", ask)
+    environment: Any = None
+
+    async def main() -> None:
+        with trio.move_on_after(25):
+            await discovery.discover_voters(environment, [("a", 9093), ("b", 9093)], client_id="x")
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 3, "one at once, then one each ten seconds"
+    assert all("wrong password; b:9093: knows no voters yet" in line for line in lines)
