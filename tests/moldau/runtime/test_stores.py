@@ -3,6 +3,7 @@
 import ssl
 
 import pytest
+import trustme
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key
 from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12Certificate, serialize_key_and_certificates
@@ -101,3 +102,21 @@ def test_remarks_in_a_pem_file_may_have_any_letters(tmp_path):
         {"trusted_certificates": remark + authority().trust},
     ):
         assert shake_hands(server, client_context(settings(**trust), disk)) == ["node.test"]
+
+
+@pytest.mark.parametrize("trusted", ["root", "issuer", "own"])
+def test_each_certificate_of_a_trust_store_is_trusted(trusted):
+    """A company's authority that signs nodes has a certificate of another one, which the store need not have."""
+    root = trustme.CA()
+    issuer = root.create_child_ca()
+    own = issuer.issue_cert("node.test")
+    found = {"root": root.cert_pem, "issuer": issuer.cert_pem, "own": own.cert_chain_pems[0]}
+    trust = found[trusted].bytes().decode()
+    chain = b"".join(each.bytes() for each in own.cert_chain_pems).decode()
+    keys = {"certificate_chain": chain, "key": own.private_key_pem.bytes().decode(), "trusted_certificates": trust}
+    disk = real_environment().disk
+    server = server_context(settings(**keys, client_auth="required"), disk)
+    assert shake_hands(server, client_context(settings(**keys), disk)) == ["node.test"]
+    stranger = client_context(settings(trusted_certificates=authority().trust), disk)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands(server, stranger)

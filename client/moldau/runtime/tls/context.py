@@ -113,6 +113,8 @@ def _load_trust(context: ssl.SSLContext, settings: TlsSettings, disk: Disk) -> N
         text = _read_pem(disk, key, settings.truststore_location)
     if text is None:
         return
+    # Each named certificate is trusted, also that of an authority which another one has signed: as in Java.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
         context.load_verify_locations(cadata=text.encode("ascii", "replace").decode())  # remarks are no part of PEM
     except (ssl.SSLError, ValueError) as error:
