@@ -15,7 +15,7 @@ import math
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import trio
 
@@ -222,7 +222,7 @@ class Login:
 
     def _read_token(self, url: str) -> str:
         try:
-            file = self._environment.disk.open(urlsplit(url).path, OpenMode.READ)
+            file = self._environment.disk.open(unquote(urlsplit(url).path), OpenMode.READ)
             try:
                 return file.read(0, TOKEN_BYTES_MAX).decode("ascii", "replace").strip()
             finally:

@@ -14,7 +14,7 @@ import contextlib
 import json
 import math
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import trio
 
@@ -130,7 +130,7 @@ class TokenChecker:
             from moldau.runtime.sasl.http import fetch
 
             return await fetch(url)
-        path = urlsplit(url).path
+        path = unquote(urlsplit(url).path)
         file = self._environment.disk.open(path, OpenMode.READ)
         try:
             return file.read(0, DOCUMENT_BYTES_MAX)

@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from moldau.runtime.config.sasl import LoginSettings
+from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau.runtime.sasl.login import HeldToken, Login
 from moldau_jepsen.world.world import run_world
@@ -71,6 +72,19 @@ def test_a_token_lives_on_while_its_issuer_is_down():
         assert await message(login) != first
 
     with_login(test)
+
+
+def test_a_token_comes_from_a_path_that_is_escaped():
+    async def main(world):
+        environment = world.node("client").environment
+        environment.disk.make_directories("/etc")
+        file = environment.disk.open("/etc/my token", OpenMode.CREATE)
+        file.append([b"abc\n"])
+        file.close()
+        login = Login(LoginSettings(mechanism="OAUTHBEARER", token_url="file:///etc/my%20token"), environment)
+        assert b"Bearer abc\x01" in await message(login)
+
+    run_world(main, seed=1)
 
 
 def test_a_fetch_has_the_context_of_its_caller():

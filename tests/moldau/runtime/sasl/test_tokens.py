@@ -251,6 +251,19 @@ def test_a_new_key_is_read_when_a_token_names_it():
     assert with_checker(test).principal == "carol"
 
 
+def test_a_path_in_a_url_may_be_escaped():
+    """A path with a blank cannot stand in a URL otherwise (RFC 8089)."""
+
+    async def test(checker, environment):
+        write(environment.disk, "/etc/my keys.json", tokens.key_set())
+        token = tokens.token(environment.clock.wall_ms() / 1000, **SCOPE)
+        await checker.prepare(OauthClient(token).first())
+        return checker.check(token)
+
+    url = {"sasl.oauthbearer.jwks.endpoint.url": "file:///etc/my%20keys.json"}
+    assert with_checker(test, **url).principal == "carol"
+
+
 def test_a_listener_without_keys_does_not_start():
     with pytest.raises(ConfigError, match=r"jwks\.endpoint\.url: listener OUTSIDE offers OAUTHBEARER"):
         BROKER_CONFIG.parse(node_config(**{"sasl.enabled.mechanisms": "OAUTHBEARER"}))
