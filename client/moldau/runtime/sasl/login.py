@@ -224,11 +224,14 @@ class Login:
         try:
             file = self._environment.disk.open(unquote(urlsplit(url).path), OpenMode.READ)
             try:
-                return file.read(0, TOKEN_BYTES_MAX).decode("ascii", "replace").strip()
+                text = file.read(0, TOKEN_BYTES_MAX).decode("ascii", "replace").strip()
             finally:
                 file.close()
         except OSError as error:
             raise ConnectionError(f"sasl.oauthbearer.token.endpoint.url = {url}: {error.strerror or error}") from error
+        if not text:  # its writer is about to fill it
+            raise ConnectionError(f"sasl.oauthbearer.token.endpoint.url = {url}: the file is empty")
+        return text
 
     async def _request_token(self, url: str) -> str:
         """Requests a token by the client credentials grant (RFC 6749 section 4.4)."""

@@ -87,6 +87,25 @@ def test_a_token_comes_from_a_path_that_is_escaped():
     run_world(main, seed=1)
 
 
+def test_an_empty_file_is_no_refused_token():
+    """A writer that truncates the file fills it next: the client tries again, as it does while the file is missing."""
+
+    async def main(world):
+        environment = world.node("client").environment
+        environment.disk.make_directories("/etc")
+        file = environment.disk.open("/etc/token", OpenMode.CREATE)
+        login = Login(LoginSettings(mechanism="OAUTHBEARER", token_url="file:/etc/token"), environment)
+        with pytest.raises(ConnectionError, match="file:/etc/token: the file is empty") as caught:
+            await message(login)
+        assert not isinstance(caught.value, SaslAuthenticationError)
+        file.append([b"abc\n"])
+        file.close()
+        await trio.sleep(1)
+        assert b"Bearer abc\x01" in await message(login)
+
+    run_world(main, seed=1)
+
+
 def test_a_fetch_has_the_context_of_its_caller():
     """The simulation knows by it on which machine a task runs, and holds it back while that is paused."""
     caller = ContextVar("caller", default="")
