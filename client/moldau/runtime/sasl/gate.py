@@ -8,6 +8,7 @@ a request one comparison of its API key.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -171,6 +172,8 @@ class SaslGate:
         session, listener = self._session, self._listener
         if session.state in (State.EXCHANGE, State.RAW_EXCHANGE, State.REAUTHENTICATION):
             await listener.prepare(session.mechanism, given.token)
+            clock = self._clock  # it may have waited for keys, and the client counts its session from the answer
+            given = replace(given, now_ms=clock.monotonic_ms(), wall_ms=clock.wall_ms())
         was, mechanism = session.user, session.mechanism
         effect = self._receive(given)
         failure = None if isinstance(effect, PassOn) else effect.failure

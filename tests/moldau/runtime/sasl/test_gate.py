@@ -434,3 +434,25 @@ def test_a_renewal_reads_the_keys_that_it_needs():
 
     keys = {"sasl.oauthbearer.jwks.endpoint.url": "file:/jwks.json"}
     run_gate(scenario, **{"sasl.enabled.mechanisms": "OAUTHBEARER"}, **keys)
+
+
+def test_a_session_begins_when_the_client_hears_of_it():
+    """The identity provider may answer slowly; a client that renews its session in time must find it alive."""
+
+    async def scenario(connect, passed, listener, server):
+        async def prepare(*_):
+            await trio.sleep(4)
+
+        listener.prepare = prepare
+        connection = await connect()
+        await connection.send_all([handshake() + RIGHT])
+        answers, _ = await receive(connection, 4.5)
+        _, response = decode_response(SaslAuthenticateResponse, 2, list(frames(answers))[1])
+        assert response.session_lifetime_ms == 5_000
+        await trio.sleep(4)
+        await connection.send_all([METADATA])
+        await receive(connection, 0.2)
+        assert len(passed) == 1
+        connection.close()
+
+    run_gate(scenario, **{"connections.max.reauth.ms": "5000"})
