@@ -14,10 +14,15 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 10.0
 BYTES_MAX: Final = 1 << 20
+PASSING: Final = (408, 425, 429)
+"""Request Timeout, Too Early, Too Many Requests: refusals that pass, unlike the others from 400 to 499."""
 
 
 class HttpError(OSError):
     """Reports that a request failed. The text holds no secret."""
+
+    is_final = False
+    """Whether the server has refused the request, so that a repetition would be refused too (RFC 9110 section 15.5)."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -48,7 +53,9 @@ def _fetch(url: str, body: bytes | None, headers: dict[str, str]) -> bytes:
             content: bytes = response.read(BYTES_MAX + 1)
     except urllib.error.HTTPError as error:
         error.close()
-        raise HttpError(f"the server answered with status {error.code}") from error
+        refused = HttpError(f"the server answered with status {error.code}")
+        refused.is_final = 400 <= error.code < 500 and error.code not in PASSING
+        raise refused from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise HttpError(f"{type(error).__name__}: {getattr(error, 'reason', None) or error}") from error
     if len(content) > BYTES_MAX:

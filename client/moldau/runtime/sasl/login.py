@@ -250,7 +250,10 @@ class Login:
             if not isinstance(token, str):
                 raise TypeError
         except HttpError as error:
-            raise ConnectionError(f"sasl.oauthbearer.token.endpoint.url = {url}: {error}") from error
+            text = f"sasl.oauthbearer.token.endpoint.url = {url}: {error}"
+            if error.is_final:
+                raise SaslAuthenticationError(ErrorCode.SASL_AUTHENTICATION_FAILED, text) from error
+            raise ConnectionError(text) from error
         except (ValueError, KeyError, TypeError) as error:
             raise ConnectionError(
                 f"sasl.oauthbearer.token.endpoint.url = {url}: it returned no access_token"

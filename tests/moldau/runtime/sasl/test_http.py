@@ -15,6 +15,7 @@ import trio
 
 from moldau.runtime.config.sasl import LoginSettings, TokenRules
 from moldau.runtime.ports.real import real_environment
+from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau.runtime.sasl.core.oauth import TokenRefusedError
 from moldau.runtime.sasl.http import BYTES_MAX, HttpError, fetch
 from moldau.runtime.sasl.login import Login
@@ -48,7 +49,9 @@ class Issuer(http.server.BaseHTTPRequestHandler):
         form = self.rfile.read(int(self.headers["Content-Length"])).decode()
         self.server.seen.append(form)
         expected = "Basic " + base64.b64encode(b"client%3A1:s3cret").decode()
-        if self.headers["Authorization"] != expected:
+        if self.server.status:
+            self.reply(self.server.status)
+        elif self.headers["Authorization"] != expected:
             self.reply(401)
         else:
             self.reply(200, json.dumps({"access_token": tokens.token(time.time()), "expires_in": 600}).encode())
@@ -58,6 +61,7 @@ class Issuer(http.server.BaseHTTPRequestHandler):
 def issuer():
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Issuer)
     server.seen = []
+    server.status = 0
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield server
@@ -95,11 +99,26 @@ def test_client_credentials_are_fetched_once_for_many(issuer):
 
 def test_a_wrong_secret_is_reported_without_it(issuer):
     async def main():
-        with pytest.raises(ConnectionError, match="status 401") as raised:
+        with pytest.raises(SaslAuthenticationError, match="status 401") as raised:
             await login(issuer, "wr0ng").exchange()
         assert "wr0ng" not in str(raised.value)
 
     trio.run(main)
+
+
+def test_a_refusal_of_the_issuer_is_final(issuer):
+    """A client whose secret is wrong fails at once; a busy issuer is asked again."""
+
+    async def main():
+        final = []
+        for issuer.status in (400, 403, 404, 408, 429, 500, 503):
+            with pytest.raises(ConnectionError, match=f"status {issuer.status}") as raised:
+                await login(issuer, "s3cret").exchange()
+            if isinstance(raised.value, SaslAuthenticationError):
+                final.append(issuer.status)
+        return final
+
+    assert trio.run(main) == [400, 403, 404]
 
 
 def test_keys_from_a_url(issuer):
