@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12Certificate, serialize_key_and_certificates
 from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_java_truststore as truststore
 
+from moldau.runtime.config import parse_properties
 from moldau.runtime.config.declaration import ConfigError
 from moldau.runtime.config.tls import tls_problems
 from moldau.runtime.ports.real import real_environment
@@ -120,3 +121,17 @@ def test_each_certificate_of_a_trust_store_is_trusted(trusted):
     stranger = client_context(settings(trusted_certificates=authority().trust), disk)
     with pytest.raises(ssl.SSLCertVerificationError):
         shake_hands(server, stranger)
+
+
+@pytest.mark.parametrize("between", [" ", " \\\n", "\\n", "\\\n"], ids=["blanks", "continued", "escapes", "joined"])
+def test_a_text_in_a_file_of_properties_may_be_one_line(between):
+    """Kafka takes any white space between the parts of a PEM text; a value of several lines is continued in a file."""
+    chain, key = authority().issue("node.test")
+    texts = {"chain": chain, "key": key, "trust": authority(1).trust + authority().trust}
+    found = parse_properties("".join(f"{name}={between.join(text.splitlines())}\n" for name, text in texts.items()))
+    assert all("\n" not in text for text in found.values()) is (between != "\\n")
+    given = {"certificate_chain": found["chain"], "key": found["key"], "trusted_certificates": found["trust"]}
+    disk = real_environment().disk
+    server = server_context(settings(**given, client_auth="required"), disk)
+    assert server.expires_s is not None
+    assert shake_hands(server, client_context(settings(**given), disk)) == ["node.test"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import ssl
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     )
 
 STORE_BYTES_MAX: Final = 1 << 20
+_PEM_BLOCK: Final = re.compile(r"(-----BEGIN [^-]+-----)([A-Za-z0-9+/=\s]+)(-----END [^-]+-----)")
+"""Boundaries and base64; not a private key of the old form with headers, which needs its line ends."""
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
@@ -115,8 +118,9 @@ def _load_trust(context: ssl.SSLContext, settings: TlsSettings, disk: Disk) -> N
         return
     # Each named certificate is trusted, also that of an authority which another one has signed: as in Java.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    text = _in_lines(text).encode("ascii", "replace").decode()  # remarks are no part of PEM
     try:
-        context.load_verify_locations(cadata=text.encode("ascii", "replace").decode())  # remarks are no part of PEM
+        context.load_verify_locations(cadata=text)
     except (ssl.SSLError, ValueError) as error:
         raise ConfigError([f"{key}: holds no certificates in PEM form ({_reason(error)})"]) from error
 
@@ -136,6 +140,7 @@ def _load_certificate(context: ssl.SSLContext, settings: TlsSettings, disk: Disk
         text = f"{settings.certificate_chain}\n{settings.key}\n"
     else:
         return ""
+    text = _in_lines(text)
     try:
         with private_file(text) as path:
             # Without a password OpenSSL would ask for one on the terminal.
@@ -148,6 +153,20 @@ def _load_certificate(context: ssl.SSLContext, settings: TlsSettings, disk: Disk
             ]
         ) from error
     return text
+
+
+def _in_lines(text: str) -> str:
+    """Returns PEM text with line ends where OpenSSL needs them.
+
+    A value of a configuration may be one line, with blanks in place of line ends: Kafka takes any (KIP-651).
+    """
+
+    def lines(block: re.Match[str]) -> str:
+        content = "".join(block[2].split())
+        wrapped = (content[at : at + 64] for at in range(0, len(content), 64))
+        return "\n".join(["", block[1], *wrapped, block[3], ""])
+
+    return _PEM_BLOCK.sub(lines, text)
 
 
 def _reason(error: Exception) -> str:
