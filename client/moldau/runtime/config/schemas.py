@@ -266,11 +266,11 @@ def unserved_texts(names: Sequence[str]) -> list[tuple[str, str]]:
     return [(",".join(keys), reason) for reason, keys in found.items()]
 
 
-def _listener_key_problems(config: Config) -> list[str]:
+def listener_key_problems(config: Config) -> list[str]:
     """Returns what is wrong with keys of single listeners and mechanisms whose names no listener looks up.
 
-    A listener would be less protected than its operator intended. Only files are checked: dynamic values of one broker
-    reach controllers, which do not know its listeners.
+    A listener would be less protected than its operator intended. Files are checked, and a broker's changes of its own
+    keys; not the values of metadata, because controllers do not know the listeners of brokers.
     """
     names = {name.partition(":")[0].lower() for name in config.get_list("listener.security.protocol.map")}
     names |= {name.lower() for name in controller_listener_names(config)}
@@ -311,7 +311,7 @@ def parse_server_config(text: str, file_name: str, environ: Mapping[str, str]) -
         raise ConfigError([*unknown, *error.problems]) from None
     # A value that was set while the broker ran may name directories that are gone; the file may not.
     cordons = cordon_problem(config, config.get_list(CORDONED_LOG_DIRS))
-    problems = [*unknown, *([] if cordons is None else [cordons]), *_listener_key_problems(config)]
+    problems = [*unknown, *([] if cordons is None else [cordons]), *listener_key_problems(config)]
     if problems:
         raise ConfigError(problems)
     return config

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from moldau.protocol.messages.incremental_alter_configs import AlterConfigsResource
 from moldau.runtime.config import ConfigError, broker_listeners, with_dynamic
 from moldau.runtime.config.dynamic import is_read_only
+from moldau.runtime.config.schemas import listener_key_problems
 from moldau.runtime.config.tls import tls_settings
 from moldau.runtime.tls.context import listener_tls
 from moldau_quorum.controller.context import RefusedError
@@ -55,6 +56,7 @@ def security_problem(context: SecurityContext, resource: FullResource | AlterCon
     present, _ = with_dynamic(shared, before)
     changed, left_out = with_dynamic(shared, after)
     unusable = [reason for name, reason in left_out.items() if name in names and not is_read_only(name)]
+    unusable += [problem for problem in listener_key_problems(changed) if problem.partition(": ")[0] in names]
     return unusable[0] if unusable else _certificate_problem(context, present, changed)
 
 
