@@ -10,6 +10,8 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
 
 from moldau_jepsen.chaos.network.fabric import LinkFabric
 from moldau_jepsen.launcher import LauncherUsageError
@@ -86,6 +88,30 @@ def test_clients_are_cut_when_asked_for_and_resets_are_counted(fabric: tuple[Lin
         assert links.reset(1) == 1
         with pytest.raises(ConnectionResetError):
             client.recv(100)
+
+
+def forwarded(links: LinkFabric) -> int:
+    """Returns how many bytes the proxies have delivered once they have nothing to do."""
+    trio.from_thread.run(wait_all_tasks_blocked, trio_token=links._token)
+    return links._links.bytes_forwarded
+
+
+def test_a_node_stays_cut_while_others_change(fabric: tuple[LinkFabric, int]) -> None:
+    """The bytes that its links held got through when another node was cut off or healed."""
+    links, port = fabric
+    with talk(port, b"app") as client:
+        assert client.recv(100)
+        links.isolate(1)
+        client.sendall(b"held")
+        before = forwarded(links)
+        for others in ([2], [], [2], []):
+            links.isolate(1, *others)
+            assert forwarded(links) == before
+        assert links.in_force == ["cut(1, clients=True)"]
+        links.isolate(2)
+        assert client.recv(100) == b"held"
+        links.isolate()
+        assert links.in_force == []
 
 
 def test_unknown_nodes_and_taken_ports_are_named(fabric: tuple[LinkFabric, int]) -> None:

@@ -126,6 +126,21 @@ class LinkFabric:
         self._call(self._links.heal)
         self._in_force.clear()
 
+    def isolate(self, *nodes: int) -> None:
+        """Cuts these nodes from all others and from clients, and lifts all other cuts and delays.
+
+        That is one step: no held byte of a node that was cut, and stays so, passes in between.
+        """
+        self._check(nodes)
+
+        def rules() -> None:
+            self._links.heal()
+            for node in nodes:
+                self._links.cut([node], [*(other for other in self._members if other != node), CLIENT])
+
+        self._call(rules)
+        self._in_force = [cut_text(node, clients=True) for node in nodes]
+
     @property
     def in_force(self) -> list[str]:
         """The cuts and delays since the last ``heal``, as they were called."""

@@ -138,9 +138,7 @@ def main(directory: Path) -> None:
         _write(directory, replace(panel, pid=os.getpid(), started=start_mark(os.getpid())))
         while (found := read_panel(directory)) is not None:
             if found.cut != in_force:
-                fabric.heal()
-                for node in found.cut:
-                    fabric.cut(node, clients=True)
+                fabric.isolate(*found.cut)
                 in_force = found.cut
             time.sleep(POLL_S)
 
