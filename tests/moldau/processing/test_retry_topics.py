@@ -37,6 +37,29 @@ def test_a_record_goes_through_the_retries_to_the_dead_letters():
     assert [name for name, _ in third.headers].count("trace") == 1
 
 
+def test_a_dead_letter_that_was_sent_back_is_retried():
+    """Tools copy a record with its headers, which counted its former failures: the first new one was the last."""
+    dead = record()
+    for _ in range(3):
+        dead = consumed(ORDERS.failed(dead, OSError("gone"), 0), 90)
+    assert (dead.topic, failure_of(dead.headers).attempts) == ("orders.dead", 3)
+    back = ORDERS.failed(record(headers=dead.headers, offset=99), OSError("gone again"), 1_000)
+    assert back.topic == "orders.retry.1"
+    assert failure_of(back.headers) == Failure(
+        topic="orders", partition=3, offset=99, attempts=1, due_ms=6_000, error="OSError: gone again"
+    )
+
+
+def test_failures_in_another_topic_do_not_count():
+    """A handler copies the headers of its input to its output, as for traces; another service reads the output."""
+    retried = ORDERS.failed(record(), ValueError("full"), 0)
+    out = RetryTopics("payments", [5_000]).failed(record("payments", retried.headers, 4), OSError("gone"), 1_000)
+    assert out.topic == "payments.retry.1"
+    assert failure_of(out.headers) == Failure(
+        topic="payments", partition=3, offset=4, attempts=1, due_ms=6_000, error="OSError: gone"
+    )
+
+
 def test_an_error_that_no_header_can_hold_is_written_as_text():
     """Its text quotes a record whose JSON holds half of a surrogate pair: the processor ended at each such record."""
     out = ORDERS.failed(record(), ValueError("no price of \ud800"), 0)

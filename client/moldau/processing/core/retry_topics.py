@@ -93,13 +93,16 @@ class RetryTopics:
         """Returns the record to send for one whose processing raised ``error``.
 
         A record that could not be deserialized is given as its error, and the output holds its bytes (``send_bytes``).
+        Earlier failures count in the retry topics and the dead letters; elsewhere this one is the record's first.
         ``now_ms`` is in milliseconds since the Unix epoch.
         """
         if isinstance(record, RecordDeserializationError):
             topic, partition = record.topic_partition
         else:
             topic, partition = record.topic, record.partition
-        earlier = failure_of(record.headers)
+        # Elsewhere the headers tell of failures that are over: of a dead letter that was sent back, or of an input
+        # whose headers a handler copied to its output.
+        earlier = failure_of(record.headers) if topic in (*self.retries, self.dead_letters) else None
         attempts = 1 if earlier is None else earlier.attempts + 1
         target, due_ms = self.dead_letters, None
         if attempts <= len(self.retries) and not isinstance(error, self._not_retried):
