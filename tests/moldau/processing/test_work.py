@@ -138,6 +138,19 @@ def test_records_of_a_lane_run_in_order():
     assert work.to_commit() == {}
 
 
+@pytest.mark.parametrize("order", ["partition", "key"])
+def test_nothing_runs_behind_a_failed_record_in_its_lane(order):
+    """Another handler that ended in the same turn started the next record, which was then processed before this one."""
+    work = Work(concurrency=2, order=order, pending_max=10)
+    work.take([batch(PARTITIONS[0], 0, 4, keys=1), batch(PARTITIONS[1], 0, 2, keys=1)])
+    failed, other = work.start(0), work.start(0)
+    work.fail(failed)
+    work.finish(other)
+    left = iter(lambda: work.start(0), None)
+    assert [(record.partition, record.offset) for record in left] == [(1, 1)]
+    assert work.to_return() == {PARTITIONS[0]: 0, PARTITIONS[1]: 1}
+
+
 def test_full_partitions_pause_until_half_is_done():
     work = Work(concurrency=10, order="none", pending_max=4)
     work.take([batch(PARTITIONS[0], 0, 4), batch(PARTITIONS[1], 0, 3)])

@@ -143,6 +143,7 @@ class Work:
 
     def finish(self, record: ConsumedRecord[Any, Any]) -> None:
         """Notes that the record, which ``start`` returned, is processed."""
+        self.running -= 1
         is_current = self._end(record)
         self.finished += 1
         held = self._partitions.get(record.topic_partition)
@@ -153,12 +154,14 @@ class Work:
             held.finished.discard(held.pending.popleft())
 
     def fail(self, record: ConsumedRecord[Any, Any]) -> None:
-        """Notes that the record will not be processed: nothing behind it is committed."""
-        self._end(record)
+        """Notes that the record will not be processed: nothing behind it is committed, and nothing of its lane runs.
+
+        The processor ends, but handlers that end at the same time start the next records.
+        """
+        self.running -= 1
 
     def _end(self, record: ConsumedRecord[Any, Any]) -> bool:
         """Frees the record's lane; returns False if its partition was lost meanwhile, and perhaps came back."""
-        self.running -= 1
         key = self._lane_of(record)
         lane = self._lanes.get(key)
         if lane is None or not lane.records or lane.records[0] is not record:
