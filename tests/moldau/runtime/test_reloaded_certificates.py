@@ -113,6 +113,25 @@ def test_a_replaced_file_is_used_after_a_while(make, caplog: pytest.LogCaptureFi
     ]
 
 
+def test_a_key_in_a_file_of_its_own_is_followed() -> None:
+    """Tools that renew certificates replace both files, one after the other."""
+
+    def scenario(disk, clock) -> None:
+        (chain, key), (newer, newer_key) = authority(0).issue("node"), authority(1).issue("node")
+        write(disk, "/chain.pem", chain)
+        write(disk, "/key.pem", key)
+        places = {"keystore_location": "/chain.pem", "key_location": "/key.pem"}
+        settings = authority().settings(certificate_chain=None, key=None, **places)
+        context = ReloadingContext(server_context, settings, disk, clock)
+        first = context.current()
+        for path, text, is_used in (("/key.pem", newer_key, False), ("/chain.pem", newer, True)):
+            write(disk, path, text + "\n" * 99)  # of another size, because no time passes here
+            clock.now_ms += CHECK_MS
+            assert (context.current() is not first) == is_used
+
+    on_a_disk(scenario)
+
+
 @pytest.mark.parametrize("make", [server_context, client_context])
 def test_an_expired_certificate_replaces_no_valid_one(make, caplog: pytest.LogCaptureFixture) -> None:
     """It would end all new connections; the file of last year, copied by mistake, is refused once."""

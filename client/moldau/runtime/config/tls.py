@@ -33,7 +33,7 @@ _STORES: Final = (
 class TlsSettings:
     """The TLS settings of one end. For each store either a path or PEM texts are set, or neither."""
 
-    keystore_location: str | None  # key and certificate chain in one PEM file
+    keystore_location: str | None  # certificate chain in a PEM file, with its key unless ``key_location`` is set
     certificate_chain: str | None
     key: str | None
     key_password: str | None
@@ -49,6 +49,7 @@ class TlsSettings:
     truststore_password: str | None = None
     protocol: str = "TLSv1.3"  # the newest that this end offers as a client; TLS stands for TLSv1.3
     cipher_suites: tuple[str, ...] = ()  # empty: those of OpenSSL
+    key_location: str | None = None  # private key in a PEM file of its own
 
     def negotiable(self, *, is_server: bool) -> tuple[str, ...]:
         """Returns the TLS versions that this end can agree on.

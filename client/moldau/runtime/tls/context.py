@@ -136,6 +136,8 @@ def _load_certificate(context: ssl.SSLContext, settings: TlsSettings, disk: Disk
         text, password = found, ""
     elif settings.keystore_location is not None:
         text = _read_pem(disk, key, settings.keystore_location)
+        if settings.key_location is not None:
+            text += f"\n{_read_pem(disk, key, settings.key_location)}"
     elif settings.certificate_chain is not None and settings.key is not None:
         text = f"{settings.certificate_chain}\n{settings.key}\n"
     else:

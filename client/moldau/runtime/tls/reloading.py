@@ -105,8 +105,8 @@ class ReloadingContext:
 
 
 def _marks(settings: TlsSettings, disk: Disk) -> tuple[Mark, ...]:
-    paths = [path for path in (settings.keystore_location, settings.truststore_location) if path is not None]
-    return tuple(_mark(disk, os.path.abspath(path)) for path in paths)
+    paths = (settings.keystore_location, settings.key_location, settings.truststore_location)
+    return tuple(_mark(disk, os.path.abspath(path)) for path in paths if path is not None)
 
 
 def _mark(disk: Disk, path: str) -> Mark:
