@@ -151,7 +151,9 @@ def _tls_settings(certificate: Path | None, key: Path | None) -> TlsSettings | N
     if key is None:
         settings = stored(str(certificate))
     else:
-        settings = paired(_pem("--tls-certificate", certificate), _pem("--tls-key", key))
+        _check_pem("--tls-certificate", certificate)
+        _check_pem("--tls-key", key)
+        settings = paired(str(certificate), str(key))
     try:
         check(settings)
     except ConfigError as error:
@@ -162,9 +164,9 @@ def _tls_settings(certificate: Path | None, key: Path | None) -> TlsSettings | N
     return settings
 
 
-def _pem(option: str, path: Path) -> str:
+def _check_pem(option: str, path: Path) -> None:
     try:
-        return path.read_text("ascii")
+        path.read_text("ascii")
     except UnicodeDecodeError as error:
         raise UsageError(f"{option}: {path} is no PEM file") from error
     except OSError as error:

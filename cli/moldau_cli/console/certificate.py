@@ -1,4 +1,4 @@
-"""The certificate with which the console serves HTTPS. Its file is read again when it has changed, as on listeners."""
+"""The certificate with which the console serves HTTPS. Its files are read again when they change, as on listeners."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def stored(
 
 
 def paired(certificate_chain: str, key: str) -> TlsSettings:
-    """Returns the settings for PEM texts."""
-    return replace(_WITHOUT_CERTIFICATE, certificate_chain=certificate_chain, key=key)
+    """Returns the settings for the PEM files of a certificate chain and of its private key."""
+    return replace(_WITHOUT_CERTIFICATE, keystore_location=certificate_chain, key_location=key)
 
 
 def context_following(settings: TlsSettings, disk: Disk, clock: Clock) -> ssl.SSLContext:

@@ -58,8 +58,31 @@ def test_a_replaced_file_is_used_for_new_connections(authority, tmp_path):
     assert shaken(context, authority.trust, "second.example").version() == "TLSv1.3"
 
 
-def test_a_key_of_another_certificate_is_refused(authority):
+def written(folder, chain, key):
+    """Writes a chain and its key as two files; returns their paths."""
+    paths = folder / "chain.pem", folder / "key.pem"
+    for path, text in zip(paths, (chain, key), strict=True):
+        path.write_text(text)
+    return map(str, paths)
+
+
+def test_replaced_files_of_chain_and_key_are_used(authority, tmp_path):
+    """The console went on with the certificate that its two files had held at its start, after it had expired, too."""
+    clock = Clock()
+    settings = paired(*written(tmp_path, *authority.issue("first.example")))
+    context = context_following(settings, real_environment().disk, clock)
+    assert shaken(context, authority.trust, "first.example").version() == "TLSv1.3"
+    chain, key = authority.issue("second.example", "another.example")
+    (tmp_path / "chain.pem").write_text(chain)
+    clock.now_ms += CHECK_MS + 1
+    assert shaken(context, authority.trust, "first.example").version() == "TLSv1.3", "its key is not there yet"
+    (tmp_path / "key.pem").write_text(key)
+    clock.now_ms += CHECK_MS + 1
+    assert shaken(context, authority.trust, "second.example").version() == "TLSv1.3"
+
+
+def test_a_key_of_another_certificate_is_refused(authority, tmp_path):
     chain, _ = authority.issue("first.example")
     _, key = authority.issue("second.example", "another.example")
-    with pytest.raises(ConfigError, match=r"console\.ssl\.keystore\.key: no private key"):
-        context_following(paired(chain, key), real_environment().disk, Clock())
+    with pytest.raises(ConfigError, match=r"console\.ssl\.keystore\.location: no private key"):
+        context_following(paired(*written(tmp_path, chain, key)), real_environment().disk, Clock())
