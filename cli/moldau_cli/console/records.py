@@ -201,6 +201,7 @@ async def whole_record(
         LookupError: there is no record at the offset.
         KafkaError: the topic does not exist, or cannot be read.
         ValueError: the topic has no such partition.
+        trio.TooSlowError: the partition's leader does not answer.
     """
     from moldau import Consumer
 
@@ -208,9 +209,9 @@ async def whole_record(
     async with Consumer({**READING, **identity.settings}, environment=identity.environment) as consumer:
         consumer.assign([(topic, partition)])
         consumer.seek((topic, partition), offset)
-        with trio.move_on_after(SEARCH_S):
+        with trio.fail_after(SEARCH_S):
             end = next(iter((await consumer.end_offsets([(topic, partition)])).values()))
-            while offset < end:
+            while offset < end and (consumer.position_nowait((topic, partition)) or 0) < end:
                 for batch in await consumer.poll(_POLL_MS, max_records=1):
                     for record in batch.with_partition():
                         if record.offset == offset:

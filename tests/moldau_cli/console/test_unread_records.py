@@ -1,0 +1,66 @@
+"""Goal: the message browser shows what can be read, and takes no record for lost that only its leader hides.
+
+Method: the question of the page, in front of a simulated cluster one of whose brokers is killed.
+"""
+
+import pytest
+import trio
+
+from moldau import Producer
+from moldau.admin import Admin, NewTopic
+from moldau_cli.console.identities import open_identity
+from moldau_cli.console.records import whole_record
+from moldau_jepsen.testing import simulate
+
+
+async def scenario(sim):
+    await sim.wait_healthy(60)
+    environment = sim.world.node("app").environment
+    config = {"bootstrap.servers": sim.bootstrap}
+    seen = {}
+
+    async def ask(name, call):
+        began_s = trio.current_time()
+        try:
+            seen[name] = await call
+        except (LookupError, trio.TooSlowError) as error:
+            seen[name] = error
+        seen[name, "s"] = trio.current_time() - began_s
+
+    async with Admin(config, environment=environment) as admin:
+        await admin.create_topics([NewTopic("t", assignments={0: [1], 1: [2], 2: [1]}), NewTopic("gone", 1, 1)])
+        async with Producer(config | {"transactional.id": "x"}, environment=environment) as producer:
+            await producer.init_transactions()
+            producer.begin_transaction()
+            for number in range(6):
+                await producer.send("t", b"%d" % number, partition=number % 3)
+            await producer.send("gone", b"0", partition=0)
+            await producer.send("gone", b"1", partition=0)
+            await producer.commit_transaction()
+        await admin.delete_records({("gone", 0): 1})
+    async with open_identity(config, environment) as identity:
+        await ask("found", whole_record(identity, "t", 1, 1))
+        await ask("deleted", whole_record(identity, "gone", 0, 0))
+        await ask("marker", whole_record(identity, "t", 0, 2))
+        sim.kill(2)
+        await trio.sleep(30)  # virtual; its session ends
+        await ask("hidden", whole_record(identity, "t", 1, 1))
+    return seen
+
+
+@pytest.fixture(scope="module")
+def seen():
+    return simulate(scenario, seed=3, brokers=2, controllers=1)
+
+
+def test_a_record_whose_leader_is_down_is_not_called_lost(seen):
+    """The page said that there was no record at the offset."""
+    assert seen["found"]["value"]["text"] == "4"
+    assert isinstance(seen["hidden"], trio.TooSlowError)
+
+
+def test_an_offset_without_a_record_is_named_at_once(seen):
+    """The page waited 8 s at the offset of a marker that ends the log."""
+    assert str(seen["deleted"]) == "gone-0 has no record at offset 0; it was deleted"
+    assert str(seen["marker"]) == "t-0 has no record at offset 2"
+    assert max(seen["deleted", "s"], seen["marker", "s"]) < 5
