@@ -26,6 +26,8 @@ SCANNED_BYTES_MAX: Final = 32 * 1024 * 1024
 SEARCH_S: Final = 8.0
 VALUE_BYTES_MAX: Final = 1024 * 1024
 HEADERS_MAX: Final = 50
+NAMED_MAX: Final = 10
+"""Partitions without a leader that the page names."""
 ORIGINS: Final = ("tail", "start", "offset", "time")
 _POLL_MS = 100
 
@@ -118,11 +120,11 @@ async def browse(identity: Identity, search: Search, avro: AvroViews | None = No
     """
     from moldau import Consumer
 
-    numbers = await _partitions(identity, search.topic, search.partition)
+    numbers, leaderless = await _partitions(identity, search.topic, search.partition)
     isolation = "read_committed" if search.committed_only else "read_uncommitted"
     config = {**READING, **identity.settings, "isolation.level": isolation}
     async with Consumer(config, environment=identity.environment) as consumer:
-        places = [(search.topic, number) for number in numbers]
+        places = [(search.topic, number) for number in numbers if number not in leaderless]
         begins = {(one.topic, one.partition): at for one, at in (await consumer.beginning_offsets(places)).items()}
         ends = {(one.topic, one.partition): at for one, at in (await consumer.end_offsets(places)).items()}
         starts = await _starts(consumer, search, begins, ends)
@@ -140,25 +142,35 @@ async def browse(identity: Identity, search: Search, avro: AvroViews | None = No
     return {
         "records": [await _shown(record, PREVIEW_BYTES, avro) for record in records],
         "scanned": scan.records,
-        "stopped": scan.stopped,
-        "partitions": {str(number): [begins[search.topic, number], ends[search.topic, number]] for number in numbers},
+        "stopped": "; ".join(filter(None, (_absence(leaderless), scan.stopped))),
+        "partitions": {str(place[1]): [begins[place], ends[place]] for place in places},
     }
 
 
-async def _partitions(identity: Identity, topic: str, wanted: int | None) -> list[int]:
-    """Returns all partitions of a topic, or the wanted one; a consumer would wait for those that do not exist.
+async def _partitions(identity: Identity, topic: str, wanted: int | None) -> tuple[list[int], list[int]]:
+    """Returns all partitions of a topic, or the wanted one, and those of all that have no leader.
+
+    A consumer would wait for partitions that do not exist, and for leaders.
 
     Raises:
         KafkaError: the topic does not exist, or may not be described.
         ValueError: the topic has no such partition.
     """
     described = (await identity.admin.describe_topics([topic]))[topic]
-    numbers = sorted(part.partition for part in described.partitions)
+    leaders = {part.partition: part.leader for part in described.partitions}
+    numbers = sorted(leaders)
     if wanted is None:
-        return numbers
+        return numbers, [number for number in numbers if leaders[number] < 0]
     if wanted not in numbers:
         raise ValueError(f"{topic} has partitions 0 to {len(numbers) - 1}, not {wanted}")
-    return [wanted]
+    return [wanted], []
+
+
+def _absence(leaderless: Sequence[int]) -> str:
+    if not leaderless:
+        return ""
+    more = f" and {len(leaderless) - NAMED_MAX} more" if len(leaderless) > NAMED_MAX else ""
+    return f"left out without a leader: partition {', '.join(map(str, leaderless[:NAMED_MAX]))}{more}"
 
 
 async def _scan(consumer: Consumer, search: Search, scan: _Scan) -> None:

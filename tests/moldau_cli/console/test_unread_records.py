@@ -9,7 +9,7 @@ import trio
 from moldau import Producer
 from moldau.admin import Admin, NewTopic
 from moldau_cli.console.identities import open_identity
-from moldau_cli.console.records import whole_record
+from moldau_cli.console.records import Search, browse, whole_record
 from moldau_jepsen.testing import simulate
 
 
@@ -45,6 +45,8 @@ async def scenario(sim):
         sim.kill(2)
         await trio.sleep(30)  # virtual; its session ends
         await ask("hidden", whole_record(identity, "t", 1, 1))
+        await ask("rest", browse(identity, Search(topic="t")))
+        await ask("chosen", browse(identity, Search(topic="t", partition=0)))
     return seen
 
 
@@ -64,3 +66,11 @@ def test_an_offset_without_a_record_is_named_at_once(seen):
     assert str(seen["deleted"]) == "gone-0 has no record at offset 0; it was deleted"
     assert str(seen["marker"]) == "t-0 has no record at offset 2"
     assert max(seen["deleted", "s"], seen["marker", "s"]) < 5
+
+
+def test_a_partition_without_a_leader_hides_no_others(seen):
+    """Nothing of the topic was shown: the question waited 8 s for that leader, and failed."""
+    assert sorted(record["value"]["text"] for record in seen["rest"]["records"]) == ["0", "2", "3", "5"]
+    assert seen["rest"]["stopped"] == "left out without a leader: partition 1"
+    assert seen["rest"]["partitions"] == {"0": [0, 3], "2": [0, 3]}
+    assert seen["chosen"]["stopped"] == ""
