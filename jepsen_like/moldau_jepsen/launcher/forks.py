@@ -11,6 +11,7 @@ variables than the first one had is refused, and the caller starts the nodes in 
 
 from __future__ import annotations
 
+import _thread
 import json
 import os
 import sys
@@ -64,10 +65,7 @@ class NodeForks:
                 server = self._server = _serve(nodes[0])
             if (server.executable, server.environment) != (sys.executable, _variables()):
                 return
-            request = _request(nodes)
-            try:
-                _ask(server, request, nodes)
-            except OSError:
+            if not _asked(server, _request(nodes), nodes):
                 self._server = None
                 _close(server)
 
@@ -77,6 +75,34 @@ def _request(nodes: Sequence[Node]) -> bytes:
     words = [[node.config, node.log, node.hostile] for node in nodes]
     asked = {"directory": str(Path.cwd()), "environment": dict(os.environ), "nodes": words}
     return f"{json.dumps(asked)}\n".encode()
+
+
+def _asked(server: _Server, request: bytes, nodes: Sequence[Node]) -> bool:
+    """Sends a request and takes the answers; returns False if the other process has ended.
+
+    A thread does it, because an exception of a signal's handler (Ctrl-C, the time limit of a test) may interrupt this
+    one: the rest of the answers would be those of the next request, and nothing would end the nodes of this one.
+    """
+    failures: list[OSError] = []
+    has_ended = threading.Event()
+
+    def ask() -> None:
+        try:
+            _ask(server, request, nodes)
+        except OSError as error:
+            failures.append(error)
+        finally:
+            has_ended.set()
+
+    begun: list[int] = []
+    try:
+        begun.append(_thread.start_new_thread(ask, ()))  # ``Thread.start`` waits, and may be interrupted itself
+        has_ended.wait()
+    except BaseException:
+        if begun:
+            has_ended.wait()
+        raise
+    return not failures
 
 
 def _ask(server: _Server, request: bytes, nodes: Sequence[Node]) -> None:

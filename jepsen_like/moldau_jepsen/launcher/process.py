@@ -71,9 +71,11 @@ def spawn_all(nodes: Sequence[Node], *, tied_to_parent: bool) -> None:
     """
     here = [node for node in nodes if not node.namespace]
     if here and tied_to_parent:
-        _FORKS.start(here)
-        for node in here:
-            node.started = start_mark(node.pid) if node.pid else ""
+        try:
+            _FORKS.start(here)
+        finally:  # an interrupt does not end the nodes that run by then
+            for node in here:
+                node.started = start_mark(node.pid) if node.pid else ""
         here = [node for node in here if not node.pid]
     alone = here if len(here) == 1 else []
     for node in (*(node for node in nodes if node.namespace), *alone):
