@@ -14,7 +14,7 @@ import typer
 from moldau_cli import output
 from moldau_cli.commands.operations.roll import roll
 from moldau_cli.errors import CommandError, UsageError
-from moldau_cli.operations.local import launcher_errors
+from moldau_cli.operations.local import launcher_errors, locked_cluster
 from moldau_cli.words import counted, parse_settings
 
 if TYPE_CHECKING:
@@ -38,13 +38,8 @@ TimeoutS = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to 
 @contextmanager
 def _changing(directory: Path) -> Iterator[LocalCluster]:
     """Opens a cluster for a command that changes it."""
-    from moldau_jepsen.launcher import open_cluster
-    from moldau_jepsen.launcher.cluster import exclusive
-
-    with launcher_errors():
-        cluster = open_cluster(directory)
-        with exclusive(directory):
-            yield cluster
+    with launcher_errors(), locked_cluster(directory) as cluster:
+        yield cluster
 
 
 @commands.command()

@@ -1,4 +1,4 @@
-"""Errors of the launcher of local clusters, as the command line reports them."""
+"""Local clusters that commands change, and the errors of their launcher as the command line reports them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from moldau_cli.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+
+    from moldau_jepsen.launcher import LocalCluster
 
 
 @contextmanager
@@ -22,3 +25,18 @@ def launcher_errors() -> Iterator[None]:
         raise UsageError(str(error)) from error
     except LauncherError as error:
         raise CommandError(str(error)) from error
+
+
+@contextmanager
+def locked_cluster(directory: Path) -> Iterator[LocalCluster]:
+    """Opens a cluster, and keeps other commands from changing it for the length of the block.
+
+    Raises:
+        LauncherError: there is no cluster, or another command changes it.
+    """
+    from moldau_jepsen.launcher import open_cluster
+    from moldau_jepsen.launcher.cluster import exclusive
+
+    open_cluster(directory)  # without a cluster there is nothing to lock
+    with exclusive(directory):
+        yield open_cluster(directory)  # the command that held the lock until now may have changed it

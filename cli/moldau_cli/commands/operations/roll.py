@@ -123,17 +123,13 @@ def _roll(
 
 
 def _local(stack: ExitStack, directory: Path) -> LocalCluster:
-    from moldau_cli.operations.local import launcher_errors
-    from moldau_jepsen.launcher import open_cluster
-    from moldau_jepsen.launcher.cluster import exclusive
+    from moldau_cli.operations.local import launcher_errors, locked_cluster
     from moldau_jepsen.launcher.spec import FILE_NAME
 
     if directory == DEFAULT_DIRECTORY and not (directory / FILE_NAME).exists():
         raise UsageError(f"no cluster in {directory.absolute()}; for nodes elsewhere, give --restart-command")
     with launcher_errors():
-        cluster = open_cluster(directory)
-        stack.enter_context(exclusive(directory))
-    return cluster
+        return stack.enter_context(locked_cluster(directory))
 
 
 def _show(order: list[RollNode], in_the_way: list[str], restarter: Restarter | None) -> None:

@@ -1,0 +1,36 @@
+"""Goal: a command sees what the one before it has done.
+
+Method: the file of a cluster that another command changes just before it gives its lock away.
+"""
+
+from contextlib import contextmanager
+
+import pytest
+
+from moldau_cli.operations.local import locked_cluster
+from moldau_jepsen.launcher import cluster
+from moldau_jepsen.launcher.spec import FILE_NAME, ClusterSpec, LauncherUsageError, plan_nodes, to_json
+
+
+def test_a_command_sees_what_the_one_before_it_did(tmp_path, monkeypatch):
+    """It opened the cluster before it had the lock, and wrote the processes that it had seen back."""
+    nodes = plan_nodes(ClusterSpec(brokers=1, controllers=1), tmp_path, (1, 2))
+    (tmp_path / FILE_NAME).write_text(to_json(nodes))
+    lock = cluster.exclusive
+
+    @contextmanager
+    def late(directory):
+        nodes[0].pid, nodes[0].started = 4321, "later"
+        (tmp_path / FILE_NAME).write_text(to_json(nodes))
+        with lock(directory):
+            yield
+
+    monkeypatch.setattr(cluster, "exclusive", late)
+    with locked_cluster(tmp_path) as opened:
+        assert (opened.node(1).pid, opened.node(1).started) == (4321, "later")
+
+
+def test_a_directory_without_a_cluster_gets_no_lock(tmp_path):
+    with pytest.raises(LauncherUsageError, match="no cluster in"), locked_cluster(tmp_path / "typo"):
+        pass
+    assert list(tmp_path.iterdir()) == []
