@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import trio
 
-from moldau.admin import LATEST, Admin, AdminError, NewTopic
+from moldau.admin import LATEST, Admin, AdminError, ConfigAlteration, ConfigResource, NewTopic, ResourceType
 from moldau.cluster.metadata import TopicPartition
 from moldau.consumer import Consumer
 from moldau.mirror.core.formats import FormatError
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.runtime.config import ConfigSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -24,20 +25,33 @@ if TYPE_CHECKING:
 READ_TIMEOUT_MS = 120_000.0
 """For reading one internal topic to its end; a source starts again after that."""
 _POLL_MS = 500.0
+_POLICY = "cleanup.policy"
 
 
 async def create_compacted(admin: Admin, name: str, replication_factor: int, *, partitions: int = 1) -> None:
-    """Creates a compacted topic unless it exists.
+    """Creates a compacted topic unless it exists; one that a broker made for a producer is compacted from now on.
 
     Raises:
         KafkaError: it could not be created.
     """
-    topic = NewTopic(name, partitions, replication_factor, configs={"cleanup.policy": "compact"})
+    topic = NewTopic(name, partitions, replication_factor, configs={_POLICY: "compact"})
     try:
         await admin.create_topics([topic])
     except AdminError as error:
         if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
             raise
+        await _compact(admin, ConfigResource(ResourceType.TOPIC, name))
+
+
+async def _compact(admin: Admin, topic: ConfigResource) -> None:
+    """Compacts a topic without a cleanup policy of its own: retention would delete the newest records of keys, too.
+
+    The topic stays as it is where the cluster refuses that.
+    """
+    with suppress(AdminError):
+        policy = (await admin.describe_configs([topic]))[topic].get(_POLICY)
+        if policy is not None and policy.source is not ConfigSource.DYNAMIC_TOPIC and policy.value == "delete":
+            await admin.alter_configs({topic: [ConfigAlteration(name=_POLICY, value="compact")]})
 
 
 class TopicReader:

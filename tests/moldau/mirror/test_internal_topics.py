@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from moldau import TopicPartition
+from moldau.admin import AdminError, ConfigEntry
 from moldau.admin.values import TopicListing
 from moldau.mirror import internal, positions, status
 from moldau.mirror.core.batches import Run
@@ -20,6 +21,7 @@ from moldau.mirror.core.settings import parse_settings
 from moldau.mirror.statistics import SourceStatistics
 from moldau.mirror.syncs import SyncWriter
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.runtime.config import ConfigSource
 from moldau.runtime.telemetry.log import EventLogger
 
 SETTINGS = (
@@ -155,3 +157,48 @@ def test_the_lag_ends_where_open_transactions_begin(monkeypatch):
     (settings,) = parse_settings(SETTINGS + "\ntopics = ['orders']", "mirror.toml").sources
     found = trio.run(status.source_status, SimpleNamespace(), settings)
     assert [(each.partition, each.end_offset) for each in found.partitions] == [(place, 7)]
+
+
+class Existing:
+    """An admin client of a cluster that has the topic; it may refuse to describe or to change it."""
+
+    def __init__(self, source, policy, refuses):
+        self.entry = ConfigEntry(
+            name="cleanup.policy", value=policy, source=source, is_read_only=False, is_sensitive=False
+        )
+        self.refuses = refuses
+        self.altered = []
+
+    async def _call(self, name, code=ErrorCode.TOPIC_AUTHORIZATION_FAILED):
+        await trio.lowlevel.checkpoint()
+        if name in ("create", self.refuses):
+            raise AdminError({"mm2-offsets.e.internal": KafkaError(code)})
+
+    async def create_topics(self, topics):
+        await self._call("create", ErrorCode.TOPIC_ALREADY_EXISTS)
+
+    async def describe_configs(self, resources):
+        await self._call("describe")
+        return {resource: {self.entry.name: self.entry} for resource in resources}
+
+    async def alter_configs(self, changes):
+        await self._call("alter")
+        self.altered += [(each.name, each.value) for altered in changes.values() for each in altered]
+
+
+@pytest.mark.parametrize(
+    ("source", "policy", "refuses", "is_compacted"),
+    [
+        (ConfigSource.DEFAULT, "delete", "", True),
+        (ConfigSource.STATIC_BROKER, "delete", "", True),
+        (ConfigSource.DYNAMIC_TOPIC, "delete", "", False),  # its owner wants it
+        (ConfigSource.DEFAULT, "compact,delete", "", False),
+        (ConfigSource.DEFAULT, "delete", "describe", False),
+        (ConfigSource.DEFAULT, "delete", "alter", False),
+    ],
+)
+def test_a_topic_that_a_broker_made_is_compacted(source, policy, refuses, is_compacted):
+    """A producer's first request makes it, without configuration: the positions in it were deleted after a week."""
+    admin = Existing(source, policy, refuses)
+    trio.run(internal.create_compacted, admin, "mm2-offsets.e.internal", 1)
+    assert admin.altered == [("cleanup.policy", "compact")] * is_compacted
