@@ -32,7 +32,7 @@ from moldau.mirror.statistics import SourceStatistics
 from moldau.mirror.syncs import SyncWriter
 from moldau.mirror.topic_sync import TopicSync
 from moldau.producer import Producer, ProducerFencedError
-from moldau.protocol.errors import KafkaError
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.tasks.exceptions import leaves
 from moldau.runtime.tasks.supervision import BackoffPolicy
 from moldau.runtime.telemetry.log import EventLogger
@@ -78,6 +78,7 @@ class SourceFlow:
         self._stop = stop
         self.statistics = SourceStatistics(alias=settings.alias)
         self._memory = SourceMemory()
+        self._target_id = ""
         self._logger = EventLogger("moldau.mirror", source=settings.alias, target=settings.target_alias)
 
     async def run(self) -> None:
@@ -145,38 +146,48 @@ class SourceFlow:
         scope.cancel()
 
     async def _run_once(self) -> None:
-        async with AsyncExitStack() as stack:
-            clients = await self._open(stack)
-            provenance = await self._check_clusters(clients)
-            store = PositionStore(self._environment, self._settings, self._logger)
-            await self._create_internal(clients, store)
-            if self._settings.is_exactly_once:
-                await clients.producer.init_transactions()
-            syncs = SyncWriter(self._settings, self.statistics)
-            reader = SourceReader(
-                self._environment,
-                clients.consumer,
-                await store.read(),
-                starts_at_end=self._settings.config.get_str("auto.offset.reset") == "latest",
-                memory=self._memory,
-                retry_max_ms=self._settings.retry_max_ms,
-                statistics=self.statistics,
-                syncs=syncs,
-                logger=self._logger,
-            )
-            topics = TopicSync(self._settings, clients.source, clients.target, reader.want, self._logger)
-            await topics.refresh()
-            self.statistics.is_running = True
-            self._logger.info("source-mirrored", topics=len(topics.topics.known))
-            try:
-                async with trio.open_nursery() as nursery:
-                    self._start_side_tasks(nursery, clients, topics)
-                    await self._copy(clients, reader, store, syncs, provenance)
-                    nursery.cancel_scope.cancel()
-            finally:
-                reader.remember()
+        with trio.CancelScope() as scope:
+            async with AsyncExitStack() as stack:
+                await self._run_with(await self._open(stack, scope))
+        if scope.cancelled_caught:
+            text = f"the addresses of {self._settings.alias} or {self._settings.target_alias} lead to another cluster"
+            raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, text)
 
-    async def _open(self, stack: AsyncExitStack) -> Clients:
+    async def _run_with(self, clients: Clients) -> None:
+        provenance = await self._check_clusters(clients)
+        store = PositionStore(self._environment, self._settings, self._logger)
+        await self._create_internal(clients, store)
+        if self._settings.is_exactly_once:
+            await clients.producer.init_transactions()
+        syncs = SyncWriter(self._settings, self.statistics)
+        reader = SourceReader(
+            self._environment,
+            clients.consumer,
+            await store.read(),
+            starts_at_end=self._starts_at_end,
+            memory=self._memory,
+            retry_max_ms=self._settings.retry_max_ms,
+            statistics=self.statistics,
+            syncs=syncs,
+            logger=self._logger,
+        )
+        topics = TopicSync(self._settings, clients.source, clients.target, reader.want, self._logger)
+        await topics.refresh()
+        self.statistics.is_running = True
+        self._logger.info("source-mirrored", topics=len(topics.topics.known))
+        try:
+            async with trio.open_nursery() as nursery:
+                self._start_side_tasks(nursery, clients, topics)
+                await self._copy(clients, reader, store, syncs, provenance)
+                nursery.cancel_scope.cancel()
+        finally:
+            reader.remember()
+
+    @property
+    def _starts_at_end(self) -> bool:
+        return self._settings.config.get_str("auto.offset.reset") == "latest"
+
+    async def _open(self, stack: AsyncExitStack, scope: trio.CancelScope) -> Clients:
         settings, environment = self._settings, self._environment
         source, target = settings.cluster, settings.target
         transactional = {"transactional_id": settings.transactional_id} if settings.is_exactly_once else {}
@@ -184,7 +195,7 @@ class SourceFlow:
         is_set = {"isolation.level", "consumer.isolation.level"} & source.keys.keys()
         isolation = {} if is_set else {"isolation_level": "read_committed"}
         enter = stack.enter_async_context
-        return Clients(
+        clients = Clients(
             source=await enter(Admin(source.client("admin"), environment=environment)),
             target=await enter(Admin(target.client("admin"), environment=environment)),
             consumer=await enter(Consumer(source.client("consumer", **isolation), environment=environment)),
@@ -192,6 +203,8 @@ class SourceFlow:
             side=await enter(Producer(target.client("producer"), environment=environment)),
             syncs=await enter(Producer(where.client("producer"), environment=environment)),
         )
+        _end_in_another_cluster(clients, scope)
+        return clients
 
     async def _check_clusters(self, clients: Clients) -> Provenance | None:
         """Checks that records cannot go round; returns the clusters' ids if records must carry them.
@@ -206,6 +219,11 @@ class SourceFlow:
             raise MirrorStoppedError(
                 f"{settings.alias} and {settings.target_alias} are the same cluster, {source_id}", is_usage=True
             )
+        if self._target_id not in ("", target_id):
+            self._logger.warning("target-replaced", before=self._target_id, now=target_id)
+            if not self._starts_at_end:
+                self._memory = SourceMemory()  # the new target lacks the records of the former one
+        self._target_id = target_id
         if settings.policy.renames:
             return None
         await self._check_cycle(clients.source)
@@ -354,3 +372,20 @@ class SourceFlow:
                     await groups.sync_offsets()
                     synced_at_ms = now_ms
                 await trio.sleep(config.get_int("emit.checkpoints.interval.seconds"))
+
+
+def _end_in_another_cluster(clients: Clients, scope: trio.CancelScope) -> None:
+    """Ends a run at the moment at which one of its clients goes to another cluster, before it sends anything there.
+
+    The positions that wait for the former target would be stored in the new one, which lacks the records before them.
+    """
+    producers = (clients.producer, clients.side, clients.syncs)
+
+    def end() -> None:
+        for producer in producers:
+            producer.abandon()
+        scope.cancel()
+
+    for client in (clients.consumer._opened()[0], *(each._client for each in producers)):
+        assert client is not None, "the clients are open"
+        client.on_other_cluster = end
