@@ -63,7 +63,7 @@ def start(
     timeout: TimeoutS = 120.0,
 ) -> None:
     """Start a new or stopped cluster and return when every broker serves; the nodes keep running."""
-    from moldau_jepsen.chaos.network.panel import resume_links
+    from moldau_jepsen.chaos.network.panel import lacks_links, resume_links
     from moldau_jepsen.launcher import ClusterSpec, open_cluster, start_cluster
     from moldau_jepsen.launcher.cluster import exclusive
     from moldau_jepsen.launcher.ports import usual_base_port
@@ -82,7 +82,8 @@ def start(
                 raise UsageError(f"{directory} holds a cluster without --links; start a new one in another --dir")
             if secure and cluster.client_config is None:
                 raise UsageError(f"{directory} holds a cluster without --secure; start a new one in another --dir")
-            if all(status.state is not ProcessState.STOPPED for status in cluster.status()):
+            runs = all(status.state is not ProcessState.STOPPED for status in cluster.status())
+            if runs and not lacks_links(cluster.directory):
                 raise CommandError(f"the cluster in {directory} already runs at {cluster.bootstrap}")
             resume_links(cluster.directory)
             emptied = _start_again(cluster, timeout)

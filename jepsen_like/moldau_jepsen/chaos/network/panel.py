@@ -103,6 +103,12 @@ def change_cuts(directory: Path, node: int, *, cut: bool) -> None:
     time.sleep(2 * POLL_S)
 
 
+def lacks_links(directory: Path) -> bool:
+    """Returns whether the cluster has proxies, and they do not run."""
+    panel = read_panel(directory)
+    return panel is not None and not _runs(panel)
+
+
 def cut_nodes(directory: Path) -> tuple[int, ...] | None:
     """Returns the nodes that are cut off; None for a cluster whose links cannot be cut."""
     panel = read_panel(directory)
