@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from moldau_cli import output
+from moldau_cli.client import refuse_failures
 from moldau_cli.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def status(file: MirrorFile, source: OneSource = None) -> None:
             "partition": part.partition.partition,
             "remote_topic": part.remote_topic,
             "position": None if part.position < 0 else part.position,
-            "end_offset": part.end_offset,
+            "end_offset": None if part.end_offset < 0 else part.end_offset,
             "lag": part.lag,
         }
         for each in found
@@ -137,11 +138,18 @@ def status(file: MirrorFile, source: OneSource = None) -> None:
             for each in found
         ]
         output.answer({"sources": sources, "partitions": list(rows)}, "")
-        return
+    else:
+        _write_status(found, rows)
+    failures = {f"{each.alias}, {name}": error for each in found for name, error in each.failures.items()}
+    refuse_failures("end offsets are missing", failures)
+
+
+def _write_status(found: list[SourceStatus], rows: list[dict[str, output.Json]]) -> None:
     for each in found:
         age = each.heartbeat_age_ms
         beat = "no heartbeat in the last 10 minutes" if age is None else f"last heartbeat {age / 1000:.1f} s ago"
-        output.write_line(f"{each.alias}: lag {each.lag:,}, {beat}")
+        lag = "not known" if each.lag is None else f"{each.lag:,}"
+        output.write_line(f"{each.alias}: lag {lag}, {beat}")
         if each.missing:
             output.write_line(
                 f"{each.alias}: there is no topic {', '.join(each.missing)}, or the mirror's user may not describe it"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from moldau.admin import LATEST, Admin
+from moldau.admin import LATEST, Admin, AdminError
 from moldau.cluster.metadata import TopicPartition
 from moldau.mirror.core.formats import Checkpoint, Heartbeat
 from moldau.mirror.core.policy import HEARTBEATS
@@ -16,16 +16,24 @@ from moldau.mirror.positions import PositionStore
 from moldau.runtime.telemetry.log import EventLogger
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from moldau.mirror.core.settings import SourceSettings
+    from moldau.protocol.errors import KafkaError
     from moldau.records import Record
     from moldau.runtime.ports.environment import Environment
 
 HEARTBEATS_READ_MS = 600_000
+ENDS_MS = 10_000
+"""For the leaders of a source to tell where their partitions end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
-    """One partition of a source; ``position`` is -1 if nothing of it was mirrored yet."""
+    """One partition of a source.
+
+    ``position`` is -1 if nothing of it was mirrored yet, ``end_offset`` if its leader does not tell it.
+    """
 
     partition: TopicPartition
     remote_topic: str
@@ -33,9 +41,9 @@ class PartitionStatus:
     end_offset: int
 
     @property
-    def lag(self) -> int:
-        """Offsets of the source behind the stored position; 0 if its log was cut below that."""
-        return max(0, self.end_offset - max(self.position, 0))
+    def lag(self) -> int | None:
+        """Offsets of the source behind the stored position; 0 if its log was cut below that, None if not known."""
+        return None if self.end_offset < 0 else max(0, self.end_offset - max(self.position, 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,18 +51,21 @@ class SourceStatus:
     """One source.
 
     ``heartbeat_age_ms`` is None if the target has no heartbeat of the last minutes. ``missing`` holds names of the key
-    ``topics`` that the source does not have, or does not show to the mirror's user.
+    ``topics`` that the source does not have, or does not show to the mirror's user. ``failures`` has the errors of the
+    partitions whose end is not known, by name.
     """
 
     alias: str
     heartbeat_age_ms: int | None
     missing: tuple[str, ...]
     partitions: tuple[PartitionStatus, ...]
+    failures: Mapping[str, KafkaError] = field(default_factory=dict)
 
     @property
-    def lag(self) -> int:
-        """Offsets of all partitions behind the stored positions."""
-        return sum(each.lag for each in self.partitions)
+    def lag(self) -> int | None:
+        """Offsets of all partitions behind the stored positions; None if one of them is not known."""
+        known = [each.lag for each in self.partitions if each.lag is not None]
+        return sum(known) if len(known) == len(self.partitions) else None
 
 
 async def source_status(environment: Environment, settings: SourceSettings) -> SourceStatus:
@@ -73,12 +84,10 @@ async def source_status(environment: Environment, settings: SourceSettings) -> S
     ):
         topics = SourceTopics(settings.topic_rules)
         topics.look(await source.list_topics())
-        wanted: dict[tuple[str, int], int] = {
-            TopicPartition(name, number): LATEST
-            for name, topic in topics.known.items()
-            for number in range(topic.partitions)
-        }
-        ends = await source.list_offsets(wanted, isolation_level=1) if wanted else {}
+        wanted = [
+            TopicPartition(name, number) for name, topic in topics.known.items() for number in range(topic.partitions)
+        ]
+        ends, failures = await _ends(source, wanted)
         store = PositionStore(environment, settings, logger)
         stored = await store.read() if await exists(target, store.topic) else {}
         age_ms = await _heartbeat_age(environment, settings, target, logger)
@@ -97,11 +106,28 @@ async def source_status(environment: Environment, settings: SourceSettings) -> S
                 partition=partition,
                 remote_topic=settings.policy.remote_topic(settings.alias, partition.topic),
                 position=position_of(partition),
-                end_offset=end,
+                end_offset=ends.get(partition, -1),
             )
-            for partition, (end, _) in sorted(ends.items())
+            for partition in sorted(wanted)
         ),
+        failures=failures,
     )
+
+
+async def _ends(
+    source: Admin, wanted: Sequence[TopicPartition]
+) -> tuple[dict[TopicPartition, int], Mapping[str, KafkaError]]:
+    """Returns the ends of partitions, and the errors of those whose leader does not tell it in time."""
+    if not wanted:
+        return {}, {}
+    asked: dict[tuple[str, int], int] = dict.fromkeys(wanted, LATEST)
+    failures: Mapping[str, KafkaError] = {}
+    try:
+        found = await source.within(ENDS_MS).list_offsets(asked, isolation_level=1)
+    except AdminError as error:
+        found = error.results if isinstance(error.results, dict) else {}
+        failures = error.failures
+    return {partition: end for partition, (end, _) in found.items()}, failures
 
 
 async def _heartbeat_age(

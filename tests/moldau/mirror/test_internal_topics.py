@@ -129,34 +129,64 @@ def test_a_read_waits_for_a_transaction_that_is_open():
     assert taken == ["the position"]
 
 
-def test_the_lag_ends_where_open_transactions_begin(monkeypatch):
-    """The mirror reads committed data: a transaction that stays open would look like a mirror that stands still."""
-    place = TopicPartition("orders", 0)
+class Source:
+    """The admin client of a source with one topic, whose partition 0 ends at 7 and its open transaction at 9."""
 
-    class Source:
-        async def __aenter__(self):
-            return self
+    def __init__(self, partitions):
+        self.partitions = partitions
 
-        async def __aexit__(self, *_):
-            await trio.lowlevel.checkpoint()
+    async def __aenter__(self):
+        return self
 
-        async def list_topics(self):
-            await trio.lowlevel.checkpoint()
-            return [TopicListing(name="orders", topic_id=UUID(int=1), is_internal=False, partition_count=1)]
+    async def __aexit__(self, *_):
+        await trio.lowlevel.checkpoint()
 
-        async def list_offsets(self, wanted, *, isolation_level=0):
-            await trio.lowlevel.checkpoint()
-            return dict.fromkeys(wanted, (7 if isolation_level else 9, -1))
+    async def list_topics(self):
+        await trio.lowlevel.checkpoint()
+        topic_id = UUID(int=1)
+        return [TopicListing(name="orders", topic_id=topic_id, is_internal=False, partition_count=self.partitions)]
+
+    def within(self, timeout_ms):
+        return self
+
+    async def list_offsets(self, wanted, *, isolation_level=0):
+        await trio.lowlevel.checkpoint()
+        found = {P0: (7 if isolation_level else 9, -1)}
+        failures = {str(place): KafkaError(ErrorCode.LEADER_NOT_AVAILABLE) for place in wanted if place not in found}
+        if failures:
+            raise AdminError(failures, found)
+        return found
+
+
+@pytest.fixture
+def status_of(monkeypatch):
+    """Returns the status of a source with that many partitions, whose mirror has stored nothing."""
 
     async def exists(*_):
         await trio.lowlevel.checkpoint()
         return False
 
-    monkeypatch.setattr(status, "Admin", lambda *_, **__: Source())
-    monkeypatch.setattr(status, "exists", exists)
-    (settings,) = parse_settings(SETTINGS + "\ntopics = ['orders']", "mirror.toml").sources
-    found = trio.run(status.source_status, SimpleNamespace(), settings)
-    assert [(each.partition, each.end_offset) for each in found.partitions] == [(place, 7)]
+    def call(partitions):
+        monkeypatch.setattr(status, "Admin", lambda *_, **__: Source(partitions))
+        monkeypatch.setattr(status, "exists", exists)
+        (settings,) = parse_settings(SETTINGS + "\ntopics = ['orders']", "mirror.toml").sources
+        return trio.run(status.source_status, SimpleNamespace(), settings)
+
+    return call
+
+
+def test_the_lag_ends_where_open_transactions_begin(status_of):
+    """The mirror reads committed data: a transaction that stays open would look like a mirror that stands still."""
+    assert [(each.partition, each.end_offset) for each in status_of(1).partitions] == [(P0, 7)]
+
+
+def test_a_partition_without_a_leader_hides_no_others(status_of):
+    """The status of all sources was an error after a minute, although only this end was missing."""
+    found = status_of(2)
+    assert [(each.partition, each.end_offset, each.lag) for each in found.partitions] == [(P0, 7, 7), (P1, -1, None)]
+    assert [(name, error.code) for name, error in found.failures.items()] == [
+        ("orders-1", ErrorCode.LEADER_NOT_AVAILABLE)
+    ]
 
 
 class Existing:

@@ -48,3 +48,14 @@ def test_a_log_that_was_cut_hides_no_lag_of_others():
     )
     assert [each.lag for each in parts] == [3, 7, 0, 0]
     assert SourceStatus(alias="e", heartbeat_age_ms=None, missing=(), partitions=parts).lag == 10
+
+
+def test_a_lag_that_is_not_known_is_not_left_out():
+    """It may be the largest one."""
+    places = {0: (2, 3), 1: (4, -1)}
+    parts = tuple(
+        PartitionStatus(partition=TopicPartition("t", number), remote_topic="e.t", position=position, end_offset=end)
+        for number, (position, end) in places.items()
+    )
+    assert [each.lag for each in parts] == [1, None]
+    assert SourceStatus(alias="e", heartbeat_age_ms=None, missing=(), partitions=parts).lag is None

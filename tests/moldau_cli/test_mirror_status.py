@@ -1,0 +1,48 @@
+"""Goal: the status of a mirror shows what is known, and says what is not. Method: the command on a given status."""
+
+import json
+
+import pytest
+import trio
+
+from moldau import TopicPartition
+from moldau.mirror import status
+from moldau.mirror.status import PartitionStatus, SourceStatus
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau_cli.main import main
+
+FILE = 'target = "h"\n[clusters.h]\n"bootstrap.servers" = "h:1"\n[clusters.e]\n"bootstrap.servers" = "e:1"\n[sources.e]'
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """The file of a mirror; its source has a partition without a leader."""
+
+    async def source_status(*_):
+        await trio.lowlevel.checkpoint()
+        parts = tuple(
+            PartitionStatus(partition=TopicPartition("t", number), remote_topic="e.t", position=4, end_offset=end)
+            for number, end in enumerate((9, -1))
+        )
+        failures = {"t-1": KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)}
+        return SourceStatus(alias="e", heartbeat_age_ms=700, missing=(), partitions=parts, failures=failures)
+
+    monkeypatch.setattr(status, "source_status", source_status)
+    path = tmp_path / "mirror.toml"
+    path.write_text(FILE)
+    return str(path)
+
+
+def test_an_end_that_is_not_known_hides_no_others(file, capsys):
+    assert main(["mirror", "status", file]) == 1
+    shown = capsys.readouterr()
+    assert "e: lag not known, last heartbeat 0.7 s ago" in shown.out
+    assert "e.t" in shown.out
+    assert "end offsets are missing: e, t-1: " in shown.err
+
+
+def test_the_document_has_no_number_for_it(file, capsys):
+    assert main(["mirror", "status", file, "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert [(part["end_offset"], part["lag"]) for part in document["partitions"]] == [(9, 5), (None, None)]
+    assert document["sources"][0]["lag"] is None
