@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+import trio
 
 from moldau.mirror.core.batches import JOINED_BYTES_MAX, groups, target_batches
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -18,9 +21,12 @@ if TYPE_CHECKING:
     from moldau.mirror.reading import Part
     from moldau.mirror.statistics import SourceStatistics
     from moldau.producer import Delivery, Producer
+    from moldau.values import Buffer
 
 TOO_LARGE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 UNLIMITED: Final = 2**31 - 1
+TARGET_WAIT_S: Final = 5.0
+"""For metadata of a partition of the target. ``max.block.ms`` is a minute, for which no other partition is copied."""
 
 
 class Sent(NamedTuple):
@@ -68,7 +74,7 @@ class TargetSender:
                 span = self._span(part, one.runs, one.next_offset, batch.header.partition_leader_epoch)
                 if span is None:
                     return False
-                delivery = await self._producer.send_encoded(remote, read.partition, one.data)
+                delivery = await self._send(remote, read.partition, one.data)
                 sent.append(Sent(span, delivery, len(one.data)))
                 if one.data is batch.data:
                     self._statistics.batches_passed += 1
@@ -83,6 +89,19 @@ class TargetSender:
             if span is not None:
                 sent.append(Sent(span, None, 0))
         return False
+
+    async def _send(self, remote: str, partition: int, data: Buffer) -> Delivery:
+        """Sends a batch; waits as long as it takes for memory, and for a moment only for a partition of the target.
+
+        Raises:
+            KafkaError: the target has no such partition, because an operator has deleted the topic for example.
+        """
+        with trio.move_on_after(TARGET_WAIT_S) as limit:
+            if len(await self._producer.partitions_for(remote)) > partition:
+                limit.deadline = math.inf
+            return await self._producer.send_encoded(remote, partition, data)
+        text = f"the target does not show partition {remote}-{partition} within {TARGET_WAIT_S:g} s"
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
 
     def _built(
         self, partition: TopicPartition, batch: EncodedBatch, following: Sequence[EncodedBatch]

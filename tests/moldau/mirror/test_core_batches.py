@@ -197,10 +197,13 @@ def test_a_position_has_the_epoch_of_its_batch():
     async def send_encoded(*_):
         await trio.lowlevel.checkpoint()
 
+    async def partitions_for(*_):
+        await trio.lowlevel.checkpoint()
+        return [0]
+
     names = SimpleNamespace(policy=SimpleNamespace(remote_topic=lambda _, topic: topic), alias="e")
-    sender = TargetSender(
-        SimpleNamespace(send_encoded=send_encoded), progress, names, None, SourceStatistics(alias="e")
-    )
+    producer = SimpleNamespace(send_encoded=send_encoded, partitions_for=partitions_for)
+    sender = TargetSender(producer, progress, names, None, SourceStatistics(alias="e"))
     read = EncodedBatches(
         topic="t",
         partition=0,
