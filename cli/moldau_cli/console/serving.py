@@ -8,6 +8,7 @@ import socket
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 import trio
 from hypercorn.config import Config
@@ -90,7 +91,7 @@ def url_of(options: Options, port: int) -> str:
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(options.host, options.host)
     shown = f"[{host}]" if ":" in host and not host.startswith("[") else host
     scheme = "https" if options.tls else "http"
-    fragment = f"#token={options.token}" if options.token else ""
+    fragment = f"#token={quote(options.token, safe='/=')}" if options.token else ""  # the page decodes it
     return f"{scheme}://{shown}:{port}/{fragment}"
 
 

@@ -92,11 +92,13 @@ def test_a_taken_port_is_named_and_a_default_gives_way():
     [
         ({}, "http://127.0.0.1:9080/"),
         ({"host": "0.0.0.0", "token": "t" * 16}, f"http://127.0.0.1:9080/#token={'t' * 16}"),
+        ({"token": "q+7&b%41/c="}, "http://127.0.0.1:9080/#token=q%2B7%26b%2541/c="),
         ({"host": "::1"}, "http://[::1]:9080/"),
         ({"tls": paired("c", "k")}, "https://127.0.0.1:9080/"),
     ],
 )
 def test_the_printed_address_can_be_opened(options, url):
+    """The page decodes what stands behind ``#``: a plus sign of base64 became a blank, and the token was wrong."""
     assert url_of(Options(bootstrap="", settings={}, **options), 9080) == url
 
 

@@ -119,7 +119,8 @@ function begin() {
 }
 
 async function start() {
-  const token = new URLSearchParams(location.hash.slice(1)).get("token");
+  // A token that was written there by hand may have a plus sign, which stands for a blank in forms alone.
+  const token = new URLSearchParams(location.hash.slice(1).replaceAll("+", "%2B")).get("token");
   if (token) history.replaceState(null, "", location.pathname);
   let found;
   try { found = await api("session"); } catch (error) { main.replaceChildren(notice(error.message, "bad")); return; }
