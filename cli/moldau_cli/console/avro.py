@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import time
 from typing import Final
 
 import trio
@@ -13,6 +14,10 @@ from moldau_cli.records.core.marks import marked
 from moldau_cli.records.core.values import json_text
 
 VIEW_CHARS_MAX: Final = 256 * 1024
+SLOW_S: Final = 1.0
+"""A registry that fails after so long is silent: each value of a page would wait for it, and the page had no answer."""
+SILENT_S: Final = 30.0
+"""For so long a silent registry is not asked again."""
 _NEEDED = ("fastavro", "pyarrow")
 
 
@@ -37,6 +42,8 @@ class AvroViews:
             raise UsageError(f"--registry: {REGISTRY_FORM}") from error
         self._registry = Registry(address, login)
         self._turn = trio.CapacityLimiter(1)
+        self._given: set[int] = set()  # the ids whose schemas the registry has given; it keeps them
+        self._trouble, self._silent_until_s = "", 0.0
 
     async def view(self, value: bytes) -> str | None:
         """Returns the value as indented JSON with the marks of ``moldau consume``, or why it cannot be decoded.
@@ -53,11 +60,18 @@ class AvroViews:
         from pyspark_moldau.jobs.errors import JobError, PoisonError
         from pyspark_moldau.jobs.payloads.framing import split_frame
 
+        began_s = time.monotonic()
         try:
             schema_id, body = split_frame(value)
+            if schema_id not in self._given and began_s < self._silent_until_s:
+                return self._trouble
             schema = self._registry.schema(schema_id)
         except (JobError, PoisonError) as error:
-            return f"not decoded: {error}"
+            reason, now_s = f"not decoded: {error}", time.monotonic()
+            if now_s - began_s >= SLOW_S:
+                self._trouble, self._silent_until_s = reason, now_s + SILENT_S
+            return reason
+        self._given.add(schema_id)
         try:
             found = marked(fastavro.schemaless_reader(io.BytesIO(body), schema, None), {})
             return json_text(found, indent=2, ensure_ascii=False)[:VIEW_CHARS_MAX]

@@ -28,7 +28,7 @@ from moldau.protocol.messages.describe_client_quotas import (
     EntryData,
     ValueData,
 )
-from moldau_cli.console import faults, records, sessions
+from moldau_cli.console import avro, faults, records, sessions
 from moldau_cli.console.app import Console, application
 from moldau_cli.console.avro import AvroViews
 from moldau_cli.console.data import asking, groups, requests
@@ -39,6 +39,7 @@ from moldau_cli.errors import UsageError
 from moldau_jepsen.launcher import LauncherError, LauncherUsageError, Node
 from moldau_jepsen.launcher.process import start_mark
 from moldau_jepsen.launcher.spec import FILE_NAME, to_json
+from pyspark_moldau.jobs.errors import JobError
 
 SCHEMA = {
     "type": "record",
@@ -231,6 +232,28 @@ def test_undecodable_values_show_the_reason(views, value, words):
     text = trio.run(views.view, value)
     assert text.startswith("not decoded: ")
     assert words in text
+
+
+def test_a_silent_registry_is_waited_for_once(views, monkeypatch):
+    """Each value of a page waited 10 s for it, so the page said that the cluster did not answer."""
+    clock = SimpleNamespace(now_s=1000.0)
+    asked = []
+
+    def fetch(schema_id):
+        asked.append(schema_id)
+        clock.now_s += 10
+        raise JobError("registry: timed out")
+
+    monkeypatch.setattr(avro, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    assert "12" in trio.run(views.view, framed(7, {"number": 12, "note": "x"}))
+    monkeypatch.setattr(views._registry, "_fetch", fetch)
+    texts = [trio.run(views.view, framed(number)) for number in (9, 9, 10)]
+    assert texts == ["not decoded: registry: timed out"] * 3
+    assert asked == [9]
+    assert "13" in trio.run(views.view, framed(7, {"number": 13, "note": "x"})), "its schema is known"
+    clock.now_s += avro.SILENT_S
+    trio.run(views.view, framed(10))
+    assert asked == [9, 10]
 
 
 def test_the_login_of_a_registry_is_not_shown():
