@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, overload
 
 from moldau.serialization.core.registry_requests import Schema
@@ -83,9 +84,10 @@ class AvroSerde(Generic[T]):
         self._parsed: dict[int, Any] = {}
         self._model = None
         if model is not None:
-            from moldau.serialization.models import adapter_of
+            from moldau.serialization.models import adapter_of, plain_of
 
             self._model = adapter_of(model)
+            self._plain_of = partial(plain_of, self._model)
 
     def serialize(self, value: T, context: SerializationContext) -> bytes:
         """Returns header and Avro's bytes of a value.
@@ -97,8 +99,8 @@ class AvroSerde(Generic[T]):
         own = self._own if written.schema is self._schema else self._schema_of(written)
         stream = io.BytesIO()
         stream.write(frame(written.id))
-        plain = value if self._model is None else self._model.dump_python(value, by_alias=True)
         try:
+            plain = value if self._model is None else self._plain_of(value)
             fastavro.schemaless_writer(stream, own, plain, strict_allow_default=True)
         except Exception as error:
             raise SerializationError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, overload
 
 from moldau.serialization.core.plain import json_bytes, json_encoder, no_constant
@@ -74,11 +75,12 @@ class JsonSchemaSerde(Generic[T]):
         self._model: TypeAdapter[T] | None = None
         self._validate: Callable[[Any], None] | None = None
         self._compiled: dict[int, Callable[[Any], None]] = {}
-        self._encoder = json_encoder()
+        self._json_of: Callable[[T], bytes] = partial(json_bytes, encoder=json_encoder())
         if model is not None:
-            from moldau.serialization.models import adapter_of, json_schema_of
+            from moldau.serialization.models import adapter_of, json_of, json_schema_of
 
             self._model = adapter_of(model)
+            self._json_of = partial(json_of, self._model)
             schema = json_schema_of(self._model)
         assert schema is not None
         document, text = document_of(schema)
@@ -96,10 +98,7 @@ class JsonSchemaSerde(Generic[T]):
         written = self._policy.writer(context, self._schema, self._name)
         checks = self._checks_of(written)
         try:
-            if self._model is not None:
-                data = self._model.dump_json(self._model.validate_python(value), by_alias=True)
-            else:
-                data = json_bytes(value, self._encoder)
+            data = self._json_of(value)
             if checks:
                 plain = json.loads(data)
                 for check in checks:

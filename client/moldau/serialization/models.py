@@ -27,6 +27,30 @@ def adapter_of(model: type[T]) -> TypeAdapter[T]:
         raise TypeError(f"pydantic has no validation for {model!r}: {error}") from error
 
 
+def json_of(adapter: TypeAdapter[T], value: T) -> bytes:
+    """Returns the JSON text of a value after the adapter has read it back; fields with an alias are written under it.
+
+    Pydantic takes an object of a model or a dataclass as it is, whatever its fields hold, and writes NaN as null.
+
+    Raises:
+        ValueError: the value, or its JSON text, does not fit the type: each reader would refuse the record.
+    """
+    text = adapter.dump_json(adapter.validate_python(value), by_alias=True)
+    adapter.validate_json(text)
+    return text
+
+
+def plain_of(adapter: TypeAdapter[T], value: T) -> Any:  # noqa: ANN401 - types of Python
+    """Returns a value as types of Python, of which the adapter can make it again.
+
+    Raises:
+        ValueError: the value does not fit the type, although it is an object of it.
+    """
+    plain = adapter.dump_python(value, by_alias=True)
+    adapter.validate_python(plain)
+    return plain
+
+
 class ModelSerde(Generic[T]):
     """Writes objects of a type as JSON, and reads them with validation. No registry takes part."""
 
@@ -39,11 +63,11 @@ class ModelSerde(Generic[T]):
         self._adapter = adapter_of(model)
 
     def serialize(self, value: T, context: SerializationContext) -> bytes:
-        """Returns the JSON text of a value; the value is validated first.
+        """Returns the JSON text of a value, which is validated.
 
         Fields with an alias are written under it, because pydantic reads them by it.
         """
-        return self._adapter.dump_json(self._adapter.validate_python(value), by_alias=True)
+        return json_of(self._adapter, value)
 
     def deserialize(self, data: bytes, context: SerializationContext) -> T:
         """Returns the validated value."""

@@ -4,6 +4,7 @@ Method: Hypothesis round trips; confluent-kafka's serializers as the oracle; tab
 """
 
 import contextlib
+import dataclasses
 import uuid
 
 import confluent_kafka.serialization as oracle
@@ -173,6 +174,33 @@ def test_fields_with_an_alias_are_read_as_written():
     serde = ModelSerde(Leg)
     assert serde.serialize(leg, CONTEXT) == b'{"from":"JFK"}'
     assert both_ways(serde, leg) == leg
+
+
+@dataclasses.dataclass
+class Stop:
+    place: str
+    minutes: float
+
+
+class Gate(BaseModel):
+    number: int = Field(gt=0)
+
+
+@pytest.mark.parametrize(
+    ("model", "value", "text"),
+    [
+        (Stop, Stop("JFK", None), "valid number"),
+        (Stop, Stop(5, 1.5), "valid string"),
+        (Stop, Stop("JFK", float("nan")), "valid number"),
+        (list[float], [1.0, float("inf")], "valid number"),
+        (Gate, Gate.model_construct(number=0), "greater than 0"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+def test_an_object_that_its_model_refuses_is_not_written(model, value, text):
+    """Pydantic takes each object of a model and writes NaN as null; each consumer would refuse such a record."""
+    with pytest.raises(SerializationError, match=text):
+        RecordEncoder.of(None, ModelSerde(model)).encode("flights", None, value, ())
 
 
 def test_models_are_validated_both_ways():

@@ -180,6 +180,20 @@ def test_models_are_written_and_read(registry, model):
         assert deserialized(serde, serialized(serde, value, context), context) == value
 
 
+class Gate(BaseModel):
+    number: int = Field(gt=0)
+
+
+def test_objects_that_their_model_refuses_are_not_written(registry):
+    schema = {"type": "record", "name": "Gate", "fields": [{"name": "number", "type": "int"}]}
+    value = Gate.model_construct(number=0)
+    for serde in (AvroSerde(registry, schema, model=Gate), JsonSchemaSerde(registry, model=Gate)):
+        context = SerializationContext(type(serde).__name__, "value")
+        with pytest.raises(SerializationError, match=r"it does not fit (?s:.*)greater than 0") as caught:
+            serialized(serde, value, context)
+        assert caught.value.schema_id is not None
+
+
 def test_values_that_fit_no_schema_name_subject_and_id(registry):
     for serde in (AvroSerde(registry, FLIGHT), JsonSchemaSerde(registry, JSON_FLIGHT)):
         with pytest.raises(SerializationError, match="it does not fit") as caught:
