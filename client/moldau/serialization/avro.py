@@ -6,6 +6,7 @@ import io
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, overload
 
+from moldau.serialization.core.avro_values import check_of
 from moldau.serialization.core.registry_requests import Schema
 from moldau.serialization.core.subjects import SubjectPolicy, document_of
 from moldau.serialization.core.values import SerializationError, T
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from moldau.runtime.config import Config
+    from moldau.serialization.core.avro_values import Check
     from moldau.serialization.core.registry_requests import RegisteredSchema
     from moldau.serialization.core.values import SerializationContext
     from moldau.serialization.registry import SchemaRegistry
@@ -82,6 +84,7 @@ class AvroSerde(Generic[T]):
             self._own = _parsed(document, {})
             self._name = self._own.get("name") if isinstance(self._own, dict) else None
         self._parsed: dict[int, Any] = {}
+        self._checks: dict[int, Check | None] = {}
         self._model = None
         if model is not None:
             from moldau.serialization.models import adapter_of, plain_of
@@ -101,6 +104,9 @@ class AvroSerde(Generic[T]):
         stream.write(frame(written.id))
         try:
             plain = value if self._model is None else self._plain_of(value)
+            check = self._check_of(written, own)
+            if check is not None:
+                check(plain)
             fastavro.schemaless_writer(stream, own, plain, strict_allow_default=True)
         except Exception as error:
             raise SerializationError(
@@ -149,6 +155,13 @@ class AvroSerde(Generic[T]):
                 self._parsed.clear()
             self._parsed[found.id] = parsed
         return parsed
+
+    def _check_of(self, written: RegisteredSchema, own: Any) -> Check | None:  # noqa: ANN401 - a schema as fastavro parsed it
+        if written.id not in self._checks:
+            if len(self._checks) >= PARSED_MAX:
+                self._checks.clear()
+            self._checks[written.id] = check_of(own)
+        return self._checks[written.id]
 
 
 def _plain(schema: Any) -> Any:  # noqa: ANN401 - a schema as JSON values or as fastavro parsed it

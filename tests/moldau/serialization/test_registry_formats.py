@@ -202,6 +202,16 @@ def test_values_that_fit_no_schema_name_subject_and_id(registry):
         assert caught.value.schema_id is not None
 
 
+def test_no_avro_value_is_written_as_another_one(registry):
+    """``fastavro`` makes 7 of 7.9, and false of a boolean that is None."""
+    fields = [{"name": "delay", "type": "int"}, {"name": "open", "type": "boolean"}]
+    serde = AvroSerde(registry, {"type": "record", "name": "Gate", "fields": fields})
+    for value, text in (({"delay": 7.9, "open": True}, "Gate.delay: 7.9"), ({"delay": 7, "open": None}, "Gate.open")):
+        with pytest.raises(SerializationError, match=f"it does not fit the Avro schema: .*{text}") as caught:
+            serialized(serde, value)
+        assert (caught.value.subject, caught.value.schema_id) == ("flights-value", 1)
+
+
 def test_readers_resolve_older_schemas(registry):
     older = AvroSerde(registry, {**FLIGHT, "fields": FLIGHT["fields"][:1]})
     data = serialized(older, {"carrier": "UA"})
