@@ -380,6 +380,20 @@ def test_wrong_settings_are_named(settings, text):
         SchemaRegistry(settings)
 
 
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("http://ann:hidden@[::1", r"schema\.registry\.url = 'http://\[::1': is no URL"),
+        ("htp://ann:hidden@host:8081", r"schema\.registry\.url = 'htp://host:8081': must begin with http://"),
+        ("ann:hidden@host:8081", r"schema\.registry\.url = 'host:8081': must begin with http://"),
+    ],
+)
+def test_a_wrong_address_is_shown_without_its_login(url, text):
+    with pytest.raises(ConfigError, match=text) as caught:
+        SchemaRegistry({"schema.registry.url": url})
+    assert "hidden" not in str(caught.value)
+
+
 def test_wrong_schemas_are_refused(registry):
     for make, text in (
         (lambda: AvroSerde(registry, '{"type": "recor"}'), "not an Avro schema"),

@@ -143,15 +143,29 @@ ADMIN_CONFIG = ConfigSchema.of(
 )
 
 
+def _url_problem(url: str) -> str:
+    """Returns what is wrong with the address of a registry; the text does not show it, because it may have a login."""
+    from urllib.parse import urlsplit
+
+    if not url.startswith(("http://", "https://")):
+        return "must begin with http:// or https://"
+    try:
+        urlsplit(url)
+    except ValueError:
+        return "is no URL; [ and ] enclose an IPv6 address"
+    return ""
+
+
 def _check_registry(config: Config) -> list[str]:
     problems = _tls_problems(config)
     if not config.get_list("schema.registry.url"):
         problems.append("schema.registry.url: must name at least one address")
-    problems += [
-        f"schema.registry.url = {url!r}: must begin with http:// or https://"
-        for url in config.get_list("schema.registry.url")
-        if not url.startswith(("http://", "https://"))
-    ]
+    for url in config.get_list("schema.registry.url"):
+        problem = _url_problem(url)
+        if problem:
+            login, at, rest = url.rpartition("@")
+            shown = f"{login.partition('//')[0]}//{rest}" if at and "//" in login else rest
+            problems.append(f"schema.registry.url = {shown!r}: {problem}")
     user = config.get("basic.auth.user.info")
     if isinstance(user, str) and ":" not in user:
         problems.append("basic.auth.user.info: must be USER:PASSWORD")
