@@ -6,7 +6,7 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, overload
 
-from moldau.serialization.core.plain import json_bytes, json_encoder, no_constant
+from moldau.serialization.core.plain import json_bytes, json_encoder, json_value
 from moldau.serialization.core.registry_requests import Schema
 from moldau.serialization.core.subjects import SubjectPolicy, document_of
 from moldau.serialization.core.values import SerializationError, T
@@ -119,7 +119,7 @@ class JsonSchemaSerde(Generic[T]):
         try:
             if self._model is not None:
                 return self._model.validate_json(text)
-            value: Any = json.loads(text, parse_constant=no_constant)
+            value: Any = json_value(text)
             assert self._validate is not None, "a serde has a model or a schema"
             self._validate(value)
             return value  # type: ignore[no-any-return]

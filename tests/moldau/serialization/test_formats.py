@@ -134,6 +134,7 @@ def test_refused_values_name_topic_and_field(serde, value, text):
         (IntegerSerde(), b"12345", "5 bytes are no integer, which has 4"),
         (UUIDSerde(), b"no", "badly formed"),
         (JsonSerde(), b"NaN", "NaN is no JSON number"),
+        (JsonSerde(), b'{"delay": -1e400}', "-1e400 is too large for a float"),
         (MsgpackSerde(), b"\xc1", "FormatError"),
         (ModelSerde(dict[str, int]), b'{"a": "b"}', "valid integer"),
     ],

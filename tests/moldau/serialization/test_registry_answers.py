@@ -434,6 +434,13 @@ def test_half_of_a_surrogate_pair_fits_a_schema():
     assert run(serde.serialize, {"item": "\ud800"}, CONTEXT) == frame(5) + b'{"item":"\\ud800"}'
 
 
+def test_no_number_becomes_infinity():
+    serde = JsonSchemaSerde(Answers().registry, {"type": "number"})
+    with pytest.raises(SerializationError, match="1e400 is too large for a float"):
+        serde.deserialize(frame(5) + b"1e400", CONTEXT)
+    assert serde.deserialize(frame(5) + b"1e308", CONTEXT) == 1e308
+
+
 def test_schemas_that_are_nested_too_deeply_are_refused():
     deep = '{"not":' * 3000 + "{}" + "}" * 3000
     with pytest.raises(SerializationError):

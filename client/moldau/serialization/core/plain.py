@@ -7,6 +7,7 @@ significant byte first.
 from __future__ import annotations
 
 import json
+import math
 import struct
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -137,7 +138,7 @@ class JsonSerde:
 
     def deserialize(self, data: bytes, context: SerializationContext) -> Any:  # noqa: ANN401 - any JSON value
         """Returns the JSON value."""
-        return json.loads(data, parse_constant=no_constant)
+        return json_value(data)
 
 
 def json_encoder(default: Callable[[Any], Any] | None = None) -> json.JSONEncoder:
@@ -155,6 +156,22 @@ def json_bytes(value: Any, encoder: json.JSONEncoder) -> bytes:  # noqa: ANN401 
         return encoder.encode(value).encode()
     except UnicodeEncodeError:
         return json.dumps(value, allow_nan=False, separators=(",", ":"), default=encoder.default).encode()
+
+
+def json_value(data: bytes) -> Any:  # noqa: ANN401 - any JSON value
+    """Returns the value of a JSON text.
+
+    Raises:
+        ValueError: it is no JSON, or has a number that is too large for a float, such as ``1e400``.
+    """
+    return json.loads(data, parse_constant=no_constant, parse_float=_finite)
+
+
+def _finite(text: str) -> float:
+    found = float(text)
+    if math.isinf(found):
+        raise ValueError(f"{text[:20]} is too large for a float")
+    return found
 
 
 def no_constant(name: str) -> None:
