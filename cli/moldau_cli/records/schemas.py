@@ -9,7 +9,7 @@ import io
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from moldau.serialization.core.plain import no_constant
+from moldau.serialization.core.plain import json_value
 from moldau_cli.errors import UsageError
 from moldau_cli.records.formats import DataFormat
 from moldau_cli.records.marked_formats import MarkedAvro
@@ -174,7 +174,7 @@ class _BareJson:
 
     def deserialize(self, data: bytes, context: SerializationContext) -> object:
         """Returns a value that fits."""
-        value: object = json.loads(data, parse_constant=no_constant)
+        value: object = json_value(data)
         self._validate(value)
         return value
 

@@ -148,6 +148,18 @@ def test_defaults_of_a_json_schema_change_no_value(shell, tmp_path):
         assert shell("consume", "-e", *read).stdout == "{}\n"
 
 
+@pytest.mark.parametrize("name", ["json", "json-schema"])
+def test_a_number_that_no_float_holds_is_one_bad_record(shell, tmp_path, name):
+    """Python reads 1e400 as infinity, which JSON cannot show: the command ended with a traceback at such a record."""
+    path = tmp_path / "schema.json"
+    path.write_text("{}")
+    schema = ("--value-schema", path) if name == "json-schema" else ()
+    shell("produce", given='{"delay":1e400}\n{"delay":1}\n')
+    done = shell("consume", "-e", "--value-format", name, *schema, "--skip-errors")
+    assert done.stdout == '{"delay":1}\n'
+    assert "1e400 is too large for a float" in done.stderr
+
+
 def test_a_registrys_messages_may_use_googles_files(shell, tmp_path):
     """A registry knows these files by itself, so the schema does not refer to them."""
     file = descriptor_pb2.FileDescriptorProto(name="flight.proto", package="air", syntax="proto3")
