@@ -130,8 +130,9 @@ def test_versions_of_a_view_are_switched(tmp_path, capsys):
 
 IMPORTS = """
 import cramjam, crc32c, fastavro, fastjsonschema, google.protobuf, lz4.frame, trio
+import cryptography.hazmat.primitives.serialization.pkcs12 as stores
 import moldau, moldau.records, pyspark_moldau
-print(moldau.records.IMPLEMENTATION, moldau.__file__, pyspark_moldau.__file__, trio.__file__, sep="\\n")
+print(moldau.records.IMPLEMENTATION, moldau.__file__, pyspark_moldau.__file__, trio.__file__, stores.__file__, sep="\\n")
 """
 
 
@@ -146,7 +147,7 @@ def test_equal_contents_give_equal_packages(tmp_path, monkeypatch, capsys):
 
 
 def test_the_package_for_workers_is_whole(tmp_path, capsys):
-    """A Python without any installed package imports Moldau from it."""
+    """A Python without any installed package imports Moldau from it, and what reads PKCS12 stores."""
     package = tmp_path / "package.zip"
     assert main(["--json", "pipeline", "package", str(package)]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -158,7 +159,7 @@ def test_the_package_for_workers_is_whole(tmp_path, capsys):
     words = [sys.executable, "-S", "-E", "-c", f"import sys; sys.path.insert(0, {str(place)!r})\n{IMPORTS}"]
     found = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
     assert found[0] == IMPLEMENTATION
-    assert [Path(name).is_relative_to(place) for name in found[1:]] == [True] * 3
+    assert [Path(name).is_relative_to(place) for name in found[1:]] == [True] * 4
     assert not [name for name in names if {"__pycache__", "pyspark", "pandas"} & set(Path(name).parts)]
 
 

@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 
 FOLDER: Final = "moldau"
 """The folder on the executors, below their working directory."""
-ROOTS: Final = ("trio", "lz4", "crc32c", "cramjam", "fastavro", "fastjsonschema", "protobuf")
-"""Distributions that tasks import, with those that they need; a missing one was not installed for jobs."""
+ROOTS: Final = ("trio", "lz4", "crc32c", "cramjam", "fastavro", "fastjsonschema", "protobuf", "cryptography")
+"""Distributions that tasks import, with those that they need; a missing one was not installed for jobs.
+
+Tasks need the last one if their keys of TLS name stores of type PKCS12.
+"""
 PROVIDED: Final = frozenset(("pyspark", "pyarrow", "pandas", "numpy", "moldau"))
 _LEFT_OUT: Final = ("__pycache__", ".pyx", ".pxi", ".pxd", ".c")
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
