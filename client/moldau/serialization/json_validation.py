@@ -42,10 +42,11 @@ class _Schemes(Mapping[str, Callable[[str], Any]]):
         return 0
 
     def _find(self, address: str) -> Any:  # noqa: ANN401 - a JSON document
-        for name, document in self._references.items():
-            if address == name or address.endswith(f"/{name}"):
-                return document
-        raise SerializationError(f"the JSON Schema refers to {address}, which is none of its references")
+        # Names may end alike, as point.json and v1/point.json do.
+        name = max((each for each in self._references if f"/{address}".endswith(f"/{each}")), key=len, default=None)
+        if name is None:
+            raise SerializationError(f"the JSON Schema refers to {address}, which is none of its references")
+        return self._references[name]
 
 
 def compiled(

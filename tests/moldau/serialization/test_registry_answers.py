@@ -427,6 +427,17 @@ def test_a_reference_is_found_by_its_whole_name(address, is_meant):
             compiled({"$ref": address}, references)
 
 
+@pytest.mark.parametrize("names", [("code.json", "v1/code.json"), ("v1/code.json", "code.json")])
+@pytest.mark.parametrize("address", ["v1/code.json", "http://air/v1/code.json"])
+def test_of_references_that_end_alike_the_longest_counts(names, address):
+    longest = {"code.json": 2, "v1/code.json": 3}
+    references = [(name, Schema(json.dumps({"maxLength": longest[name]}), "JSON")) for name in names]
+    check = compiled({"$ref": address}, references)
+    check("UAL")
+    with pytest.raises(ValueError, match="must be shorter than or equal to 3"):
+        check("UALX")
+
+
 def test_half_of_a_surrogate_pair_fits_a_schema():
     """JSON may hold it as an escape, so a record that was read can be written again."""
     answers = Answers({LATEST_VALUE: version(json.dumps({"type": "object"}), 5, "JSON")})
