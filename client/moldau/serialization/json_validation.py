@@ -6,8 +6,9 @@ the address in it: a schema is data of other people, and could name any address.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from moldau.serialization.core.subjects import document_of
 from moldau.serialization.core.values import SerializationError
@@ -21,6 +22,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from moldau.serialization.core.registry_requests import Schema
+
+_WRONG_SCHEMA: Final = (
+    fastjsonschema.JsonSchemaDefinitionException,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    re.error,
+)
+"""Errors of ``fastjsonschema``; the last one is of a pattern that Python does not know, such as ``\\p{L}``."""
 
 
 class _Schemes(Mapping[str, Callable[[str], Any]]):
@@ -69,7 +81,7 @@ def compiled(
         )
     except SerializationError:
         raise
-    except (fastjsonschema.JsonSchemaDefinitionException, ValueError, TypeError, LookupError, RecursionError) as error:
+    except _WRONG_SCHEMA as error:
         raise SerializationError(f"the JSON Schema is wrong: {error}") from error
 
     def check(value: Any) -> None:  # noqa: ANN401 - a JSON value
