@@ -328,6 +328,10 @@ LOGICAL = {
         LONG_MS,
     ),
     "date": ({"type": "int", "logicalType": "date"}, MOMENT.date(), MOMENT.date()),
+    "date of a string": ({"type": "string", "logicalType": "date"}, "2013-01-01", "2013-01-01"),
+    "millis of an int": ({"type": "int", "logicalType": "timestamp-millis"}, 1000, 1000),
+    "decimal of a string": ({"type": "string", "logicalType": "decimal", "precision": 9}, "1.25", "1.25"),
+    "decimal without precision": ({"type": "bytes", "logicalType": "decimal"}, b"\x7d", b"\x7d"),
     "millis": (["null", MILLIS], MOMENT, MOMENT),
     "micros": ({"type": "array", "items": MICROS}, [MOMENT], [MOMENT]),
 }

@@ -18,8 +18,14 @@ if TYPE_CHECKING:
 Schema = str | dict[str, Any] | list[Any]
 """A schema as JSON has it, or as fastavro parsed it: a name, a complex type, or a union."""
 
-CONVERTED: Final = frozenset(("date", "timestamp-millis", "timestamp-micros", "decimal"))
-"""Logical types with a column type of their own; values of others are read as the type beneath."""
+CONVERTED: Final = {
+    "date": ("int",),
+    "timestamp-millis": ("long",),
+    "timestamp-micros": ("long",),
+    "decimal": ("bytes", "fixed"),
+}
+"""Logical types with a column type of their own, and the types beneath that Avro allows. Values of others are read as
+the type beneath, and so are those of a logical type that stands at another type or has no precision, as Avro says."""
 _NAMED: Final = ("record", "enum", "fixed")
 _MEANING: Final = ("logicalType", "precision", "scale")
 
@@ -27,7 +33,10 @@ _MEANING: Final = ("logicalType", "precision", "scale")
 def logical_of(schema: Mapping[str, Any]) -> str | None:
     """Returns the logical type of a schema if it has a column type of its own."""
     found = schema.get("logicalType")
-    return found if found in CONVERTED else None
+    if not isinstance(found, str) or schema["type"] not in CONVERTED.get(found, ()):
+        return None
+    precision = schema.get("precision", 0)
+    return None if found == "decimal" and (type(precision) is not int or precision < 1) else found
 
 
 class Alignment:
