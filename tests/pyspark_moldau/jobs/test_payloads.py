@@ -442,7 +442,14 @@ def test_protobuf_becomes_columns():
         (PayloadConfig(format="json", schema=b'{"type":"string"}'), "type object"),
         (json_payload({"type": "object", "properties": {"a": {"type": ["string", "integer"]}}}), "/properties/a"),
         (PayloadConfig(format="avro", schema=b'{"type":"recrod"}'), "no Avro schema"),
+        (PayloadConfig(format="json", schema=b'{"a":' * 3000), "no JSON"),
+        (json_payload({"type": "object", "properties": {"a": True}}), "/properties/a: expected one type"),
+        (json_payload({"type": "object", "properties": 5}), "the JSON Schema is wrong"),
         (PayloadConfig(format="avro", schema=b'"string"'), "must be a record"),
+        (PayloadConfig(format="avro", schema=b"null"), "no Avro schema"),
+        (PayloadConfig(format="avro", schema=b'{"type":"record","name":"N"}'), "no Avro schema: KeyError.*fields"),
+        (PayloadConfig(format="avro", schema=json.dumps(record_of({"type": "array"})).encode()), "KeyError.*items"),
+        (PayloadConfig(format="avro", schema=b'{"type":' * 3000), "no Avro schema: RecursionError"),
         (PayloadConfig(format="avro", schema=json.dumps(record_of(CENTS | {"precision": 40})).encode()), "38 digits"),
         (
             PayloadConfig(

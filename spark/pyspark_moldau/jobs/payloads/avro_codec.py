@@ -55,6 +55,9 @@ _DAMAGED: Final = (
 )
 """Errors of an answer that is cut off, or is not a registry's, or holds no schema."""
 
+_WRONG_SCHEMA: Final = (ValueError, LookupError, TypeError, RecursionError, SchemaParseException, UnknownType)
+"""Errors of a schema file that is no schema, or lacks a part of one."""
+
 _PRIMITIVE = {
     "boolean": pa.bool_(),
     "int": pa.int32(),
@@ -151,13 +154,13 @@ class AvroDecoder:
         try:
             document = json.loads(schema)
             parsed = fastavro.parse_schema(document)
-        except (ValueError, SchemaParseException, UnknownType) as error:
+            if not isinstance(parsed, dict) or parsed.get("type") != "record":
+                raise JobConfigError("the Avro schema must be a record: its fields become the columns")
+            self.type = _type_of(parsed, {}, ())
+            alignment = Alignment(parsed)
+            self._schema = fastavro.parse_schema(alignment.aligned(document))
+        except _WRONG_SCHEMA as error:
             raise JobConfigError(f"the schema file is no Avro schema: {error!r}") from error
-        if not isinstance(parsed, dict) or parsed.get("type") != "record":
-            raise JobConfigError("the Avro schema must be a record: its fields become the columns")
-        self.type = _type_of(parsed, {}, ())
-        alignment = Alignment(parsed)
-        self._schema = fastavro.parse_schema(alignment.aligned(document))
         self._registry = Registry(registry, login, alignment.aligned) if registry else None
 
     def decode(self, value: bytes) -> object:

@@ -31,7 +31,7 @@ class JsonDecoder:
     def __init__(self, schema: bytes) -> None:
         try:
             document = json.loads(schema)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise JobConfigError(f"the schema file is no JSON: {error}") from error
         if not isinstance(document, dict) or document.get("type") != "object" or not document.get("properties"):
             raise JobConfigError("the JSON Schema must have type object, and properties: they become the columns")
@@ -63,12 +63,12 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
 
 
-def _type_of(schema: Mapping[str, Any], place: str) -> tuple[pa.DataType, Callable[[Any], Any] | None]:
+def _type_of(schema: Mapping[str, Any] | bool, place: str) -> tuple[pa.DataType, Callable[[Any], Any] | None]:
     """Returns the Arrow type of a schema, and the function that turns a checked value into it, if one is needed."""
-    kinds = schema.get("type")
-    names = [kinds] if isinstance(kinds, str) else list(kinds or ())
+    kinds = schema if isinstance(schema, bool) else schema.get("type")
+    names = [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list) else []
     names = [name for name in names if name != "null"]
-    if len(names) != 1:
+    if isinstance(schema, bool) or len(names) != 1:
         raise JobConfigError(f"JSON Schema {place or '/'}: expected one type besides null, got {kinds!r}")
     kind = names[0]
     if kind in _SCALARS:
