@@ -102,14 +102,19 @@ class _BareAvro:
         import fastavro
         from fastavro.schema import SchemaParseException, UnknownType
 
+        from moldau.serialization.core.avro_values import check_of
+
         self._fastavro = fastavro
         try:
             self._schema: Any = fastavro.parse_schema(json.loads(text))
         except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{origin} is no Avro schema: {error!r}") from error
+        self._check = check_of(self._schema)
 
     def serialize(self, value: object, context: SerializationContext) -> bytes:
         """Returns the bytes of a value that fits the schema."""
+        if self._check is not None:
+            self._check(value)
         stream = io.BytesIO()
         self._fastavro.schemaless_writer(stream, self._schema, value, strict_allow_default=True)
         return stream.getvalue()

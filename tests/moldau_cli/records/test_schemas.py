@@ -148,6 +148,21 @@ def test_defaults_of_a_json_schema_change_no_value(shell, tmp_path):
         assert shell("consume", "-e", *read).stdout == "{}\n"
 
 
+@pytest.mark.parametrize(
+    "value",
+    ['{"delay":7.9,"open":true}', '{"delay":7,"open":null}', '{"delay":4294967296}'],
+    ids=["fraction", "null", "long"],
+)
+def test_no_avro_value_is_written_as_another_one(shell, tmp_path, value):
+    """The writer would make 7 of 7.9, and false of null."""
+    fields = [{"name": "delay", "type": "int"}, {"name": "open", "type": "boolean", "default": True}]
+    path = tmp_path / "gate.avsc"
+    path.write_text(json.dumps({"type": "record", "name": "Gate", "fields": fields}))
+    done = shell("produce", "--value-format", "avro", "--value-schema", path, given=value + "\n", code=2)
+    assert "Gate." in done.stderr
+    assert shell.partition.values() == []
+
+
 @pytest.mark.parametrize("name", ["json", "json-schema"])
 def test_a_number_that_no_float_holds_is_one_bad_record(shell, tmp_path, name):
     """Python reads 1e400 as infinity, which JSON cannot show: the command ended with a traceback at such a record."""
