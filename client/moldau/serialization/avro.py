@@ -6,6 +6,7 @@ import io
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, overload
 
+from moldau.serialization.core.avro_schemas import linked
 from moldau.serialization.core.avro_values import check_of
 from moldau.serialization.core.registry_requests import Schema
 from moldau.serialization.core.subjects import SubjectPolicy, document_of
@@ -175,6 +176,6 @@ def _parsed(document: Any, named: dict[str, Any]) -> Any:  # noqa: ANN401 - a sc
     # fastavro keeps referenced types beside a record only; anything else must contain them.
     contains = bool(named) and not (isinstance(document, dict) and document.get("type") == "record")
     try:
-        return fastavro.parse_schema(document, named_schemas=named, expand=contains)
+        return linked(fastavro.parse_schema(document, named_schemas=named, expand=contains))
     except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError, RecursionError) as error:
         raise SerializationError(f"not an Avro schema: {error!r}") from error

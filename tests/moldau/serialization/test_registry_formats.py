@@ -221,6 +221,14 @@ def test_readers_resolve_older_schemas(registry):
         serialized(AvroSerde(registry), {})
 
 
+def test_a_reader_may_define_what_a_writer_names(registry):
+    code = {"type": "enum", "name": "Code", "symbols": ["JFK", "EWR"]}
+    fields = [{"name": "origin", "type": code}, {"name": "target", "type": "Code"}]
+    data = serialized(AvroSerde(registry, FLIGHT | {"fields": fields}), {"origin": "JFK", "target": "EWR"})
+    own = AvroSerde(registry, FLIGHT | {"fields": [{"name": "target", "type": ["null", code]}]})
+    assert deserialized(own, data) == {"target": "EWR"}
+
+
 LEG = {"type": "record", "name": "Leg", "fields": [{"name": "flight", "type": "air.Flight"}]}
 
 
