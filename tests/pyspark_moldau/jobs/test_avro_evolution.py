@@ -115,3 +115,16 @@ def test_a_fixed_decimal_of_a_dropped_field_stays_one(monkeypatch):
     writer = record(field("old", cents), field("price", "Cents"))
     value = {"old": Decimal("1.25"), "price": Decimal("2.50")}
     assert decoded(monkeypatch, writer, value, record(field("price", cents))) == ({"price": Decimal("2.50")}, None)
+
+
+def test_a_reader_may_define_what_a_writer_names(monkeypatch):
+    """Every record became a dead letter if the job's schema made such a field optional and dropped the first one."""
+    code = {"type": "enum", "name": "Code", "symbols": ["JFK", "EWR"]}
+    writer = record(field("origin", code), field("target", "Code"))
+    value = {"origin": "JFK", "target": "EWR"}
+    for reader in (
+        record(field("target", ["null", code])),
+        record(field("target", ["null", code]), field("origin", ["null", "Code"])),
+    ):
+        names = [each["name"] for each in reader["fields"]]
+        assert decoded(monkeypatch, writer, value, reader) == ({name: value[name] for name in names}, None)

@@ -20,6 +20,7 @@ import fastavro
 import pyarrow as pa
 from fastavro.schema import SchemaParseException, UnknownType
 
+from moldau.serialization.core.avro_schemas import linked
 from pyspark_moldau.jobs.errors import JobConfigError, JobError, PoisonError
 from pyspark_moldau.jobs.payloads.avro_logical import Alignment, Schema, logical_of
 from pyspark_moldau.jobs.payloads.framing import split_frame
@@ -123,7 +124,8 @@ class Registry:
                 raise JobError(f"registry: schema {schema_id} refers to other schemas, which jobs cannot read yet")
             found = json.loads(document["schema"])
             fastavro.parse_schema(found)
-            return fastavro.parse_schema(self._align(found))
+            aligned: Schema = linked(fastavro.parse_schema(self._align(found)))
+            return aligned
         except urllib.error.HTTPError as error:
             with error:  # it holds the connection
                 is_unknown = error.code == 404 and _code_of(error) == SCHEMA_NOT_FOUND
@@ -158,7 +160,7 @@ class AvroDecoder:
                 raise JobConfigError("the Avro schema must be a record: its fields become the columns")
             self.type = _type_of(parsed, {}, ())
             alignment = Alignment(parsed)
-            self._schema = fastavro.parse_schema(alignment.aligned(document))
+            self._schema = linked(fastavro.parse_schema(alignment.aligned(document)))
         except _WRONG_SCHEMA as error:
             raise JobConfigError(f"the schema file is no Avro schema: {error!r}") from error
         self._registry = Registry(registry, login, alignment.aligned) if registry else None
