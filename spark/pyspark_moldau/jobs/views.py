@@ -110,7 +110,7 @@ def view_job(path: Path, client: Mapping[str, str] | None = None) -> ViewJob:
     job = ViewJob(
         config=config,
         source=source,
-        path=config.folder / section.text("path"),
+        path=section.path("path", config.folder),
         query=section.text("query"),
         merge=section.text("merge", ""),
     )

@@ -107,7 +107,7 @@ def load_config(path: Path, client: Mapping[str, str] | None = None) -> JobConfi
     folder = path.absolute().parent
     cluster = cluster_of(root, folder, client or {})
     run = root.section("run")
-    checkpoint = folder / run.text("checkpoint")
+    checkpoint = run.path("checkpoint", folder)
     trigger = duration_or(run, "trigger", AVAILABLE_NOW)
     cores = run.number("cores", 2, at_least=1, at_most=1024)
     run.finish()
@@ -171,7 +171,7 @@ def sink_of(config: JobConfig, partition_by: tuple[str, ...] = ()) -> SinkConfig
         key, value = section.text("key", ""), section.text("value", "")
         section.finish()
         return SinkConfig(path=None, format="", partition_by=(), topic=topic, key=key, value=value)
-    path = config.folder / section.text("table")
+    path = section.path("table", config.folder)
     table_format = section.choice("format", TABLE_FORMATS, "parquet")
     columns = section.texts("partition_by", partition_by)
     section.finish()

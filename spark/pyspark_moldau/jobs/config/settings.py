@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from pyspark_moldau.jobs.errors import JobConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 class Section:
@@ -43,6 +47,21 @@ class Section:
         if not isinstance(value, str) or (not value and default != ""):
             raise self.error(key, f"expected a string, got {value!r}")
         return value
+
+    def path(self, key: str, folder: Path) -> Path:
+        """Takes a path of a file system, relative to ``folder``.
+
+        Raises:
+            JobConfigError: it is absent, or a URL: ``s3a://bucket/table`` would become a folder beside the job's file.
+        """
+        value = self.text(key)
+        if _URL.match(value):
+            raise self.error(
+                key,
+                f"{value!r} is a URL; jobs keep tables and state in folders that the driver and all workers share, so "
+                "give the path of one (a mount), or write a query of your own for such a store",
+            )
+        return folder / value
 
     def choice(self, key: str, choices: Sequence[str], default: str | None = None) -> str:
         """Takes one of some words.
