@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, Generic
 from moldau.serialization.core.values import T
 
 try:
-    from pydantic import TypeAdapter
+    from pydantic import TypeAdapter, ValidationError
 except ImportError as error:
     raise ImportError("models need pydantic: pip install 'moldau[registry]'") from error
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from moldau.serialization.core.values import SerializationContext
 
 
@@ -36,7 +38,7 @@ def json_of(adapter: TypeAdapter[T], value: T) -> bytes:
         ValueError: the value, or its JSON text, does not fit the type: each reader would refuse the record.
     """
     text = adapter.dump_json(adapter.validate_python(value), by_alias=True)
-    adapter.validate_json(text)
+    _read_back(adapter.validate_json, text)
     return text
 
 
@@ -47,8 +49,21 @@ def plain_of(adapter: TypeAdapter[T], value: T) -> Any:  # noqa: ANN401 - types 
         ValueError: the value does not fit the type, although it is an object of it.
     """
     plain = adapter.dump_python(value, by_alias=True)
-    adapter.validate_python(plain)
+    _read_back(adapter.validate_python, plain)
     return plain
+
+
+def _read_back(read: Callable[[Any], object], written: object) -> None:
+    """Reads what is to be written. A model may write other fields than it reads (``exclude``, ``serialization_alias``).
+
+    Raises:
+        ValueError: a value does not fit.
+    """
+    try:
+        read(written)
+    except ValidationError as error:
+        if any(each["type"] not in ("missing", "extra_forbidden") for each in error.errors()):
+            raise
 
 
 class ModelSerde(Generic[T]):

@@ -204,6 +204,14 @@ def test_an_object_that_its_model_refuses_is_not_written(model, value, text):
         RecordEncoder.of(None, ModelSerde(model)).encode("flights", None, value, ())
 
 
+def test_a_model_may_write_for_other_readers():
+    class Leg(BaseModel):
+        origin: str = Field(serialization_alias="from")
+        note: str = Field(exclude=True)
+
+    assert ModelSerde(Leg).serialize(Leg(origin="JFK", note="x"), CONTEXT) == b'{"from":"JFK"}'
+
+
 def test_models_are_validated_both_ways():
     serde = ModelSerde(dict[str, uuid.UUID])
     number = uuid.UUID(int=5)
