@@ -132,7 +132,8 @@ IMPORTS = """
 import cramjam, crc32c, fastavro, fastjsonschema, google.protobuf, lz4.frame, trio
 import cryptography.hazmat.primitives.serialization.pkcs12 as stores
 import moldau, moldau.records, pyspark_moldau
-print(moldau.records.IMPLEMENTATION, moldau.__file__, pyspark_moldau.__file__, trio.__file__, stores.__file__, sep="\\n")
+print(moldau.records.IMPLEMENTATION)
+print(*(each.__file__ for each in (moldau, pyspark_moldau, trio, stores)), sep="\\n")
 """
 
 
