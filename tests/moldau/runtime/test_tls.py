@@ -12,6 +12,7 @@ import trio
 import trio.testing
 
 from moldau.runtime.config import ADMIN_CONFIG, BROKER_CONFIG, ConfigError
+from moldau.runtime.config.listeners import SecurityProtocol
 from moldau.runtime.config.tls import tls_settings
 from moldau.runtime.net.layers import plain_environment
 from moldau.runtime.net.rpc import RpcConnection
@@ -20,7 +21,7 @@ from moldau.runtime.net.serving.server import ServerLimits, serve
 from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.ports.real import real_environment
 from moldau.runtime.tls.connection import CIPHERTEXT_RECEIVES_MAX, TlsConnection
-from moldau.runtime.tls.context import ListenerTls, TlsNetwork, client_context, server_context
+from moldau.runtime.tls.context import ListenerTls, TlsNetwork, client_context, listener_tls, server_context
 from moldau.runtime.tls.errors import TlsHandshakeError
 from moldau_jepsen.world.world import run_world
 from support.certificates import authority
@@ -483,6 +484,27 @@ def test_a_listener_has_keys_of_its_own():
     texts = {"ssl.keystore.key": "k", "ssl.keystore.certificate.chain": "c", "ssl.key.password": "p"}
     mixed = tls_settings(BROKER_CONFIG.parse(NODE | texts | {"listener.name.ssl.ssl.keystore.location": "f"}), "SSL")
     assert (mixed.keystore_location, mixed.key, mixed.certificate_chain, mixed.key_password) == ("f", None, None, "p")
+
+
+@pytest.mark.parametrize("own", [None, "required", "none"])
+def test_sasl_listeners_demand_certificates_by_their_own_key(own, caplog):
+    """A file of Kafka for both kinds of clients would else admit none that logs in by SASL (KIP-684)."""
+    chain, key = authority().issue("node")
+    given = {
+        "listener.security.protocol.map": "CLIENTS:SASL_SSL,SSL:SSL,CONTROLLER:PLAINTEXT",
+        "ssl.client.auth": "required",
+        "ssl.truststore.certificates": authority().trust,
+        "ssl.keystore.certificate.chain": chain,
+        "ssl.keystore.key": key,
+    }
+    config = BROKER_CONFIG.parse(NODE | given | ({} if own is None else {"listener.name.clients.ssl.client.auth": own}))
+    assert tls_settings(config, "SSL").client_auth == "required"
+    assert tls_settings(config, "CLIENTS").client_auth == (own or "none")
+    for name, protocol in (("SSL", SecurityProtocol.SSL), ("CLIENTS", SecurityProtocol.SASL_SSL)):
+        assert listener_tls(real_environment(1), config, name, protocol) is not None
+    warned = [text for text in caplog.messages if "client-auth-without-effect" in text]
+    assert len(warned) == (own is None)
+    assert all("listener.name.clients.ssl.client.auth=required" in text for text in warned)
 
 
 def test_files_and_texts_are_the_same_and_bad_ones_are_named(tmp_path):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 CA_LOCATION: Final = "ssl.ca.location"
+CLIENT_AUTH: Final = "ssl.client.auth"
 _STORES: Final = (
     (
         "ssl.keystore.location",
@@ -76,6 +77,19 @@ class TlsSettings:
         return self.truststore_location is not None or self.trusted_certificates is not None
 
 
+def leaves_clients_to_sasl(config: Config, listener_name: str | None) -> bool:
+    """Returns whether the node's own ``ssl.client.auth`` does not count: at clients, and at listeners with SASL.
+
+    These have it by their own key alone (KIP-684): a node often has listeners for either kind of client.
+    """
+    if listener_name is None:
+        return True
+    if f"listener.name.{listener_name.lower()}.{CLIENT_AUTH}" in config:
+        return False
+    protocols = {entry.upper() for entry in config.get_list("listener.security.protocol.map")}
+    return f"{listener_name.upper()}:SASL_SSL" in protocols
+
+
 def tls_settings(config: Config, listener_name: str | None = None) -> TlsSettings:
     """Returns the settings of a listener, or of a client where ``listener_name`` is None.
 
@@ -105,7 +119,7 @@ def tls_settings(config: Config, listener_name: str | None = None) -> TlsSetting
         key_password=text("ssl.key.password"),
         truststore_location=text("ssl.truststore.location") or (text(CA_LOCATION) if CA_LOCATION in config else None),
         trusted_certificates=text("ssl.truststore.certificates"),
-        client_auth=(text("ssl.client.auth") or "none") if "ssl.client.auth" in config else "none",
+        client_auth="none" if leaves_clients_to_sasl(config, listener_name) else text(CLIENT_AUTH) or "none",
         checks_host_name=text("ssl.endpoint.identification.algorithm") == "https",
         protocols=protocols,
         keystore_type=text("ssl.keystore.type") or "PEM",

@@ -23,11 +23,12 @@ from moldau.runtime.config.listeners import (
     inter_broker_protocol,
 )
 from moldau.runtime.config.sasl import client_login, controller_login, inter_broker_login
-from moldau.runtime.config.tls import tls_problems, tls_settings
+from moldau.runtime.config.tls import CLIENT_AUTH, leaves_clients_to_sasl, tls_problems, tls_settings
 from moldau.runtime.net.layers import LayeredNetwork
 from moldau.runtime.ports.environment import SYSTEM_BUFFERS, OpenMode
 from moldau.runtime.ports.system_calls import private_file
 from moldau.runtime.sasl.network import with_login
+from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.tls.connection import CIPHERTEXT_BYTES, TlsConnection
 from moldau.runtime.tls.errors import TlsHandshakeError
 from moldau.runtime.tls.expiry import expires_s
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     )
 
 STORE_BYTES_MAX: Final = 1 << 20
+_logger = EventLogger("moldau.tls")
 _PEM_BLOCK: Final = re.compile(r"(-----BEGIN [^-]+-----)([A-Za-z0-9+/=\s]+)(-----END [^-]+-----)")
 """Boundaries and base64; not a private key of the old form with headers, which needs its line ends."""
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -376,6 +378,14 @@ def listener_tls(
     problems = tls_problems(settings, server=listener_name)
     if problems:
         raise ConfigError(problems)
+    node_wide = config.get_str(CLIENT_AUTH)
+    if node_wide != "none" and leaves_clients_to_sasl(config, listener_name):
+        _logger.warning(
+            "client-auth-without-effect",
+            listener=listener_name,
+            why=f"{CLIENT_AUTH} of a node does not count where clients log in by SASL (KIP-684)",
+            remedy=f"set listener.name.{listener_name.lower()}.{CLIENT_AUTH}={node_wide} to demand certificates too",
+        )
     return ListenerTls(settings, environment.disk, environment.clock)
 
 

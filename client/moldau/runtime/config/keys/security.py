@@ -61,7 +61,8 @@ SECURITY_KEYS = (
         group="Security",
         dynamic=PER_BROKER,
         choices=("required", "requested", "none"),
-        doc="Whether clients must show a certificate.",
+        doc="Whether clients must show a certificate. A listener with SASL_SSL has only a value of its own, "
+        "listener.name.NAME.ssl.client.auth (KIP-684).",
     ),
     string(
         name="ssl.keystore.type",
