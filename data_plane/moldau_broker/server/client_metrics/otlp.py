@@ -30,6 +30,8 @@ LABELS_MAX: Final = 16
 """Labels of a point; further ones are dropped, in the order of their names."""
 OWN_LABELS: Final = frozenset({"client_id", "client_instance_id"})
 """Labels that the broker sets; a client's labels of these names are dropped."""
+RESERVED: Final = "__"
+"""Prometheus keeps label names that begin with it for itself: ``__name__`` is the name of the metric."""
 CLIENT_LABELS: Final = ("client_rack", "group_id", "group_instance_id", "group_member_id", "transactional_id")
 """Attributes of the resource that are labels (KIP-714)."""
 _KAFKA: Final = "org_apache_kafka_"
@@ -120,7 +122,7 @@ def _labels(attributes: Any) -> Labels:  # noqa: ANN401  (a repeated field has n
     found: dict[str, str] = {}
     for attribute in attributes[:LABELS_MAX]:
         name = _NO_NAME.sub("_", attribute.key[:TEXT_MAX])
-        if name and name not in OWN_LABELS:
+        if name and name not in OWN_LABELS and not name.startswith(RESERVED):
             found[name if not name[0].isdigit() else f"_{name}"] = _text(attribute.value)
     return tuple(sorted(found.items()))
 

@@ -76,10 +76,10 @@ def test_hostile_metrics_stay_within_the_bounds() -> None:
 
 
 def test_no_label_of_a_client_has_the_name_of_one_of_the_broker() -> None:
-    """A series with a label twice makes a scrape of the whole page fail."""
+    """A series with a label twice makes a scrape of the whole page fail; ``__name__`` is the name of the metric."""
     data, metrics = message()
     found = metrics.add(name="x").gauge.data_points.add(as_int=1)
-    for name in ("client_id", "client.id", "client-instance-id", "topic"):
+    for name in ("client_id", "client.id", "client-instance-id", "__name__", ".-name__", "topic"):
         found.attributes.add(key=name).value.string_value = "v"
     points, _, _ = points_of(data.SerializeToString())
     assert points[0].labels == (("topic", "v"),)
