@@ -158,4 +158,11 @@ def test_only_some_keys_have_values_of_single_listeners(controller):
             assert code == ErrorCode.INVALID_CONFIG
             assert f"{key} cannot be set for a single listener" in str(message)
     assert controller.image is before
-    assert alter(controller, (BROKER, "", {"listener.name.plaintext.max.connections": "9"}))[0][0] == ErrorCode.NONE
+    for broker, key, value in (
+        ("", "max.connections", "9"),
+        ("", "max.connection.creation.rate", "20"),
+        ("1", "ssl.client.auth", "required"),
+        ("1", "sasl.enabled.mechanisms", "PLAIN"),
+        ("1", "plain.sasl.jaas.config", 'PlainLoginModule required user_alice="a";'),
+    ):
+        assert alter(controller, (BROKER, broker, {f"listener.name.plaintext.{key}": value})) == [(0, None)]

@@ -36,8 +36,8 @@ from moldau_quorum.metadata.records import METADATA_LEVEL_CORDONS, METADATA_LEVE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-MAX_CONNECTIONS: Final = "max.connections"
-"""Besides the ``ssl.`` keys, the only key that brokers look up for each listener."""
+OF_LISTENERS: Final = ("max.connections", "max.connection.creation.rate")
+"""Besides the keys of TLS and SASL, those that brokers look up for each listener."""
 
 REMOTE_STORAGE: Final = "remote.storage.enable"
 DELETE_ON_DISABLE: Final = "remote.log.delete.on.disable"
@@ -214,7 +214,7 @@ def _check_key(broker: str, name: str, before: Mapping[str, str], value: str | N
         key = BROKER_CONFIG.key(name)
     except KeyError:
         raise RefusedError(ErrorCode.INVALID_CONFIG, BROKER_CONFIG.unknown(name)) from None
-    if key.name != name and key.name != MAX_CONNECTIONS and not key.name.startswith("ssl."):
+    if key.name != name and key.name not in OF_LISTENERS and not key.name.startswith(("ssl.", "sasl.")):
         raise RefusedError(ErrorCode.INVALID_CONFIG, f"{name}: {key.name} cannot be set for a single listener")
     if key.dynamic is DynamicScope.READ_ONLY:
         raise RefusedError(ErrorCode.INVALID_REQUEST, f"{name} cannot be changed while brokers run")
