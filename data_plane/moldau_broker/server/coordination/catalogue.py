@@ -9,17 +9,19 @@ from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_GROUP
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from moldau.values import BrokerId
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
 
 _DYNAMIC_DEFAULTS: Final = frozenset(f"{kind}.assignment.interval.ms" for kind in ("consumer", "share", "streams"))
-"""Keys of groups whose default, the key ``group.`` of all brokers, can be changed while brokers run."""
+"""Keys of groups whose default, the key ``group.`` of brokers, can be changed while brokers run."""
 
 
 class ImageCatalogue:
-    """The topics in the newest image, and the settings of groups."""
+    """The topics in the newest image, and the settings of groups on one broker."""
 
-    def __init__(self, metadata: MetadataCache) -> None:
+    def __init__(self, metadata: MetadataCache, broker_id: BrokerId) -> None:
         self._metadata = metadata
+        self._brokers = (str(broker_id), "")  # resources of metadata, the one in force first
         self._seen: tuple[object, object] = None, None
         """The topics and the ACLs of the last look."""
         self._version = -1
@@ -51,12 +53,15 @@ class ImageCatalogue:
         return 0 if topic is None else len(topic.partitions)
 
     def group_setting(self, group_id: str, key: str) -> int | None:
-        """Returns a value of the dynamic configuration of a group, else of all brokers; None if there is none."""
+        """Returns a value of the dynamic configuration of a group, else of this broker, else of all brokers.
+
+        None if there is none.
+        """
         image = self._metadata.image
-        value = image.config(RESOURCE_GROUP, group_id).get(key)
-        if value is None and key in _DYNAMIC_DEFAULTS:
-            value = image.config(RESOURCE_BROKER, "").get(f"group.{key}")
-        return None if value is None else int(value)
+        layers = [image.config(RESOURCE_GROUP, group_id).get(key)]
+        if key in _DYNAMIC_DEFAULTS:
+            layers += [image.config(RESOURCE_BROKER, broker).get(f"group.{key}") for broker in self._brokers]
+        return next((int(value) for value in layers if value is not None), None)
 
     def topic_name(self, topic_id: UUID) -> str | None:
         """Returns the name of a topic id; None if the id is unknown."""

@@ -92,7 +92,7 @@ def build_coordinators(
         topic = metadata.image.topics_by_name.get(topic_name)
         return 0 if topic is None else len(topic.partitions)
 
-    catalogue = ImageCatalogue(metadata)
+    catalogue = ImageCatalogue(metadata, broker_id)
     group_config = GroupConfig.of(config)
 
     def serves_consumers() -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from moldau.values import BrokerId
 from moldau_broker.server.coordination.catalogue import ImageCatalogue
 from support.coordinator.consumer_world import ConsumerClient, group_of, reloaded, settle
 from support.coordinator.group_world import CoreDriver
@@ -115,7 +116,7 @@ def test_the_topics_of_a_broker_change_with_its_acls() -> None:
     """Groups look at their expressions again when the version moves, and at no other change of the metadata."""
     image = SimpleNamespace(topics_by_name={"t": None}, acls=object(), offset=5)
     metadata: Any = SimpleNamespace(image=image)
-    catalogue = ImageCatalogue(metadata)
+    catalogue = ImageCatalogue(metadata, BrokerId(1))
     versions = [catalogue.version()]
     changes: list[dict[str, Any]] = [{}, {"acls": object()}, {"topics_by_name": {"t": None, "u": None}}]
     for number, change in enumerate(changes):

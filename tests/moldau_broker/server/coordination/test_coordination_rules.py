@@ -27,17 +27,21 @@ from moldau.protocol.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from moldau.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from moldau.values import BrokerId
 from moldau_broker.coordinator.runtime.effects import Marker, TransactionalProducer
 from moldau_broker.coordinator.runtime.partitioning import partition_for
 from moldau_broker.coordinator.share.core.requests import KeyAnswer, asks_of, response_of
 from moldau_broker.coordinator.share.core.state import SharePartitionKey
 from moldau_broker.log.errors import LogStorageError
 from moldau_broker.server.coordination import transactions
+from moldau_broker.server.coordination.catalogue import ImageCatalogue
 from moldau_broker.server.coordination.internal_log import InternalTopicLog
 from moldau_broker.server.coordination.marker_checks import MarkerChecks
 from moldau_broker.server.coordination.share_states import ShareStateClient
 from moldau_broker.server.coordination.transactions import Peers, TransactionMarkers, finish
+from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_GROUP, MetadataImage
 from moldau_quorum.metadata.internal_topics import OFFSETS_TOPIC, SHARE_STATE_TOPIC
+from moldau_quorum.metadata.records import ConfigRecord
 
 KEY = ("t", 0)
 
@@ -416,3 +420,25 @@ def test_ends_of_logs_are_those_that_leaders_know() -> None:
         assert await client.end_offsets([*leaders, ("x", 0)]) == {("t", 0): 7, ("u", 0): 9}
 
     run(main)
+
+
+@pytest.mark.parametrize("kind", ["consumer", "share", "streams"])
+def test_a_broker_has_an_assignment_interval_of_its_own(kind: str) -> None:
+    """The value of the group comes first, then that of the broker that coordinates it, then that of all brokers."""
+    key = f"{kind}.assignment.interval.ms"
+    metadata: Any = SimpleNamespace(image=MetadataImage(offset=0))
+    catalogues = [ImageCatalogue(metadata, BrokerId(broker_id)) for broker_id in (1, 2)]
+
+    def settings() -> list[int | None]:
+        return [catalogue.group_setting("g", key) for catalogue in catalogues]
+
+    assert settings() == [None, None]
+    for resource_type, name, value, wanted in (
+        (RESOURCE_BROKER, "", "3", [3, 3]),
+        (RESOURCE_BROKER, "1", "0", [0, 3]),
+        (RESOURCE_GROUP, "g", "5", [5, 5]),
+    ):
+        full_key = f"group.{key}" if resource_type == RESOURCE_BROKER else key
+        record = ConfigRecord(resource_type=resource_type, resource_name=name, name=full_key, value=value)
+        metadata.image = metadata.image.apply([record], offset=1, epoch=1).image
+        assert settings() == wanted
