@@ -424,14 +424,15 @@ class ConfigSchema:
         prefix = self.listener_prefix
         if prefix is None or not name.startswith(prefix):
             return None
-        # listener.name.<listener>.<key> or listener.name.<listener>.<sasl mechanism>.<key>
+        # listener.name.<listener>.<key> or listener.name.<listener>.<sasl mechanism>.<key>; nodes look only for
+        # listeners and mechanisms in lower case, as in Kafka.
         rest = name[len(prefix) :].split(".", 1)
-        if len(rest) == 2:
+        if len(rest) == 2 and rest[0].islower():
             key = self._plain_key(rest[1])
             if key is not None:
                 return key
             mechanism, _, plain = rest[1].partition(".")
-            if mechanism and (plain.startswith("sasl.") or plain == "connections.max.reauth.ms"):
+            if mechanism.islower() and (plain.startswith("sasl.") or plain == "connections.max.reauth.ms"):
                 return self._plain_key(plain)
         return None
 
@@ -445,7 +446,7 @@ class ConfigSchema:
             return f"{name}: a {self.name} configuration key of Kafka that Moldau does not serve: {self.refused[name]}"
         if name in self.foreign:
             return f"{name}: unknown {self.name} configuration key; {self.foreign[name]}s have it"
-        nearest = self.nearest(name)
+        nearest = self.nearest(name) if self._key_of_listener(name.lower()) is None else name.lower()
         return f"{name}: unknown {self.name} configuration key" + (f"; did you mean {nearest}?" if nearest else "")
 
     def parse_value(self, name: str, raw: object) -> Value:

@@ -254,6 +254,16 @@ def test_listener_prefix_reaches_known_keys_only():
     assert config.get_int("listener.name.plaintext.max.connections") == 5
 
 
+@pytest.mark.parametrize(
+    "name", ["listener.name.PLAINTEXT.ssl.client.auth", "listener.name.plaintext.PLAIN.sasl.jaas.config"]
+)
+def test_names_of_listeners_in_upper_case_are_refused(name: str) -> None:
+    """No node looks for them: the listener would ask no client for a certificate, or know other users."""
+    assert problems(server, f"{name}=required\n") == [
+        f"{name}: unknown broker configuration key; did you mean {name.lower()}?"
+    ]
+
+
 def test_every_served_key_has_a_reader():
     """Goal: no key is declared as served that no code reads.
 
