@@ -30,7 +30,7 @@ from moldau.protocol.messages.describe_user_scram_credentials import DescribeUse
 from moldau_quorum.controller.entities import acls
 from moldau_quorum.metadata.records import ClientQuotaRecord
 from moldau_quorum.quotas.precedence import QuotaIndex
-from support.controller.model import ModelController
+from support.controller.model import CONFIG, ModelController
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -154,6 +154,18 @@ def test_values_are_described_with_source_and_synonyms(controller) -> None:
     request.resources[0].configuration_keys = ["cleanup.policy"]
     (entry,) = controller.handle(request).results[0].configs
     assert [(s.name, s.value) for s in entry.synonyms] == [("log.cleanup.policy", "delete")]
+
+
+@pytest.mark.parametrize(("hours", "value"), [("2", "7200000"), ("-1", "-1")])
+def test_a_synonym_is_shown_in_its_own_unit(hours: str, value: str) -> None:
+    """The value of a topic is in milliseconds; the key in the file, here a controller's, counts hours."""
+    controller = ModelController(broker_config=CONFIG.with_values({"log.retention.hours": hours}))
+    controller.join(1, 2, 3)
+    controller.create("t")
+    resource = DescribeConfigsResource(resource_type=TOPIC, resource_name="t", configuration_keys=["retention.ms"])
+    (entry,) = controller.handle(DescribeConfigsRequest(resources=[resource], include_synonyms=True)).results[0].configs
+    assert (entry.value, entry.config_source) == (value, 4)
+    assert [(each.name, each.value) for each in entry.synonyms] == [("log.retention.hours", hours)]
 
 
 def test_brokers_take_dynamic_values_only(controller) -> None:

@@ -96,7 +96,7 @@ class EffectiveValue:
     value: str | None
     source: ConfigSource
     synonyms: tuple[tuple[str, str | None, ConfigSource], ...] = ()
-    """Names and values in order of precedence, the effective one first."""
+    """Names and values in order of precedence, the effective one first; values in the units of their names."""
 
 
 def topic_values(overrides: Mapping[str, str], image: MetadataImage, context: Context) -> list[EffectiveValue]:
@@ -122,17 +122,19 @@ def _override_value(
     for synonym in key.synonyms:
         dynamic = image.config(RESOURCE_BROKER, "").get(synonym.name)
         if dynamic is not None:
-            chain.append((synonym.name, synonym.converted(dynamic), ConfigSource.DYNAMIC_DEFAULT_BROKER))
+            chain.append((synonym.name, dynamic, ConfigSource.DYNAMIC_DEFAULT_BROKER))
     chain += [
-        (synonym.name, synonym.converted(static.text(synonym.name)), ConfigSource.STATIC_BROKER)
+        (synonym.name, static.text(synonym.name), ConfigSource.STATIC_BROKER)
         for synonym in key.synonyms
         if static.is_set(synonym.name)
     ]
     default = default_layer(key)
     if default is not None:
         chain.append((*default, ConfigSource.DEFAULT))
-    first = chain[0] if chain else (key.name, _default_text(key), ConfigSource.DEFAULT)
-    return EffectiveValue(name=key.name, value=first[1], source=first[2], synonyms=tuple(chain))
+    name, text, layer = chain[0] if chain else (key.name, _default_text(key), ConfigSource.DEFAULT)
+    unit = next((synonym for synonym in key.synonyms if synonym.name == name), None)
+    value = text if unit is None else unit.converted(text)
+    return EffectiveValue(name=key.name, value=value, source=layer, synonyms=tuple(chain))
 
 
 def _default_text(key: ConfigKey) -> str | None:
