@@ -27,6 +27,7 @@ from moldau.runtime.config import (
     metadata_log_dir,
     quorum_voters,
 )
+from moldau.runtime.config.declaration import INT_MAX
 from moldau.runtime.config.sasl import bootstrap_credentials
 from moldau.runtime.net.serving.connection_tally import ConnectionTally
 from moldau.runtime.net.serving.server import Server, ServerLimits, idle_limit_ms, serve
@@ -61,6 +62,7 @@ from moldau_quorum.node.serving.requests import ControllerConnection, Controller
 from moldau_quorum.node.state_machine import MetadataStateMachine
 from moldau_quorum.node.voters.quorum_admin import QuorumAdmin
 from moldau_quorum.node.voters.voter_address import QuorumSearch
+from moldau_quorum.quotas.connections import ListenerRates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -347,11 +349,13 @@ def _handlers(
     return peer_handlers(config, name, protocol, sasl, connect)
 
 
-def _limits(config: Config) -> ServerLimits:
+def _limits(config: Config, endpoint: ListenerEndpoint) -> ServerLimits:
+    own = f"listener.name.{endpoint.listener_name.lower()}.max.connections"
     return ServerLimits(
         request_bytes_max=min(REQUEST_BYTES_MAX, config.get_int("socket.request.max.bytes")),
         buffered_bytes_max=config.get_int("queued.max.request.bytes"),
         connections_max=config.get_int("max.connections"),
+        listener_connections_max=config.get_int(own) if own in config else INT_MAX,
         connections_per_ip_max=config.get_int("max.connections.per.ip"),
         connections_of_ips=connections_of_ips(config),
         idle_ms=idle_limit_ms(config.get_int("connections.max.idle.ms")),
@@ -381,7 +385,7 @@ async def _serve_listeners(
     requests: RequestTimes | None,
 ) -> ServedListeners:
     """Starts a server for each listener in ``nursery``; together they keep to the limits of connections."""
-    limits, tally = _limits(config), ConnectionTally()
+    tally, rates = ConnectionTally(), ListenerRates(config, [endpoint.listener_name for endpoint, _ in bound])
     certificates: dict[str, ListenerTls] = {}
     servers: dict[str, Server] = {}
     for endpoint, listener in bound:
@@ -393,8 +397,9 @@ async def _serve_listeners(
             environment,
             listener,
             handlers(endpoint),
-            limits,
+            _limits(config, endpoint),
             tally,
+            rates,
             secure,
             logger,
             requests,
@@ -411,6 +416,7 @@ async def _serve(
     connect: HandlerFactory,
     limits: ServerLimits,
     tally: ConnectionTally,
+    rates: ListenerRates,
     secure: ListenerTls | None,
     logger: EventLogger,
     requests: RequestTimes | None,
@@ -423,6 +429,7 @@ async def _serve(
         connect,
         limits,
         tally=tally,
+        rates=rates,
         secure=secure,
         logger=logger,
         times=requests,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from moldau.runtime.config.declaration import INT_MAX
 from moldau_quorum.quotas.ledger import Ledger
 from moldau_quorum.quotas.rate import Rate, Windows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+
+    from moldau.runtime.config import Config
 
 
 class Arrival(NamedTuple):
@@ -63,3 +66,31 @@ class ConnectionRates:
             self._broker.record(1, now_ms)
             wait_ms = max(wait_ms, self._broker.throttle_ms(self._broker_limit, now_ms))
         return Arrival(min(longest_ms, wait_ms), 0)
+
+
+class ListenerRates:
+    """The rates in a node's file, where addresses have no quota (an ``AdmissionRates``)."""
+
+    __slots__ = ("_rates",)
+
+    def __init__(self, config: Config, names: Iterable[str]) -> None:
+        """``names`` are those of the node's listeners."""
+        size_ms = float(config.get_int("quota.window.size.seconds") * 1_000)
+        self._rates = ConnectionRates(Windows(config.get_int("quota.window.num"), size_ms))
+        self._rates.configure(*connection_rate_limits(config, names), None)
+
+    def arrived(self, listener: str, host: str, now_ms: float) -> Arrival:
+        """See ``moldau.runtime.net.serving.connection_tally.AdmissionRates``."""
+        return self._rates.arrived(listener, host, None, now_ms)
+
+
+def connection_rate_limits(config: Config, names: Iterable[str]) -> tuple[float | None, dict[str, float]]:
+    """Returns the limits of the node (None: unlimited) and of its listeners, in connections per second."""
+    key = "max.connection.creation.rate"
+    total = config.get_int(key)
+    own: dict[str, float] = {}
+    for name in names:
+        listener_key = f"listener.name.{name.lower()}.{key}"
+        if listener_key in config:
+            own[name] = float(max(1, config.get_int(listener_key)))
+    return (None if total == INT_MAX else float(max(1, total))), own

@@ -20,12 +20,8 @@ from moldau.runtime.tls.context import ListenerTls, listener_tls, reload_outgoin
 from moldau_broker.server.data_path.connection import BrokerConnection, listener_services
 from moldau_broker.server.handlers.apis import BASE_APIS, TELEMETRY_KEYS, ServedApi, api_table
 from moldau_broker.server.lifecycle.connection_room import ConnectionRoom
-from moldau_broker.server.lifecycle.startup import (
-    advertised_endpoints,
-    bind,
-    connection_rate_limits,
-    listener_limits,
-)
+from moldau_broker.server.lifecycle.startup import advertised_endpoints, bind, listener_limits
+from moldau_quorum.quotas.connections import connection_rate_limits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.runtime.config import advertised_listeners, connections_of_ips, log_dirs, topic_config
-from moldau.runtime.config.declaration import INT_MAX, LONG_MAX
+from moldau.runtime.config.declaration import LONG_MAX
 from moldau.runtime.net.serving.server import ServerLimits, idle_limit_ms
 from moldau.runtime.ports.descriptors import DescriptorBudget
 from moldau.runtime.ports.environment import SocketBuffers
@@ -24,7 +24,7 @@ from moldau_broker.server.replicas.replica_fetcher import FetcherSettings
 from moldau_quorum.metadata.records import Endpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from moldau.runtime.config import Config, ListenerEndpoint
     from moldau.runtime.ports.environment import Disk, Environment, Listener
@@ -154,18 +154,6 @@ def listener_limits(config: Config, endpoint: ListenerEndpoint) -> ServerLimits:
         connections_of_ips=connections_of_ips(config),
         idle_ms=idle_limit_ms(config.get_int("connections.max.idle.ms")),
     )
-
-
-def connection_rate_limits(config: Config, names: Iterable[str]) -> tuple[float | None, dict[str, float]]:
-    """Returns the limits of the broker (None: unlimited) and of listeners, in connections per second."""
-    key = "max.connection.creation.rate"
-    total = config.get_int(key)
-    own: dict[str, float] = {}
-    for name in names:
-        listener_key = f"listener.name.{name.lower()}.{key}"
-        if listener_key in config:
-            own[name] = float(max(1, config.get_int(listener_key)))
-    return (None if total == INT_MAX else float(max(1, total))), own
 
 
 # --- settings
