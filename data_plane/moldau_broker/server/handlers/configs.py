@@ -205,7 +205,8 @@ def _broker(context: ConfigsContext, name: str) -> Iterable[_Described]:
         key = BROKER_CONFIG.key(key_name)
         layers = _broker_layers(context, key_name)
         if name == _DEFAULT_BROKER:
-            layers = [layer for layer in layers if layer[0] is ConfigSource.DYNAMIC_DEFAULT_BROKER]
+            # The key of a listener falls back to the plain key; only the one that is set is a default.
+            layers = [layer for layer in layers if layer[:2] == (ConfigSource.DYNAMIC_DEFAULT_BROKER, key_name)]
             if not layers:
                 continue
         yield replace(key, name=key_name), layers[0][2], layers, key.dynamic is DynamicScope.READ_ONLY

@@ -96,6 +96,27 @@ def test_a_default_has_the_name_of_the_broker_key(key: str, default: list[tuple[
     assert [(each.name, each.value) for each in entry.synonyms] == default
 
 
+@pytest.mark.parametrize("key", [KEY, f"listener.name.plaintext.{KEY}"])
+def test_the_default_of_all_brokers_has_only_what_is_set(key: str) -> None:
+    """The file of this broker has a key of a listener, whose fallback is the plain key."""
+    file = STATIC.with_values({f"listener.name.plaintext.{KEY}": "5"})
+    record = ConfigRecord(resource_type=RESOURCE_BROKER, resource_name="", name=key, value="100")
+    image = MetadataImage(offset=0).apply([record], offset=1, epoch=1).image
+    dynamic = DynamicConfig(file, 1, EventLogger("test"))
+    context: Any = SimpleNamespace(
+        broker_id=1,
+        config=dynamic.follow(image),
+        static_config=file,
+        dynamic=dynamic,
+        metadata=SimpleNamespace(image=image),
+    )
+    request = DescribeConfigsRequest(
+        resources=[DescribeConfigsResource(resource_type=RESOURCE_BROKER, resource_name="", configuration_keys=None)]
+    )
+    entries = trio.run(handle_describe_configs, context, request, None).results[0].configs
+    assert [(each.name, each.value) for each in entries] == [(key, "100")]
+
+
 def test_an_empty_list_of_keys_means_all() -> None:
     """As in Kafka, and as a controller answers."""
     assert {entry.name for entry in described([])} == {entry.name for entry in described(None)}
