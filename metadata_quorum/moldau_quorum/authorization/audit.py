@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 LINES_PER_SECOND: Final = 100
 """Refused requests cost nothing to send; the log must not grow with them."""
+PERMISSIONS_PER_SECOND: Final = LINES_PER_SECOND // 2
+"""Permissions come with each request of each client, and must leave room for refusals."""
 _SECOND_MS: Final = 1000.0
 
 
@@ -35,7 +37,7 @@ class AuditLog:
             if self._left_out:
                 self._logger.info("audit-lines-left-out", count=self._left_out)
             self._second_ends_ms, self._lines, self._left_out = now_ms + _SECOND_MS, 0, 0
-        if self._lines >= LINES_PER_SECOND:
+        if self._lines >= (PERMISSIONS_PER_SECOND if attempt.decision.is_allowed else LINES_PER_SECOND):
             self._left_out += 1
             return
         self._lines += 1

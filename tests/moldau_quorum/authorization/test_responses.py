@@ -287,3 +287,16 @@ def test_an_audit_is_bounded_in_each_second():
         ("audit-lines-left-out", 3),
         ("denied", None),
     ]
+
+
+def test_permissions_leave_room_for_refusals_in_an_audit():
+    """Clients that may do what they do ask hundreds of times a second, and the refusal is what is looked for."""
+    logger = Lines(shows_details=True)
+    audit = AuditLog(logger, lambda: 0.0)
+    for _ in range(LINES_PER_SECOND):
+        audit.note(attempt(is_allowed=True))
+    audit.note(attempt(is_allowed=False))
+    assert logger.lines[-1][1] == "denied"
+    for _ in range(LINES_PER_SECOND):
+        audit.note(attempt(is_allowed=False))
+    assert len(logger.lines) == LINES_PER_SECOND
