@@ -6,6 +6,7 @@ import pytest
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import incremental_alter_configs as incremental
+from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.runtime.config import BROKER_CONFIG, TOPIC_CONFIG, topic_config
 from moldau_quorum.metadata.records import ConfigRecord
 from support.controller.model import CONFIG, ModelController
@@ -166,3 +167,26 @@ def test_only_some_keys_have_values_of_single_listeners(controller):
         ("1", "plain.sasl.jaas.config", 'PlainLoginModule required user_alice="a";'),
     ):
         assert alter(controller, (BROKER, broker, {f"listener.name.plaintext.{key}": value})) == [(0, None)]
+
+
+def test_no_broker_has_a_minimum_of_its_own_with_elr() -> None:
+    """A leader whose minimum is below the controller's acknowledges records that an eligible replica may lack."""
+    key, feature = "min.insync.replicas", "eligible.leader.replicas.version"
+    controller = ModelController(elr=False)
+    controller.join(1, 2, 3)
+    assert alter(controller, (BROKER, "", {key: "2"}), (BROKER, "3", {key: "1"})) == [(0, None)] * 2
+    enable = UpdateFeaturesRequest(feature_updates=[FeatureUpdateKey(feature=feature, max_version_level=1)])
+    refused = controller.handle(enable)
+    assert refused.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert f"{key} is set for broker 3" in refused.error_message
+    assert feature not in controller.image.features
+    assert alter(controller, (BROKER, "3", {key: None})) == [(0, None)]
+    assert controller.handle(enable).error_code == ErrorCode.NONE
+    assert alter(controller, (BROKER, "3", {key: "1"}))[0][0] == ErrorCode.INVALID_CONFIG
+
+
+def test_a_minimum_of_one_broker_can_always_be_removed(controller) -> None:
+    """An earlier version turned eligible leader replicas on beside it."""
+    plant(controller, BROKER, "3", min_insync_replicas="1")
+    assert alter(controller, (BROKER, "3", {"min.insync.replicas": None})) == [(0, None)]
+    assert not controller.image.config(BROKER, "3")

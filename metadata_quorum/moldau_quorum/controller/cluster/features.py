@@ -224,8 +224,19 @@ def _hidden_at(level: int, image: MetadataImage) -> str | None:
 
 
 def _eligible_replicas_records(level: int, image: MetadataImage, context: Context) -> list[MetadataRecord]:
-    """Returns the further records of turning eligible leader replicas on or off (KIP-966)."""
+    """Returns the further records of turning eligible leader replicas on or off (KIP-966).
+
+    A leader with a lower ``min.insync.replicas`` than the controller's would acknowledge records that eligible replicas
+    lack.
+    """
     if level > 0:
+        own = [name for (kind, name), values in image.configs.items() if _has_own_minimum(kind, name, values)]
+        if own:
+            raise RefusedError(
+                ErrorCode.INVALID_UPDATE_VERSION,
+                f"{MIN_INSYNC_REPLICAS} is set for broker {min(own, key=int)}, and must not differ between brokers at "
+                f"{ELR_FEATURE} {level}: remove it there, and set it for a topic or for all brokers",
+            )
         return min_insync_records(image, context)
     for topic in image.topics_by_id.values():
         for partition in topic.partitions.values():
@@ -236,6 +247,10 @@ def _eligible_replicas_records(level: int, image: MetadataImage, context: Contex
                     "bring their brokers back first",
                 )
     return []
+
+
+def _has_own_minimum(resource_type: int, name: str, values: Mapping[str, str]) -> bool:
+    return resource_type == RESOURCE_BROKER and name != "" and MIN_INSYNC_REPLICAS in values
 
 
 def min_insync_records(image: MetadataImage, context: Context) -> list[MetadataRecord]:

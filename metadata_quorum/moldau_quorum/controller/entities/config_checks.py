@@ -299,6 +299,8 @@ def _check_min_insync(name: str, values: Mapping[str, str], image: MetadataImage
     if not elr_enabled(image):
         return
     if name:
+        if MIN_INSYNC_REPLICAS not in values:
+            return  # an earlier version may have let it stay
         raise RefusedError(
             ErrorCode.INVALID_CONFIG,
             f"{MIN_INSYNC_REPLICAS} cannot differ between brokers: set it for a topic or for all brokers",
