@@ -427,12 +427,12 @@ class ConfigSchema:
         # listener.name.<listener>.<key> or listener.name.<listener>.<sasl mechanism>.<key>; nodes look only for
         # listeners and mechanisms in lower case, as in Kafka.
         rest = name[len(prefix) :].split(".", 1)
-        if len(rest) == 2 and rest[0].islower():
+        if len(rest) == 2 and rest[0] == rest[0].lower():
             key = self._plain_key(rest[1])
             if key is not None:
                 return key
             mechanism, _, plain = rest[1].partition(".")
-            if mechanism.islower() and (plain.startswith("sasl.") or plain == "connections.max.reauth.ms"):
+            if mechanism and mechanism == mechanism.lower() and (plain.startswith("sasl.") or plain == "connections.max.reauth.ms"):
                 return self._plain_key(plain)
         return None
 

@@ -289,8 +289,6 @@ def listener_key_problems(config: Config) -> list[str]:
 def _name_problem(key: str, kind: str, name: str, known: Sequence[str]) -> list[str]:
     if name in known:
         return []
-    if name.lower() in known:
-        return [f"{key}: the name of the {kind} must be in lower case, {name.lower()}"]
     nearest = nearest_names(tuple(known)).find(name)
     return [f"{key}: there is no {kind} {name}" + (f"; did you mean {nearest}?" if nearest else "")]
 

@@ -155,10 +155,10 @@ def test_variables_that_stand_for_no_key_are_errors() -> None:
 @pytest.mark.parametrize(
     ("key", "problem"),
     [
-        ("PLAINTEXT.ssl.client.auth", "the name of the listener must be in lower case, plaintext"),
+        ("PLAINTEXT.ssl.client.auth", "unknown broker configuration key; did you mean listener.name.plaintext.ssl"),
         ("plaintest.ssl.client.auth", "there is no listener plaintest; did you mean plaintext?"),
         ("plaintext.scram-sha512.sasl.jaas.config", "there is no SASL mechanism scram-sha512; did you mean"),
-        ("plaintext.PLAIN.connections.max.reauth.ms", "the name of the SASL mechanism must be in lower case, plain"),
+        ("plaintext.PLAIN.connections.max.reauth.ms", "unknown broker configuration key; did you mean listener.name"),
     ],
 )
 def test_keys_of_no_listener_are_errors(key: str, problem: str) -> None:
