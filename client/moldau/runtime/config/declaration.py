@@ -432,7 +432,8 @@ class ConfigSchema:
             if key is not None:
                 return key
             mechanism, _, plain = rest[1].partition(".")
-            if mechanism and mechanism == mechanism.lower() and (plain.startswith("sasl.") or plain == "connections.max.reauth.ms"):
+            has_own = plain.startswith("sasl.") or plain == "connections.max.reauth.ms"
+            if has_own and mechanism and mechanism == mechanism.lower():
                 return self._plain_key(plain)
         return None
 
