@@ -427,7 +427,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
 
     async def __anext__(self) -> ConsumedRecord[KeyOut, ValueOut]:
         poller = self._polling()
-        taken = poller.take_nowait(self._take_one)
+        taken = [] if self._is_closed else poller.take_nowait(self._take_one)
         if taken and self._is_plain:
             poller.counters.records += 1
             return next(taken[0].with_partition())  # type: ignore[return-value]  # bytes

@@ -111,6 +111,24 @@ def test_a_closed_consumer_leaves_no_sessions():
     simulate(scenario)
 
 
+def test_a_loop_that_closes_its_consumer_ends():
+    """It went on with prefetched records, up to 253 of them: a close that waits for no broker takes no time."""
+
+    async def scenario(cluster, open_consumer):
+        (part,) = cluster.add_topic("t")
+        fill(part, 0, 5000)
+        async with open_consumer(queued_max_messages_kbytes=1, max_partition_fetch_bytes=1000) as consumer:
+            consumer.assign([T0])
+            seen = []
+            async for record in consumer:
+                seen.append(record.value)
+                if len(seen) == 3:
+                    await consumer.close()
+            assert seen == numbers(0, 3)
+
+    simulate(scenario)
+
+
 def test_seek_rewind_and_replay():
     async def scenario(cluster, open_consumer):
         (part,) = cluster.add_topic("t")
