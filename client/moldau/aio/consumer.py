@@ -143,13 +143,12 @@ class Consumer(ConsumerCalls, AioClient, Generic[KeyOut, ValueOut]):
             if record is not None:
                 return record
             try:
-                batches = await self._portal.call_async_or_undo(self._put_back, self._consumer.poll, 1000)
+                await self._portal.call_async_or_undo(lambda _: self._seek_back(), self._fill_unread)
             except RuntimeError:
                 if not self._closed_elsewhere():
                     raise
                 break
-            self._unread.fill(batches)
-            if not batches:
+            if not self._unread:
                 await asyncio.sleep(0)
         raise StopAsyncIteration
 

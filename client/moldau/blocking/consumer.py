@@ -131,7 +131,7 @@ class Consumer(ConsumerCalls, PortalClient, Generic[KeyOut, ValueOut]):
                 yield record
                 continue
             try:
-                self._unread.fill(self._portal.call_or_undo(self._put_back, self._consumer.poll, 1000))
+                self._portal.call_or_undo(lambda _: self._seek_back(), self._fill_unread)
             except RuntimeError:
                 if not self._closed_elsewhere():
                     raise

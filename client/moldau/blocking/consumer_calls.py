@@ -84,6 +84,16 @@ class ConsumerCalls:
         is_here = self._unread.cluster == self._consumer.clusters_left
         return self._unread.starts() if is_here else {}
 
+    async def _fill_unread(self) -> None:
+        """Runs in the trio thread: polls for a loop over single records.
+
+        The records count as unread at once, before the loop goes on: its consumer may be closed in between, and must
+        not commit what the loop never receives.
+        """
+        self._unread.fill(await self._consumer.poll(1000))
+        if self._is_closed:  # closing has looked for unread records already, or sees these
+            self._seek_back()
+
     def _put_back(self, batches: Iterable[ConsumedBatch[Any, Any]]) -> None:
         """Sets positions back before records that were taken but did not reach the caller."""
         for batch in batches:
@@ -115,12 +125,12 @@ class ConsumerCalls:
         """Sets positions back before the records that iteration has fetched and the loop has not received."""
         if self._unread:
             self._portal.call_sync(self._seek_back)
-            self._unread.clear()
 
     def _seek_back(self) -> None:
-        for partition, (offset, leader_epoch) in self._starts().items():
-            with contextlib.suppress(LookupError):  # a partition that is no longer assigned has no position to set back
-                self._consumer.seek(partition, offset, leader_epoch=leader_epoch)
+        cluster = self._unread.cluster
+        for partition, (offset, leader_epoch) in self._unread.give_back().items():
+            with contextlib.suppress(LookupError):  # the partition or the cluster of the records was left
+                self._consumer.seek(partition, offset, leader_epoch=leader_epoch, cluster=cluster)
 
     def seek(
         self, partition: tuple[str, int], offset: int, *, leader_epoch: int = -1, cluster: int | None = None

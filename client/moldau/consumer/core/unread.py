@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class Unread(Generic[KeyOut, ValueOut]):
     """The rest of one poll. Positions that count must lie before it: ``starts`` names them.
 
-    ``cluster`` is the consumer's ``clusters_left`` of that poll: the starts mean nothing in another cluster.
+    ``cluster`` is the consumer's ``clusters_left`` of that poll: the starts mean nothing in another cluster. One thread
+    may ``take`` records while another one calls ``give_back``.
     """
 
     __slots__ = ("_epochs", "_records", "cluster")
@@ -40,16 +41,26 @@ class Unread(Generic[KeyOut, ValueOut]):
 
     def take(self) -> ConsumedRecord[KeyOut, ValueOut] | None:
         """Removes the next record and returns it; None if all are read."""
-        return self._records.popleft() if self._records else None
+        try:
+            return self._records.popleft()
+        except IndexError:
+            return None
 
     def starts(self) -> dict[TopicPartition, tuple[int, int]]:
         """Returns offset and leader epoch of the first unread record of each partition."""
+        return self._starts_of(self._records)
+
+    def _starts_of(self, records: Iterable[ConsumedRecord[KeyOut, ValueOut]]) -> dict[TopicPartition, tuple[int, int]]:
         found: dict[TopicPartition, tuple[int, int]] = {}
-        for record in self._records:
+        for record in records:
             partition = TopicPartition(record.topic, record.partition)
             if partition not in found:
                 found[partition] = (record.offset, self._epochs[partition])
         return found
+
+    def give_back(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Forgets the records, and returns the ``starts`` that they had."""
+        return self._starts_of(list(iter(self.take, None)))
 
     def clear(self) -> None:
         """Forgets the records."""

@@ -206,8 +206,11 @@ def test_what_the_loop_has_not_received_goes_back_first(call):
         call(consumer)
     assert (len(consumer._unread), portal.calls) == (1, [])
     call(consumer)
-    assert (len(consumer._unread), portal.calls[0]) == (0, consumer._seek_back)
-    assert len(portal.calls) == 2
+    assert (len(portal.calls), portal.calls[0]) == (2, consumer._seek_back)
+    offsets = []
+    consumer._consumer.seek = lambda partition, offset, **_: offsets.append(offset)
+    consumer._seek_back()
+    assert (len(consumer._unread), offsets) == (0, [7])
 
 
 def test_a_callback_that_raises_has_ended():
