@@ -20,6 +20,7 @@ from moldau.protocol.messages import delete_records as dr
 from moldau.protocol.messages import delete_topics as dt
 from moldau.protocol.messages import describe_log_dirs as dl
 from moldau.protocol.messages import describe_share_group_offsets as dsg
+from moldau.protocol.messages import describe_user_scram_credentials as du
 from moldau.protocol.messages import leave_group as lg
 from moldau.protocol.messages import offset_delete as od
 from moldau.protocol.messages import offset_fetch as of
@@ -93,6 +94,30 @@ def test_a_topic_that_goes_keeps_the_outcome_of_the_others():
         assert caught.value.results == {TopicPartition("done", 0): 5}
 
     simulate(scenario, {})
+
+
+def test_a_user_without_a_credential_keeps_the_others():
+    """Their credentials were lost, though ``results`` has what a call returns for those that did not fail."""
+
+    def describe(broker, request):
+        info = du.CredentialInfo(mechanism=1, iterations=4096)
+        return du.DescribeUserScramCredentialsResponse(
+            results=[
+                du.DescribeUserScramCredentialsResult(user=each.name, error_code=ErrorCode.RESOURCE_NOT_FOUND)
+                if each.name == "none"
+                else du.DescribeUserScramCredentialsResult(user=each.name, credential_infos=[info])
+                for each in request.users
+            ]
+        )
+
+    async def scenario(cluster, admin):
+        with pytest.raises(AdminError) as caught:
+            await admin.describe_users(["bob", "none", "alice"])
+        assert codes_of(caught) == {"none": ErrorCode.RESOURCE_NOT_FOUND}
+        assert caught.value.results == await admin.describe_users(["bob", "alice"])
+        assert [each.user for each in caught.value.results] == ["alice", "bob"]
+
+    simulate(scenario, {ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: describe})
 
 
 @pytest.mark.parametrize("wanted", [["one", "two", "three"], ["two"]])

@@ -62,7 +62,6 @@ class Users:
         raise_error(response.error_code, response.error_message)
         answers = [(each.user, error_of(each.error_code, each.error_message), each) for each in response.results]
         judged = judge("user", (name for name, _, _ in answers) if wanted is None else wanted, answers)
-        raise_failures(judged.failures)
         by_number = {number: name for name, number in SCRAM_MECHANISMS.items()}
         found = [
             UserCredential(
@@ -73,7 +72,9 @@ class Users:
             for user, result in judged.done.items()
             for info in result.credential_infos
         ]
-        return sorted(found, key=lambda each: (each.user, each.mechanism))
+        found.sort(key=lambda each: (each.user, each.mechanism))
+        raise_failures(judged.failures, found)
+        return found
 
     async def set_user_password(
         self, user: str, password: str, *, mechanism: str = "SCRAM-SHA-256", iterations: int = ITERATIONS_DEFAULT
