@@ -277,7 +277,7 @@ class Admin(AsyncOnly):
     ) -> None:
         """Makes a running controller a voter (KIP-853).
 
-        Returns when the controller has caught up and the change is committed.
+        Returns when the controller has caught up and the change is committed; ``request.timeout.ms`` bounds that too.
 
         Raises:
             KafkaError: DUPLICATE_VOTER, INVALID_REQUEST, or REQUEST_TIMED_OUT if it did not catch up.

@@ -9,6 +9,7 @@ import trio
 from moldau.admin import Admin, AdminError, NewTopic
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.add_raft_voter import AddRaftVoterResponse
 from moldau.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
 from moldau_jepsen.world.world import run_world
 from support.client.fake_cluster import FakeCluster
@@ -83,3 +84,30 @@ def test_a_silent_coordinator_is_named():
         assert error.message == "DescribeGroups: broker 1 (broker1:9092) does not answer in time"
 
     with_servers(scenario)
+
+
+def test_a_voter_that_catches_up_slowly_is_named():
+    """The controller waits for it longer than the client waited for the controller.
+
+    The client asked again, was told that another change of voters is under way, its own, and the voter was added.
+    """
+    slow = "node 7 did not catch up"
+
+    async def scenario(world, cluster, admin):
+        under_way = []
+
+        def add(broker, request):
+            async def answer():
+                if under_way:
+                    return AddRaftVoterResponse(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message="under way")
+                under_way.append(request)
+                await trio.sleep(0.8 * request.timeout_ms / 1000)
+                return AddRaftVoterResponse(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=slow)
+
+            return answer
+
+        cluster.handlers = {ApiKey.ADD_RAFT_VOTER: add}
+        with pytest.raises(KafkaError, match=slow):
+            await admin.add_voter(7, "h", 9093)
+
+    with_servers(scenario, **{"request.timeout.ms": "30000"})

@@ -207,7 +207,7 @@ class Quorum:
         arguments.text("add_voter", "host", host)
         arguments.integer("add_voter", "port", port)
         request = AddRaftVoterRequest(
-            timeout_ms=self._requester.timeout_ms,
+            timeout_ms=self._requester.broker_timeout_ms,
             voter_id=voter_id,
             voter_directory_id=directory_id,
             listeners=[Listener(name=listener, host=host, port=port)],
