@@ -78,7 +78,7 @@ class ClusterClient:
         self.retry = BackoffPolicy(
             initial_ms=config.get_int("retry.backoff.ms"), max_ms=config.get_int("retry.backoff.max.ms")
         )
-        self._topics: dict[str, None] = {}
+        self._topics: dict[str, bool] = {}  # True: until brokers refuse it; a call that needs it adds it again
         self._wants_all_topics = False
         self.allow_auto_create = False
         self._wanted = trio.Event()
@@ -353,11 +353,11 @@ class ClusterClient:
 
     # --- metadata
 
-    def add_topic(self, name: str) -> None:
-        """Starts to track the topic's metadata, and requests it if it is unknown."""
+    def add_topic(self, name: str, *, until_absent: bool = False) -> None:
+        """Starts to track a topic, and asks for it if it is new; ``until_absent`` is for calls that repeat this."""
         if name not in self._topics:
-            self._topics[name] = None
             self.request_update()
+        self._topics[name] = until_absent and self._topics.get(name, True)
 
     def forget_topic(self, name: str) -> None:
         """Stops tracking the metadata of a topic that is no longer used."""
@@ -366,7 +366,7 @@ class ClusterClient:
 
     def set_topics(self, names: Iterable[str]) -> None:
         """Tracks the metadata of exactly these topics."""
-        wanted = dict.fromkeys(names)
+        wanted = dict.fromkeys(names, False)
         is_news = any(name not in self._topics for name in wanted)
         self._topics = wanted
         self._wants_all_topics = False
@@ -482,11 +482,10 @@ class ClusterClient:
             self._answered_by, response = await self._asked(MetadataResponse, request)
             self.adopt(response, is_full=is_full)
         self._refreshed_at_ms = self.now_ms
-        cluster_metadata = self.cluster_metadata
-        if any(
-            topic.error.refreshes_metadata or any(info.leader < 0 for info in topic.partitions)
-            for topic in (cluster_metadata.topics[name] for name in names if name in cluster_metadata.topics)
-        ):
+        for name in self.cluster_metadata.refused(names):
+            if self._topics.get(name):
+                del self._topics[name]
+        if self.cluster_metadata.is_passing(name for name in names if name in self._topics):
             self._wanted.set()
         self.changed.notify()
         if self.watches_features and self.now_ms - self._features_at_ms >= self._max_age_ms:
@@ -589,9 +588,9 @@ async def wait_topic(client: ClusterClient, topic: str, deadline_ms: float, part
         RuntimeError: the client is closed.
     """
     check_topic_names([topic])
-    client.add_topic(topic)
     before = client.cluster_metadata.topics.get(topic)
     while True:
+        client.add_topic(topic, until_absent=True)
         info = client.cluster_metadata.topics.get(topic)
         if info is not None and info.partitions and (partition is None or partition < len(info.partitions)):
             return info

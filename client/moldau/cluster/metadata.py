@@ -215,6 +215,16 @@ class ClusterMetadata:
         if is_news and info is not None and info.error is not ErrorCode.NONE and not info.error.retriable:
             raise KafkaError(info.error, f"topic {name}: {info.error.message}")
 
+    def refused(self, names: Iterable[str]) -> list[str]:
+        """Returns the topics of ``names`` of which brokers have told nothing but an error."""
+        found = ((name, self.topics.get(name)) for name in names)
+        return [name for name, info in found if info is not None and info.error and not info.partitions]
+
+    def is_passing(self, names: Iterable[str]) -> bool:
+        """Returns whether topics of ``names`` look as they do for a moment only: with an error, or without a leader."""
+        found = (self.topics[name] for name in names if name in self.topics)
+        return any(each.error.refreshes_metadata or any(one.leader < 0 for one in each.partitions) for each in found)
+
     def topic_names(self) -> dict[UUID, str]:
         """Returns the names by id, of topics whose id is known."""
         return {topic.topic_id: topic.name for topic in self.topics.values() if topic.topic_id != NO_TOPIC_ID}

@@ -94,7 +94,7 @@ class _Search:
             except InvalidTopicError as error:
                 self.failures |= {each: error for each in wanted if each.topic == topic}
             else:
-                client.add_topic(topic)
+                client.add_topic(topic, until_absent=True)
         self._reasons: dict[TopicPartition, str] = {}
         """Why the last request for a partition gave no outcome; leaders are not known for the others."""
         self._unanswered: dict[TopicPartition, int] = {}
@@ -132,6 +132,7 @@ class _Search:
                 self._unanswered[partition] = leader[0]
                 continue
             self._reasons.pop(partition, None)
+            self._client.add_topic(partition.topic, until_absent=True)
             try:
                 metadata.check_topic(partition.topic, self._before[partition.topic])
             except KafkaError as error:

@@ -74,6 +74,7 @@ class ProducerTopics:
     def __init__(self, config: Config, accumulator: Accumulator, *, batch_size: int) -> None:
         """Starts without topics; they come with ``look_up``."""
         self.known: dict[str, TopicState] = {}
+        self._lost: dict[str, TopicState] = {}  # of topics that the metadata hold no more
         self.version = -1
         self._accumulator = accumulator
         self._partitioner_name = config.get_str_or_none("partitioner.class")
@@ -98,7 +99,7 @@ class ProducerTopics:
             for name, state in list(self.known.items()):
                 info = cluster_metadata.topics.get(name)
                 if info is None or not info.partitions:
-                    del self.known[name]
+                    self._lost[name] = self.known.pop(name)
                 elif info is not state.info:
                     state.report(began_batch=False, is_full=False)
                     renewed = self.known[name] = self._make_state(info, state.keyless)
@@ -110,10 +111,12 @@ class ProducerTopics:
         found = cluster_metadata.topics.get(topic)
         if found is None or not found.partitions:
             check_topic_names([topic])
-            client.add_topic(topic)
+            client.add_topic(topic, until_absent=True)
             raise LookupError(f"metadata of topic {topic} is missing; await partitions_for({topic!r}) first")
         created = self._make_state(found, make_keyless(self._partitioner_name, self._batch_size))
         self.known[topic] = created
+        self._lost.pop(topic, None)
+        client.add_topic(topic)  # its batches wait for a topic that brokers do not know for a while
         return created
 
     def _make_state(self, info: TopicInfo, keyless: KeylessPartitioner) -> TopicState:
@@ -159,8 +162,8 @@ class ProducerTopics:
         while True:
             await trio.sleep(self._max_idle_ms / 1000)
             before, counts = counts, {name: state.sent for name, state in self.known.items()}
-            for name, sent in counts.items():
-                queues = self.known[name].queues
-                if before.get(name) == sent and not any(queue.batches or queue.outstanding for queue in queues):
-                    del self.known[name]
+            idle = {name: self.known[name] for name, sent in counts.items() if before.get(name) == sent}
+            for name, state in (self._lost | idle).items():
+                if not any(queue.batches or queue.outstanding for queue in state.queues):
+                    (self.known if name in idle else self._lost).pop(name)
                     client.forget_topic(name)

@@ -379,7 +379,7 @@ def test_a_topic_that_gets_records_is_not_idle():
     config = PRODUCER_CONFIG.parse({"bootstrap.servers": "b:9092", "metadata.max.idle.ms": "5000"})
     topics = ProducerTopics(config, core, batch_size=1000)
     metadata, forgotten = ClusterMetadata(), []
-    client = SimpleNamespace(cluster_metadata=metadata, forget_topic=forgotten.append)
+    client = SimpleNamespace(cluster_metadata=metadata, add_topic=lambda _: None, forget_topic=forgotten.append)
     answer = MetadataResponse(
         cluster_id="c",
         controller_id=1,
