@@ -38,7 +38,7 @@ HANDOVER_RECORDS_MAX = 10_000
 HANDOVER_BYTES_MAX = 32 * 1024 * 1024
 """Bytes of large records that wait for the trio thread; ``send`` blocks above it. They lie beside ``buffer.memory``."""
 LARGE_BYTES = 4096
-"""Values from this size on are large; all others of a full queue have about ``HANDOVER_BYTES_MAX``."""
+"""Records from this size on are large; all others of a full queue have about ``HANDOVER_BYTES_MAX``."""
 _ROOM_RECORDS = HANDOVER_RECORDS_MAX // 2
 """Blocked callers go on when the queue is as short, because each change between threads costs time."""
 _RECORDS_PER_STEP = 256
@@ -130,7 +130,7 @@ class Handover:
         Raises:
             RuntimeError: the producer is closed.
         """
-        size = _size(record[1])
+        size = _size(record)
         if self._is_full(size):
             self._wait_room(size)
         self._check_open()
@@ -161,7 +161,7 @@ class Handover:
         Raises:
             RuntimeError: the producer is closed.
         """
-        size = _size(record[1])
+        size = _size(record)
         if self._is_full(size):
             self._on_room = on_room
             if self._is_full(size):  # the trio thread makes room first and looks for ``on_room`` afterwards
@@ -425,10 +425,16 @@ class Handover:
         await self._producer.abort_transaction(timeout_ms)
 
 
-def _size(value: object) -> int:
-    if isinstance(value, memoryview):
-        return value.nbytes
-    return len(value) if isinstance(value, bytes | bytearray) else 0
+def _size(record: Handed) -> int:
+    _, value, key, headers, *_ = record
+    size = _length(value) + _length(key)
+    return size + sum(len(name) + _length(content) for name, content in headers) if headers else size
+
+
+def _length(part: object) -> int:
+    if isinstance(part, memoryview):
+        return part.nbytes
+    return len(part) if isinstance(part, bytes | bytearray) else 0
 
 
 def _closed() -> KafkaError:

@@ -151,7 +151,7 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
             and topic.__class__ is str
             and topic
             and (value is None or (value.__class__ is bytes and len(value) < LARGE_BYTES))  # type: ignore[arg-type]
-            and (key is None or key.__class__ is bytes)
+            and (key is None or (key.__class__ is bytes and len(key) < LARGE_BYTES))  # type: ignore[arg-type]
             and headers == ()
             and (partition is None or partition.__class__ is int)
             and (timestamp is None or timestamp.__class__ is int)
