@@ -485,8 +485,9 @@ def test_a_voter_that_cannot_be_asked_has_a_reason(tmp_path):
     """The system's number of a failed handshake is that of any protocol error."""
     chain, key = authority().issue("127.0.0.1")
     (tmp_path / "node.pem").write_text(key + chain)
+    (tmp_path / "other.pem").write_text(authority(1).trust)
     stores = ("--keystore", str(tmp_path / "node.pem"))
-    trusts = ("--truststore", str(tmp_path / "node.pem"))
+    trusts = ("--truststore", str(tmp_path / "other.pem"))
     secure = ListenerTls(authority().settings("127.0.0.1"), real_environment().disk)
     with cluster(secure) as fake:
         port, closed = take_free_ports(2)
