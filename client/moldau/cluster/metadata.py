@@ -216,7 +216,7 @@ class ClusterMetadata:
             raise KafkaError(info.error, f"topic {name}: {info.error.message}")
 
     def refused(self, names: Iterable[str]) -> list[str]:
-        """Returns the topics of ``names`` of which brokers have told nothing but an error."""
+        """Returns the topics of ``names`` that brokers answered with an error and nothing else."""
         found = ((name, self.topics.get(name)) for name in names)
         return [name for name, info in found if info is not None and info.error and not info.partitions]
 

@@ -89,7 +89,8 @@ def test_a_silent_coordinator_is_named():
 def test_a_voter_that_catches_up_slowly_is_named():
     """The controller waits for it longer than the client waited for the controller.
 
-    The client asked again, was told that another change of voters is under way, its own, and the voter was added.
+    The client asked again and was refused, because another change of voters was under way: its own, which
+    then took effect.
     """
     slow = "node 7 did not catch up"
 
