@@ -68,6 +68,20 @@ def test_the_file_is_its_owners_and_secrets_are_hidden(home):
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
+def test_files_of_settings_are_found_from_any_directory(home):
+    """Files that the user named by relative paths were looked for in the directory of each later command."""
+    settings = ["sasl.password=${file:secrets:shop}", "ssl.truststore.location=ca.pem", "sasl.username=${env:USER_X}"]
+    settings += ["ssl.keystore.location=${env:KEYS}/own.pem", "ssl.key.password=${dir:/run/keys:own}"]
+    run("profile", "add", "p", "-b", PROFILE, *(word for each in settings for word in ("-X", each)))
+    assert used().profile.settings == {
+        "sasl.password": f"${{file:{home}/secrets:shop}}",
+        "sasl.username": "${env:USER_X}",
+        "ssl.key.password": "${dir:/run/keys:own}",
+        "ssl.keystore.location": "${env:KEYS}/own.pem",
+        "ssl.truststore.location": f"{home}/ca.pem",
+    }
+
+
 def test_the_default_address_says_what_to_do(home, monkeypatch):
     monkeypatch.setattr("moldau_cli.client.DEFAULT_BOOTSTRAP", OPTION)
     (line,) = run("topics", "list", code=1).stderr.splitlines()

@@ -38,9 +38,13 @@ def add(
         bool, typer.Option("--use", help="Use the profile from now on; the first one is used anyway.")
     ] = False,
 ) -> None:
-    """Add a cluster. --command-config FILE becomes a part of the profile; it is read at each use."""
+    """Add a cluster. --command-config FILE becomes a part of the profile; it is read at each use.
+
+    Relative paths in the settings begin at the present directory.
+    """
     from moldau_cli.client import command_config_file
     from moldau_cli.profiles.core.document import Profile, check_name
+    from moldau_cli.profiles.core.places import with_absolute_paths
     from moldau_cli.profiles.store import load_profiles, save_profiles
 
     known = load_profiles()
@@ -53,7 +57,7 @@ def add(
         name=check_name(name),
         bootstrap=bootstrap_server,
         command_config=str(Path(file).absolute()) if file else "",
-        settings=parsed,
+        settings=with_absolute_paths(parsed, Path.cwd()),
     )
     changed = known.with_profile(profile)
     if use:
