@@ -12,6 +12,7 @@ from moldau_cli.application import COMMANDS
 from moldau_cli.completion import names
 from support.client.socket_cluster import cluster
 from support.commands import run_command
+from support.pages import FENCE, ROOT
 
 LIST_GROUPS = 16
 
@@ -149,3 +150,14 @@ def test_scripts_are_printed_and_installed(shell, tmp_path, monkeypatch):
     assert done.returncode == 0
     assert str(tmp_path) in done.stdout
     assert any("_MOLDAU_COMPLETE" in path.read_text() for path in tmp_path.rglob("*") if path.is_file())
+
+
+def test_commands_of_the_guide_work_in_an_empty_home(tmp_path, monkeypatch):
+    """The guide wrote to folders that a new user does not have, and from which zsh loads nothing by itself."""
+    text = (ROOT / "docs" / "guides" / "command-line.md").read_text(encoding="utf-8")
+    (block,) = [code for _, language, code in FENCE.findall(text) if language == "sh" and "completion" in code]
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    for line in block.splitlines():
+        assert run_command(*line.split()[1:]).returncode == 0, line
+    assert {"_moldau", "moldau.fish", "moldau.sh"} <= {path.name for path in tmp_path.rglob("*")}
+    assert "fpath+=~/.zfunc" in (tmp_path / ".zshrc").read_text()
