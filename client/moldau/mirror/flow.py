@@ -79,6 +79,7 @@ class SourceFlow:
         self.statistics = SourceStatistics(alias=settings.alias)
         self._memory = SourceMemory()
         self._target_id = ""
+        self._has_warned = False  # of heartbeats that the source hides
         self._logger = EventLogger("moldau.mirror", source=settings.alias, target=settings.target_alias)
 
     async def run(self) -> None:
@@ -239,7 +240,9 @@ class SourceFlow:
         def take(record: Record) -> None:
             found.append(Heartbeat.parse(record.key, record.value))
 
-        for topic in await source.list_topics():
+        listed = await source.list_topics()
+        await self._warn_of_hidden_heartbeats(source, {topic.name for topic in listed})
+        for topic in listed:
             if settings.policy.is_heartbeats_topic(topic.name) and topic.partition_count:
                 async with open_reader(self._environment, settings.cluster, topic.name, self._logger) as reader:
                     await reader.begin(since_ms)
@@ -251,6 +254,18 @@ class SourceFlow:
                 "use DefaultReplicationPolicy, or allow.cycles = true if all of them are Moldau mirrors",
                 is_usage=True,
             )
+
+    async def _warn_of_hidden_heartbeats(self, source: Admin, visible: set[str]) -> None:
+        """Logs once if the mirror's user may not see the source's heartbeats: a cycle would not be noticed."""
+        if HEARTBEATS in visible or self._has_warned:
+            return
+        try:
+            await source.describe_topics([HEARTBEATS])
+        except KafkaError as error:
+            if error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                self._has_warned = True
+                remedy = "give the mirror's user the right to read this topic, so that cycles are noticed"
+                self._logger.warning("heartbeats-hidden", topic=HEARTBEATS, remedy=remedy)
 
     async def _create_internal(self, clients: Clients, store: PositionStore) -> None:
         settings = self._settings

@@ -9,6 +9,7 @@ import itertools
 import pytest
 import trio
 
+from moldau.admin.calls.acls import Acl
 from moldau.mirror.core.provenance import HEADER
 from moldau.mirror.errors import MirrorStoppedError
 from support.mirror.clusters import numbers, run_clusters
@@ -95,6 +96,33 @@ def test_a_cycle_of_equal_names_is_refused(way):
         assert await clusters.values("east", "orders") == numbers(0, 30)
 
     run_clusters(scenario, *way, fails=True)
+
+
+def test_heartbeats_that_the_source_hides_are_named(caplog):
+    """A user with rights on the mirrored topics only got no word that cycles were not noticed."""
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+
+    def warnings():
+        return [line for line in caplog.messages if line.startswith("heartbeats-hidden")]
+
+    async def scenario(clusters):
+        await clusters.create("east", "orders")
+        await clusters.fill("east", "orders", numbers(0, 10))
+        clusters.start(clusters.settings(["east"], "west", **{"replication.policy.class": IDENTITY}))
+        await clusters.wait_values("west", "orders", numbers(0, 10))
+        assert warnings() == []  # the source has no heartbeats
+        await clusters.create("east", "heartbeats")
+        async with clusters.admin("east") as admin:
+            await admin.create_acls(
+                [Acl(resource="topic", name="heartbeats", principal="User:other", operation="read")]
+            )
+        await trio.sleep(10)
+        assert len(warnings()) == 1
+
+    run_clusters(scenario, "east", "west", **settings)
 
 
 def test_two_aliases_of_one_cluster_are_refused():
