@@ -12,7 +12,7 @@ import trio
 from moldau.admin import AdminError, NewTopic
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli.console.core.timeline import PartitionView, Timeline
-from moldau_cli.console.records import WRITING
+from moldau_cli.console.records import writing_config
 from moldau_jepsen.launcher import LauncherError
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ TOPIC_CONFIGS: Final = {"retention.ms": "600000", "segment.ms": "300000", "segme
 WRITE_EVERY_S: Final = 0.1
 LOOK_EVERY_S: Final = 0.15
 UNACKNOWLEDGED_MAX: Final = 100
+DELIVERY_TIMEOUT_MS: Final = 30_000
 ANSWER_S: Final = 1.0
 UNWATCHED_S: Final = 5.0
 RETRY_S: Final = 1.0
@@ -113,7 +114,7 @@ class ReplicationProbe:
             if await self._topic_exists():
                 break
             await trio.sleep(RETRY_S)
-        config = {**WRITING, "delivery.timeout.ms": "30000", **self._identity.settings}
+        config = writing_config(self._identity.settings, DELIVERY_TIMEOUT_MS)
         async with (
             self._new_producer(config) as producer,
             trio.open_nursery() as nursery,

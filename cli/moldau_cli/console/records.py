@@ -304,6 +304,13 @@ def _entered(document: Mapping[str, object], name: str) -> bytes | None:
     return content
 
 
+def writing_config(settings: Mapping[str, str], delivery_timeout_ms: int) -> dict[str, str]:
+    """Returns the configuration of a producer; the user's ``request.timeout.ms`` counts if it is below the bound."""
+    config = {**WRITING, **settings, "delivery.timeout.ms": str(delivery_timeout_ms)}
+    config["request.timeout.ms"] = str(min(int(config["request.timeout.ms"]), delivery_timeout_ms))
+    return config
+
+
 async def produce(identity: Identity, draft: Draft) -> dict[str, Json]:
     """Sends one record with acks=all and returns where it was written.
 
@@ -314,7 +321,7 @@ async def produce(identity: Identity, draft: Draft) -> dict[str, Json]:
 
     began = trio.current_time()
     await identity.admin.describe_topics([draft.topic])  # a producer's metadata request might create the topic
-    config = {**WRITING, **identity.settings, "delivery.timeout.ms": str(DELIVERY_TIMEOUT_MS)}
+    config = writing_config(identity.settings, DELIVERY_TIMEOUT_MS)
     async with Producer(config, environment=identity.environment) as producer:
         delivery = await producer.send(
             draft.topic, draft.value, key=draft.key, headers=draft.headers, partition=draft.partition

@@ -18,6 +18,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from moldau import Producer
 from moldau.admin import TransactionListing
 from moldau.cluster.metadata import TopicPartition
 from moldau.protocol.api import ApiKey
@@ -378,3 +379,13 @@ def test_the_lag_of_a_group_needs_all_ends():
     page = trio.run(groups.group, OneGroup(), "g")
     assert [row["lag"] for row in page["rows"]] == [None, 10]
     assert page["lag"] is None, "the lag that is not known may be the largest"
+
+
+@pytest.mark.parametrize(
+    ("given", "used"), [({}, 8000), ({"request.timeout.ms": "500"}, 500), ({"request.timeout.ms": "30000"}, 16_000)]
+)
+def test_a_long_time_limit_of_requests_keeps_no_record_back(given, used):
+    """With Kafka's default in a client's file nothing could be sent, and the page Replication ended the console."""
+    config = records.writing_config({"bootstrap.servers": "127.0.0.1:9", **given}, 16_000)
+    assert int(config["request.timeout.ms"]) == used
+    Producer(config)  # it refuses a delivery timeout that is shorter
