@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from moldau.consumer.core.positions import Unseen
 from moldau.consumer.core.values import DeserializedRecord
 from moldau.serialization.core.records import RecordDecoder, unreadable
 from moldau.serialization.core.values import RecordDeserializationError, RegistryError, SchemaNeeded
@@ -71,6 +72,7 @@ class Decoding:
         """
         decoded: list[ConsumedBatch[Any, Any]] = []
         places = {each.topic_partition: self._place_of(each) for each in taken}
+        self._positions.not_handed_over = self._unseen(taken)
         try:
             for batch in taken:
                 records = await self._decode_batch(batch)
@@ -83,6 +85,8 @@ class Decoding:
             for batch in taken:
                 self._set_back(batch, 0, places)
             raise
+        finally:
+            self._positions.not_handed_over = {}
         if not decoded:
             self.raise_pending()
         return decoded
@@ -120,6 +124,16 @@ class Decoding:
             except SchemaNeeded as further:
                 needed = further
 
+    def _unseen(self, taken: list[ConsumedBatch]) -> dict[TopicPartition, Unseen]:
+        found: dict[TopicPartition, Unseen] = {}
+        for batch in taken:
+            position = self._position_in(batch.cluster, batch.topic_partition)
+            if position is not None and batch.records and batch.topic_partition not in found:
+                found[batch.topic_partition] = Unseen(
+                    position, position.generation, batch.records[0].offset, batch.leader_epoch
+                )
+        return found
+
     def _place_of(self, batch: ConsumedBatch) -> _Place:
         """Returns the position of a batch's partition, and its generation, which each seek changes."""
         position = self._position_in(batch.cluster, batch.topic_partition)
@@ -134,6 +148,10 @@ class Decoding:
         if position is not None and self._place_of(batch) == places[batch.topic_partition]:
             position.seek(batch.records[index].offset, batch.leader_epoch)
             places[batch.topic_partition] = self._place_of(batch)
+            unseen = self._positions.not_handed_over.get(batch.topic_partition)
+            if unseen is not None:  # the records before the one that it was set back to
+                kept = unseen._replace(generation=position.generation)
+                self._positions.not_handed_over[batch.topic_partition] = kept
 
     def _position_in(self, cluster: int, partition: TopicPartition) -> PartitionPosition | None:
         """Returns the position of a partition that is assigned, unless the consumer has left the cluster meanwhile."""

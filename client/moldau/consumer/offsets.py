@@ -29,12 +29,16 @@ class ConsumerOffsets:
         self._isolation = 1 if reads_committed else 0
 
     def consumed(self) -> dict[TopicPartition, CommittedOffset]:
-        """Returns the positions of the assigned partitions, as offsets to commit."""
-        return {
-            position.partition: CommittedOffset(offset=position.offset, leader_epoch=position.offset_epoch)
-            for position in self._positions.by_partition.values()
-            if position.has_position
-        }
+        """Returns the positions of the assigned partitions, as offsets to commit.
+
+        What a poll has taken counts when it has been deserialized: another task may commit while a schema is looked up.
+        """
+        found = {}
+        for position in self._positions.by_partition.values():
+            if position.has_position:
+                offset, leader_epoch = self._positions.to_commit(position)
+                found[position.partition] = CommittedOffset(offset=offset, leader_epoch=leader_epoch)
+        return found
 
     def to_commit(self, unread: Mapping[TopicPartition, tuple[int, int]]) -> dict[tuple[str, int], CommittedOffset]:
         """Returns ``consumed``, with the offset and leader epoch of ``unread`` where it names a partition."""

@@ -15,7 +15,7 @@ import enum
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -259,10 +259,19 @@ class Lag:
         return -1 if self.end_offset < 0 or self.position < 0 else max(self.end_offset - self.position, 0)
 
 
+class Unseen(NamedTuple):
+    """A record that a poll has taken from a position; another generation means that the position was set since."""
+
+    position: PartitionPosition
+    generation: int
+    offset: int
+    leader_epoch: int
+
+
 class Positions:
     """The assigned partitions, in the order of their assignment."""
 
-    __slots__ = ("by_partition", "chunks_ended", "clusters_left")
+    __slots__ = ("by_partition", "chunks_ended", "clusters_left", "not_handed_over")
 
     def __init__(self) -> None:
         self.by_partition: dict[TopicPartition, PartitionPosition] = {}
@@ -270,6 +279,15 @@ class Positions:
         """How many chunks were handed out to their end: each made room in a buffer."""
         self.clusters_left = 0
         """How often the consumer has gone to another cluster."""
+        self.not_handed_over: dict[TopicPartition, Unseen] = {}
+        """The first record of each partition that a poll has taken and not handed over yet; no commit passes it."""
+
+    def to_commit(self, position: PartitionPosition) -> tuple[int, int]:
+        """Returns the offset of the first record that the application has not got, and its leader epoch."""
+        unseen = self.not_handed_over.get(position.partition)
+        if unseen is not None and unseen.position is position and unseen.generation == position.generation:
+            return unseen.offset, unseen.leader_epoch
+        return position.offset, position.offset_epoch
 
     def assigned(self, partition: TopicPartition) -> PartitionPosition:
         """Returns the position of an assigned partition.

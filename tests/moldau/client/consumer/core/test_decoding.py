@@ -13,6 +13,7 @@ from moldau.cluster.metadata import TopicPartition
 from moldau.consumer.core.positions import Phase, Positions
 from moldau.consumer.core.values import ConsumedBatch
 from moldau.consumer.decoding import Decoding
+from moldau.consumer.offsets import ConsumerOffsets
 from moldau.records import Record
 from moldau.serialization.core.values import RecordDeserializationError, RegistryError, SchemaNeeded
 
@@ -108,6 +109,50 @@ def test_a_lookup_that_fails_sets_every_partition_back():
     with pytest.raises(RegistryError):
         trio.run(decoding.decode, [batch(10, b"good", b"bad"), others])
     assert [each.offset for each in positions.by_partition.values()] == [10, 10]
+
+
+@pytest.mark.parametrize("is_bad", [False, True])
+def test_no_commit_passes_a_record_that_waits_for_its_schema(is_bad):
+    """Another task commits, or closes the consumer, and the look-up fails: the group would never read the records."""
+    committed = []
+
+    def commit(positions):
+        committed.append(ConsumerOffsets(positions, 1000, reads_committed=False).consumed())
+
+    positions, decoding = decoding_of(commit)
+    positions.assign([T0, T1])
+    positions.by_partition[T1].seek(22)
+    first = batch(10, b"good", b"bad") if is_bad else batch(10, b"good", b"good")
+    with pytest.raises(RegistryError):
+        trio.run(decoding.decode, [first, replace(batch(20, b"good", b"unknown"), partition=1)])
+    assert [{each.partition: found.offset for each, found in one.items()} for one in committed] == [{0: 10, 1: 20}]
+    commit(positions)
+    assert {each.partition: found.offset for each, found in committed[-1].items()} == {0: 10, 1: 20}
+
+
+def test_what_was_deserialized_counts_as_consumed():
+    positions, decoding = decoding_of()
+    trio.run(decoding.decode, [batch(10, b"good", b"good")])
+    (found,) = ConsumerOffsets(positions, 1000, reads_committed=False).consumed().values()
+    assert found.offset == 12
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_seek_during_a_lookup_is_committed(is_new):
+    """The application has moved on, or has got the partition again."""
+    committed = []
+
+    def moved(positions):
+        if is_new:
+            positions.assign([])
+            positions.assign([T0])
+        positions.by_partition[T0].seek(70)
+        committed.extend(ConsumerOffsets(positions, 1000, reads_committed=False).consumed().values())
+
+    _, decoding = decoding_of(moved)
+    with pytest.raises(RegistryError):
+        trio.run(decoding.decode, [batch(10, b"good", b"unknown")])
+    assert [each.offset for each in committed] == [70]
 
 
 def test_a_bad_record_bounds_the_offset_to_commit():
