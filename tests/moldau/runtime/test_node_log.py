@@ -50,6 +50,18 @@ def test_each_line_of_a_shared_stream_names_its_process(log_format):
         assert [line.split(" ")[1:3] for line in journal.lines()] == [["[12]", "INFO"]] * 2
 
 
+@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize("repeats_max", [0, 2])
+@pytest.mark.parametrize(("text", "given"), [("%d rows", ("two",)), ("%s and %s", ("one",)), ("%(name)s", ({"x": 1},))])
+def test_arguments_that_fit_no_text_end_no_caller(log_format, repeats_max, text, given, capsys):
+    """The error came out of the library's call, in the midst of its work; Python's own handlers only show it."""
+    journal = Journal(log_format, repeats_max)
+    journal.logger.info(text, *given)
+    journal.logger.info("a later line")
+    assert len(journal.lines()) == 1
+    assert "--- Logging error ---" in capsys.readouterr().err
+
+
 @given(
     steps=st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 7)), max_size=80),
     lines_max=st.integers(1, 3),

@@ -88,7 +88,12 @@ class NodeLogHandler(logging.StreamHandler[TextIO]):
         """See ``logging.Handler``; the caller holds the handler's lock."""
         now_ms = self._monotonic_ms()
         passes = True
-        for limiter, key in zip(self._limiters, _keys(record), strict=False):
+        try:
+            keys = _keys(record)
+        except (KeyError, TypeError, ValueError):  # a library gave arguments that do not fit its text
+            self.handleError(record)
+            return
+        for limiter, key in zip(self._limiters, keys, strict=False):
             # A line that the first limiter leaves out does not count for the second.
             passes, due = limiter.admit(key, now_ms) if passes else (False, limiter.ended(now_ms))
             self._report(due)
