@@ -62,8 +62,10 @@ DIRECT_APIS: Final = frozenset(
 
 READ_APIS: Final = frozenset((*READS, ApiKey.DESCRIBE_CLUSTER))
 """Requests that change nothing."""
-REPEATABLE_APIS: Final = DIRECT_APIS | READ_APIS
+REPEATABLE_APIS: Final = (DIRECT_APIS - {ApiKey.UNREGISTER_BROKER}) | READ_APIS
 """Requests that may be executed twice.
+
+UnregisterBroker is not among them: a Kafka client sends it, and it names no broker epoch.
 
 An AlterPartition names the partition epoch that it changes (KIP-497). If the first attempt took effect, the epoch is
 above it, so the controller refuses the second one with INVALID_UPDATE_VERSION and changes nothing. The leader takes

@@ -21,6 +21,7 @@ from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumResponse,
 )
 from moldau.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from moldau.protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 from moldau_jepsen.world.world import run_world
 from moldau_quorum.broker_side.controller_client import (
@@ -385,3 +386,30 @@ def test_a_request_of_a_client_is_forwarded_under_its_name(version: int | None, 
         assert (header.api_key, header.api_version, header.client_id) == (asked.__api_key__, sent_in, "c")
 
     run_world(main, 16)
+
+
+def test_the_removal_of_a_broker_is_not_repeated() -> None:
+    """The repetition would find no broker, or remove the one that has registered again: it names no epoch."""
+
+    async def main(world) -> None:
+        sent: list[object] = []
+
+        async def connect(host: str, port: int) -> Any:
+            await trio.lowlevel.checkpoint()
+
+            async def request(message: object, **_: object) -> Response:
+                await trio.lowlevel.checkpoint()
+                sent.append(message)
+                raise ConnectionResetError("the answer is lost")
+
+            return SimpleNamespace(request=request, close=lambda: None, notice_end=lambda: True)
+
+        client = ControllerClient(world.node("b1").environment, {1: ("one", 1)}, client_id="b1", connect=connect)
+        sender = ForwardedClient(principal=b"p", address=b"4444")
+        with pytest.raises(ControllerUnavailableError, match="may still take effect"):
+            await client.request(
+                UnregisterBrokerRequest(broker_id=3), UnregisterBrokerResponse, timeout_ms=1_000, client=sender
+            )
+        assert len(sent) == 1
+
+    run_world(main, 17)
