@@ -1,7 +1,7 @@
-"""A deletion of access control entries with many filters takes a bounded time.
+"""Requests about many access control entries take a bounded time.
 
-The controller decides nothing else meanwhile, and while it compares without a pause its quorum elects another leader,
-which then gets the same request. The tests count comparisons; they do not measure time.
+While the controller compares without a pause, its quorum elects another leader, which then gets the same request. The
+tests count comparisons; they do not measure time.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import pytest
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from moldau.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from moldau.protocol.messages.describe_acls import DescribeAclsRequest
 from moldau_quorum.controller.context import DecisionView
 from moldau_quorum.controller.entities import acls
 from support.controller.model import ModelController
@@ -92,3 +93,24 @@ def test_others_run_while_entries_are_compared(controller, monkeypatch) -> None:
     result = acls.delete_acls(request, controller.image, context)
     slices = [len(records) for records in result.slices(DecisionView(controller.image, context))]
     assert slices == [0, 0, 0, 0, COUNT]
+
+
+def test_others_run_while_entries_are_described(controller, monkeypatch) -> None:
+    """A description of all entries yields while it compares, and while it makes its answer, which is in order."""
+    monkeypatch.setattr(acls, "SLICE_COMPARISONS", COUNT // 3)
+    context = controller.context()
+    request = DescribeAclsRequest(
+        resource_type_filter=1,
+        resource_name_filter=None,
+        pattern_type_filter=1,
+        principal_filter=None,
+        host_filter=None,
+        operation=1,
+        permission_type=1,
+    )
+    result = acls.describe_acls(request, controller.image, context)
+    slices = list(result.slices(DecisionView(controller.image, context)))
+    assert slices == [[]] * (2 + COUNT * acls.COMPARISONS_PER_MATCH // (COUNT // 3))
+    names = [resource.resource_name for resource in result.response.resources]
+    assert names == sorted(f"t{number}" for number in range(COUNT))
+    assert [len(resource.acls) for resource in result.response.resources] == [1] * COUNT

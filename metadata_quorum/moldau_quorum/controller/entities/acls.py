@@ -172,22 +172,44 @@ def describe_acls(request: DescribeAclsRequest, image: MetadataImage, context: C
         acl_filter.check()
     except RefusedError as refusal:
         return Result(response=DescribeAclsResponse(error_code=refusal.code, error_message=refusal.message))
-    resources: dict[tuple[int, str, int], list[AclDescription]] = {}
-    for entry in _matching(acl_filter, image.acls.values()):
-        key = (entry.resource_type, entry.resource_name, entry.pattern_type)
-        resources.setdefault(key, []).append(
+    resources: list[DescribeAclsResource] = []
+    return Result(
+        response=DescribeAclsResponse(error_message=None, resources=resources),
+        steps=lambda view: _describe_each(acl_filter, view, resources),
+    )
+
+
+def _describe_each(
+    acl_filter: AclFilter, view: DecisionView, resources: list[DescribeAclsResource]
+) -> Iterator[list[MetadataRecord]]:
+    """Yields empty slices while it compares and describes."""
+    found: dict[tuple[int, str, int], list[AccessControlEntryRecord]] = {}
+    in_slice = 0
+    for entry in view.image.acls.unordered_values():
+        if in_slice >= SLICE_COMPARISONS:
+            yield []
+            in_slice = 0
+        in_slice += 1
+        if acl_filter.matches(entry):
+            found.setdefault((entry.resource_type, entry.resource_name, entry.pattern_type), []).append(entry)
+    for kind, name, pattern in sorted(found):
+        if in_slice >= SLICE_COMPARISONS:
+            yield []
+            in_slice = 0
+        entries = sorted(found[kind, name, pattern], key=_identity)
+        in_slice += COMPARISONS_PER_MATCH * len(entries)
+        described = [
             AclDescription(
                 principal=entry.principal,
                 host=entry.host,
                 operation=entry.operation,
                 permission_type=entry.permission_type,
             )
+            for entry in entries
+        ]
+        resources.append(
+            DescribeAclsResource(resource_type=kind, resource_name=name, pattern_type=pattern, acls=described)
         )
-    described = [
-        DescribeAclsResource(resource_type=kind, resource_name=name, pattern_type=pattern, acls=entries)
-        for (kind, name, pattern), entries in resources.items()
-    ]
-    return Result(response=DescribeAclsResponse(error_message=None, resources=described))
 
 
 class _Index:
