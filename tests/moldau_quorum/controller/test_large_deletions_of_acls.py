@@ -114,3 +114,27 @@ def test_others_run_while_entries_are_described(controller, monkeypatch) -> None
     names = [resource.resource_name for resource in result.response.resources]
     assert names == sorted(f"t{number}" for number in range(COUNT))
     assert [len(resource.acls) for resource in result.response.resources] == [1] * COUNT
+
+
+def test_a_creation_looks_at_entries_of_its_principals(controller, monkeypatch) -> None:
+    """Whether an entry exists already is known without the names of all others' entries."""
+    named, identity = [0], acls._identity
+
+    def counting(entry):
+        named[0] += 1
+        return identity(entry)
+
+    monkeypatch.setattr(acls, "_identity", counting)
+    creation = AclCreation(
+        resource_type=2,
+        resource_name="t6",
+        resource_pattern_type=3,
+        principal="User:u6",
+        host="*",
+        operation=3,
+        permission_type=3,
+    )
+    before = len(controller.image.acls)
+    assert [result.error_code for result in controller.handle(CreateAclsRequest(creations=[creation])).results] == [0]
+    assert len(controller.image.acls) == before
+    assert named[0] <= COUNT // 7 + 5

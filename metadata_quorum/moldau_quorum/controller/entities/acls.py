@@ -54,7 +54,8 @@ def create_acls(request: CreateAclsRequest, image: MetadataImage, context: Conte
     """Adds entries; an entry that already exists is not an error."""
     records: list[MetadataRecord] = []
     results: list[AclCreationResult] = []
-    present = {_identity(entry) for entry in image.acls.values()}
+    principals = {creation.principal for creation in request.creations}
+    present = {_identity(entry) for entry in image.acls.unordered_values() if entry.principal in principals}
     for creation in request.creations:
         code, message = ErrorCode.NONE, None
         try:
@@ -70,7 +71,7 @@ def create_acls(request: CreateAclsRequest, image: MetadataImage, context: Conte
                 permission_type=creation.permission_type,
             )
             if _identity(entry) not in present:
-                if len(present) >= ACLS_MAX:
+                if len(image.acls) + len(records) >= ACLS_MAX:
                     raise RefusedError(ErrorCode.INVALID_REQUEST, f"the limit of {ACLS_MAX} entries is reached")
                 present.add(_identity(entry))
                 records.append(entry)
