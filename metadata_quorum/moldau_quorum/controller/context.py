@@ -96,6 +96,7 @@ class Settings:
     """None if the controller's file does not set it. Then the brokers' files apply until a cluster-wide default is
     set."""
     unclean_leader_election_enable: bool = False
+    delete_topic_enable: bool = True
     broker_session_timeout_ms: float = 9_000.0
     broker_session_grace_ms: float = 250.0
     broker_session_unreachable_ms: float = 3_000.0
@@ -124,6 +125,7 @@ class Settings:
             default_replication_factor=config.get_int("default.replication.factor"),
             min_insync_replicas=config.get_int(MIN_INSYNC_REPLICAS) if config.is_set(MIN_INSYNC_REPLICAS) else None,
             unclean_leader_election_enable=config.get_bool("unclean.leader.election.enable"),
+            delete_topic_enable=config.get_bool("delete.topic.enable"),
             broker_session_timeout_ms=config.get_int("broker.session.timeout.ms"),
             broker_session_grace_ms=config.get_int("broker.session.grace.ms"),
             broker_session_unreachable_ms=config.get_int("broker.session.unreachable.ms"),

@@ -348,6 +348,9 @@ def delete_topics(request: DeleteTopicsRequest, image: MetadataImage, context: C
     too_many = too_many_topics(len(request.topics) + len(request.topic_names))
     if too_many is not None:
         return Result(response=refusal_of(DeleteTopicsResponse, request, ErrorCode.POLICY_VIOLATION, too_many))
+    if not context.settings.delete_topic_enable:
+        reason = "delete.topic.enable is false"
+        return Result(response=refusal_of(DeleteTopicsResponse, request, ErrorCode.TOPIC_DELETION_DISABLED, reason))
     responses: list[DeletableTopicResult] = []
     return Result(
         response=DeleteTopicsResponse(responses=responses), steps=lambda view: _delete_each(request, view, responses)

@@ -30,8 +30,9 @@ from moldau.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
 )
+from moldau_quorum.controller.context import Settings
 from moldau_quorum.controller.placement import UsableBroker, place_replicas
-from support.controller.model import ModelController, check_partition
+from support.controller.model import CONFIG, ModelController, check_partition
 from support.proof import examples
 
 
@@ -207,6 +208,22 @@ def test_a_topic_that_is_named_twice_is_not_deleted() -> None:
         ("missing", refused),
     ]
     assert sorted(controller.image.topics_by_name) == ["a", "b"]
+
+
+def test_a_controllers_file_can_forbid_deletions() -> None:
+    """As in Kafka: a client may ask a controller itself, past the brokers and their files (KIP-919)."""
+    controller = controller_of(1, 2, 3)
+    topic_id = controller.create("a").topic_id
+    before = controller.image
+    controller.settings = Settings.of(CONFIG.with_values({"delete.topic.enable": "false"}))
+    by_id = DeleteTopicsRequest(topics=[DeleteTopicState(topic_id=topic_id)])
+    for request in (by_id, DeleteTopicsRequest(topic_names=["a"])):
+        (answer,) = controller.handle(request).responses
+        assert (answer.error_code, answer.error_message) == (
+            ErrorCode.TOPIC_DELETION_DISABLED,
+            "delete.topic.enable is false",
+        )
+    assert controller.image is before
 
 
 def test_topics_are_deleted_by_name_or_id_with_their_configs() -> None:
