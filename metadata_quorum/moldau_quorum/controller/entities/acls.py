@@ -29,7 +29,7 @@ from moldau_quorum.controller.context import Context, DecisionView, RefusedError
 from moldau_quorum.metadata.records import AccessControlEntryRecord, MetadataRecord, RemoveAccessControlEntryRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterator
 
     from moldau_quorum.metadata.image import MetadataImage
 
@@ -154,10 +154,6 @@ class AclFilter:
         return self.resource_name == entry.resource_name
 
 
-def _matching(acl_filter: AclFilter, entries: Iterable[AccessControlEntryRecord]) -> list[AccessControlEntryRecord]:
-    return sorted((entry for entry in entries if acl_filter.matches(entry)), key=_identity)
-
-
 def describe_acls(request: DescribeAclsRequest, image: MetadataImage, context: Context) -> Result[DescribeAclsResponse]:
     """Returns the entries that pass a filter, by resource."""
     acl_filter = AclFilter(
@@ -216,13 +212,16 @@ def _describe_each(
 class _Index:
     """The entries of an image, by principal and by name: most filters of a deletion name one of both."""
 
-    def __init__(self, image: MetadataImage) -> None:
-        self._all = list(image.acls.values())
+    def __init__(self) -> None:
+        self._all: list[AccessControlEntryRecord] = []
         self._by_principal: dict[str, list[AccessControlEntryRecord]] = {}
         self._by_name: dict[str, list[AccessControlEntryRecord]] = {}
-        for entry in self._all:
-            self._by_principal.setdefault(entry.principal, []).append(entry)
-            self._by_name.setdefault(entry.resource_name, []).append(entry)
+
+    def add(self, entry: AccessControlEntryRecord) -> None:
+        """Adds an entry."""
+        self._all.append(entry)
+        self._by_principal.setdefault(entry.principal, []).append(entry)
+        self._by_name.setdefault(entry.resource_name, []).append(entry)
 
     def candidates(self, acl_filter: AclFilter) -> list[AccessControlEntryRecord]:
         """Returns entries among which are all that pass the filter."""
@@ -247,8 +246,15 @@ def _delete_each(
 ) -> Iterator[list[MetadataRecord]]:
     """Yields empty slices while it looks for the entries, then all records in one."""
     removed: dict[int, MetadataRecord] = {}
-    index = _Index(view.image)
+    index = _Index()
     total = in_slice = 0
+    for entry in view.image.acls.unordered_values():
+        if in_slice >= SLICE_COMPARISONS:
+            yield []
+            in_slice = 0
+        in_slice += 1
+        index.add(entry)
+    in_slice = 0
     for wanted in request.filters:
         if in_slice >= SLICE_COMPARISONS:
             yield []
@@ -270,14 +276,39 @@ def _delete_each(
             results.append(DeleteAclsFilterResult(error_code=refusal.code, error_message=refusal.message))
             continue
         candidates = index.candidates(acl_filter)
-        matching = _matching(acl_filter, candidates)
-        removed.update((entry.acl_id.int, RemoveAccessControlEntryRecord(acl_id=entry.acl_id)) for entry in matching)
-        results.append(
-            DeleteAclsFilterResult(error_message=None, matching_acls=[_matching_acl(entry) for entry in matching])
-        )
+        matching = yield from _compare(acl_filter, candidates)
+        described = yield from _remove(matching, removed)
+        results.append(DeleteAclsFilterResult(error_message=None, matching_acls=described))
         work = 1 + len(candidates) + COMPARISONS_PER_MATCH * len(matching)
         total, in_slice = total + work, in_slice + work
     yield list(removed.values())
+
+
+def _compare(
+    acl_filter: AclFilter, candidates: list[AccessControlEntryRecord]
+) -> Generator[list[MetadataRecord], None, list[AccessControlEntryRecord]]:
+    """Yields an empty slice after each ``SLICE_COMPARISONS``; returns the entries that pass the filter, in order."""
+    matching: list[AccessControlEntryRecord] = []
+    for start in range(0, len(candidates), SLICE_COMPARISONS):
+        if start:
+            yield []
+        matching += [entry for entry in candidates[start : start + SLICE_COMPARISONS] if acl_filter.matches(entry)]
+    return sorted(matching, key=_identity)
+
+
+def _remove(
+    matching: list[AccessControlEntryRecord], removed: dict[int, MetadataRecord]
+) -> Generator[list[MetadataRecord], None, list[DeleteAclsMatchingAcl]]:
+    """Adds entries to those that are removed; yields an empty slice after some, and returns their descriptions."""
+    described: list[DeleteAclsMatchingAcl] = []
+    step = max(1, SLICE_COMPARISONS // COMPARISONS_PER_MATCH)
+    for start in range(0, len(matching), step):
+        if start:
+            yield []
+        part = matching[start : start + step]
+        removed.update((entry.acl_id.int, RemoveAccessControlEntryRecord(acl_id=entry.acl_id)) for entry in part)
+        described += [_matching_acl(entry) for entry in part]
+    return described
 
 
 def _matching_acl(entry: AccessControlEntryRecord) -> DeleteAclsMatchingAcl:
