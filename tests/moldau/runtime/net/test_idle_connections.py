@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("role", ["broker", "controller"])
 def test_a_negative_limit_closes_no_connection(role: str, idle_ms: str, is_closed: bool) -> None:
     config = BROKER_CONFIG.parse(node_config(**{"connections.max.idle.ms": idle_ms}))
-    limits: ServerLimits = (
-        listener_limits(config, broker_listeners(config)[0]) if role == "broker" else controller._limits(config)
-    )
+    limits_of = listener_limits if role == "broker" else controller._limits
+    limits: ServerLimits = limits_of(config, broker_listeners(config)[0])
 
     async def scenario(stage: Stage, log: Log) -> None:
         connection = await stage.connect()

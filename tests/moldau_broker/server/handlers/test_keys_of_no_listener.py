@@ -20,7 +20,6 @@ from support.sasl import node_config
 @pytest.mark.parametrize(
     ("key", "problem"),
     [
-        ("listener.name.OUTSIDE.ssl.client.auth", "the name of the listener must be in lower case, outside"),
         ("listener.name.outsied.ssl.client.auth", "there is no listener outsied; did you mean outside?"),
         ("listener.name.outside.ssl.client.auth", None),
         ("ssl.client.auth", None),
