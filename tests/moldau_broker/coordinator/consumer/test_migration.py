@@ -14,6 +14,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from moldau.protocol.messages.describe_groups import DescribeGroupsRequest
+from moldau.protocol.messages.join_group import JoinGroupResponse
 from moldau_broker.coordinator.group.consumer.core import classic_members, groups, migration
 from moldau_broker.coordinator.group.consumer.core.state import ConsumerGroup
 from moldau_broker.coordinator.group.core.config import GroupConfig
@@ -273,6 +274,23 @@ def test_other_protocol_types_are_not_upgraded() -> None:
     assert isinstance(answer, ConsumerGroupHeartbeatResponse)
     assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert "connect" in (answer.error_message or "")
+
+
+def test_an_unused_id_does_not_stop_a_join() -> None:
+    """A client got a member id; the group has no members, so one of the consumer protocol begins it, and both read."""
+    driver = driver_of("disabled")
+    given = driver.ask(join_request(protocols=(COOPERATIVE,)), 9)
+    assert isinstance(given, JoinGroupResponse)
+    assert given.error_code == ErrorCode.MEMBER_ID_REQUIRED
+    newcomer = ConsumerClient(driver, "c")
+    assert newcomer.beat() is ErrorCode.NONE
+    late = ClassicClient(driver, COOPERATIVE)
+    late.member_id = given.member_id
+    clients = [newcomer, late]
+    rest(clients)
+    assert [len(each) for each in numbers(clients)] == [3, 3]
+    assert read(clients) == list(range(6))
+    assert driver.core.rebalancer.deadlines.next_ms() is None, "the forgotten id still has a deadline"
 
 
 def test_malformed_metadata_stop_an_upgrade() -> None:

@@ -23,7 +23,7 @@ from moldau_broker.coordinator.group.streams.core.state import (
     StreamsMember,
     TaskSets,
 )
-from support.coordinator.group_world import CoreDriver, commit_request, stable_group
+from support.coordinator.group_world import CoreDriver, code_of, commit_request, join_request, stable_group
 from support.coordinator.streams_world import (
     GROUP,
     SESSION_MS,
@@ -439,3 +439,12 @@ def test_a_task_that_was_closed_and_comes_back_is_new() -> None:
     settle([first])
     assert first.commit(partition=closed[0]) is ErrorCode.NONE
     check_group(group_of(driver))
+
+
+def test_an_id_that_no_classic_member_uses_yet_is_free() -> None:
+    """A client of the classic protocol got a member id and went away: the group has no members."""
+    driver = streams_driver()
+    assert code_of(driver.ask(join_request(), 9)) is ErrorCode.MEMBER_ID_REQUIRED
+    newcomer = StreamsClient(driver, "m")
+    settle([newcomer])
+    assert len(newcomer.active) == 6

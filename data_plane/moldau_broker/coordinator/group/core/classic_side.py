@@ -44,10 +44,12 @@ class ClassicSide:
         """Groups whose conversion is being written."""
 
     def get(self, group_id: str) -> Group | None:
-        """Returns a classic group that has members, or clients that are about to join it."""
+        """Returns a classic group that is in use; an id that MEMBER_ID_REQUIRED has given does not make it so.
+
+        Its client may never come back. If it does, it joins the group that has taken the id since.
+        """
         group = self._rebalancer.groups.get(group_id)
-        in_use = group is not None and (group.state is not GroupState.EMPTY or bool(group.pending_members))
-        return group if in_use else None
+        return None if group is None or group.state is GroupState.EMPTY else group
 
     def generation(self, group_id: str) -> int:
         """Returns the generation of a group; 0 if there is none."""

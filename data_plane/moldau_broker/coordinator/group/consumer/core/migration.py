@@ -65,7 +65,7 @@ def upgraded(group: Group, topics: TopicNames, config: GroupConfig) -> list[Chan
     if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         raise _refused(group, f"its members speak {group.protocol_type!r}, not {CONSUMER_PROTOCOL_TYPE!r}")
     if not group.members:
-        raise _refused(group, "its first members have yet to join")
+        raise _refused(group, "its members have yet to join")
     if len(group.members) > config.consumer_size_max:
         raise _refused(group, f"it has more members than group.consumer.max.size = {config.consumer_size_max}")
     try:
