@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
@@ -50,6 +51,10 @@ class ClassicSide:
         """
         group = self._rebalancer.groups.get(group_id)
         return None if group is None or group.state is GroupState.EMPTY else group
+
+    def shown(self) -> Mapping[str, Group]:
+        """Returns the groups that clients see: one whose conversion is being written is still a classic one."""
+        return ChainMap(self._rebalancer.groups, self._frozen)
 
     def generation(self, group_id: str) -> int:
         """Returns the generation of a group; 0 if there is none."""

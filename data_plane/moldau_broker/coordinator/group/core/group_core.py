@@ -382,7 +382,7 @@ class GroupCore:
         elif isinstance(request, ListGroupsRequest):
             consumers, streams_groups = self.consumers.committed, self.streams.committed
             others = [name for name in self.offsets.group_ids() if name not in consumers and name not in streams_groups]
-            found = listed(request, self.membership.groups, others)
+            found = listed(request, self._classic.shown(), others)
             found += listed_of_type(request, consumers.values(), CONSUMER_TYPE)
             found += listed_of_type(request, streams_groups.values(), STREAMS_TYPE)
             found += listed_of_type(request, self.shares.committed.values(), SHARE_TYPE)
@@ -419,7 +419,7 @@ class GroupCore:
     def _described(self, name: str, version: int) -> DescribedGroup:
         if any(groups.get(name) is not None for groups in self._all):
             return not_classic(name, version)
-        return described(name, self.membership.groups.get(name), self.offsets.has_group(name), version)
+        return described(name, self._classic.shown().get(name), self.offsets.has_group(name), version)
 
     def _describe_consumer_groups(self, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
         groups = [(name, self.consumers.get(name)) for name in request.group_ids]
