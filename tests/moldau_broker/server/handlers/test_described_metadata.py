@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 import trio
+import trio.testing
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
@@ -157,6 +158,35 @@ def test_the_lag_counts_from_the_start_offset(start: int, done: int, lag: int) -
     response = trio.run(handle_describe_share_group_offsets, context, request, CALL)
     (part,) = response.groups[0].topics[0].partitions
     assert (part.start_offset, part.lag) == (start, lag)
+
+
+def test_a_missing_coordinator_delays_its_groups_once() -> None:
+    """Its silence takes ten seconds; one group after the other, five of them would outlast most clients."""
+    names = [f"g{number}" for number in range(5)]
+    group = SimpleNamespace(states=SimpleNamespace(initialized={TOPIC: SimpleNamespace(name="t", partitions={0})}))
+
+    async def ask(_: object) -> ReadShareGroupStateSummaryResponse:
+        await trio.sleep(10)
+        part = PartitionResult(partition=0, start_offset=-1, error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return ReadShareGroupStateSummaryResponse(results=[ReadStateSummaryResult(topic_id=TOPIC, partitions=[part])])
+
+    context: Any = SimpleNamespace(
+        groups=SimpleNamespace(share_group=lambda _: (ErrorCode.NONE, group)),
+        metadata=SimpleNamespace(partition=lambda *_: object()),
+        share_states=SimpleNamespace(ask=ask),
+    )
+    groups = [DescribeShareGroupOffsetsRequestGroup(group_id=name, topics=None) for name in names]
+
+    async def main() -> tuple[Any, float]:
+        begin = trio.current_time()
+        response = await handle_describe_share_group_offsets(
+            context, DescribeShareGroupOffsetsRequest(groups=groups), CALL
+        )
+        return response, trio.current_time() - begin
+
+    response, took_s = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert [each.group_id for each in response.groups] == names
+    assert took_s == pytest.approx(10)
 
 
 @pytest.mark.parametrize(("version", "key_type"), [(3, 0), (4, 0), (4, 1)])

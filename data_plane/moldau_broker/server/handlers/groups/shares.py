@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+import trio
+
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from moldau_broker.server.coordination.share_states import ShareStateClient
     from moldau_broker.server.handlers.context import Call
 
+GROUPS_MAX = 64
+"""Groups of one request about whose states share coordinators are asked at a time."""
 _UNKNOWN = -1
 """The start offset, the lag and the count of what is not known."""
 
@@ -63,10 +67,21 @@ async def handle_describe_share_group_offsets(
 ) -> DescribeShareGroupOffsetsResponse:
     """Returns start offsets and lags of share groups; the share coordinators are asked for them.
 
-    A group that is named more than once is answered once: its answer may be far larger than its name.
+    A group that is named more than once is answered once: its answer may be far larger than its name. A coordinator
+    that does not answer delays the groups of the others once, not once for each of its own.
     """
-    found = [await _describe(context, group) for group in _merged(request.groups)]
-    return DescribeShareGroupOffsetsResponse(groups=found)
+    wanted = _merged(request.groups)
+    found: dict[str, DescribeShareGroupOffsetsResponseGroup] = {}
+    turns = trio.CapacityLimiter(GROUPS_MAX)
+
+    async def describe(group: DescribeShareGroupOffsetsRequestGroup) -> None:
+        async with turns:
+            found[group.group_id] = await _describe(context, group)
+
+    async with trio.open_nursery() as nursery:
+        for group in wanted:
+            nursery.start_soon(describe, group)
+    return DescribeShareGroupOffsetsResponse(groups=[found[group.group_id] for group in wanted])
 
 
 def _merged(
