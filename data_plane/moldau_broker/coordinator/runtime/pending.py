@@ -47,6 +47,14 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartRemoved:
+    """Follows the write of a part of what a request removes: with it, the request has failed."""
+
+    failures: list[ErrorCode]
+    """Takes the error of the write; the answer follows a later write."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GoneRemoved:
     """Follows the write of tombstones for offsets of deleted topics: retries them if the write fails."""
 
@@ -81,6 +89,7 @@ Continuation = (
     | AssignmentWritten
     | StaticMemberWritten
     | Reply
+    | PartRemoved
     | GoneRemoved
 )
 

@@ -15,10 +15,12 @@ import pytest
 from moldau.protocol.codec import encode
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from moldau.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from moldau.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
 )
 from moldau_broker.coordinator.group.core.config import GroupConfig
 from moldau_broker.coordinator.group.core.group import Group, GroupState
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import FrameType
 
-    from moldau.protocol.schema import Request
+    from moldau.protocol.schema import Request, Response
     from moldau_broker.coordinator.group.consumer.core.state import Partitions
     from moldau_broker.coordinator.runtime.effects import Moment
 
@@ -300,6 +302,56 @@ def test_expired_offsets_go_in_batches_that_the_log_takes() -> None:
     assert sum(sizes) > 600_000
     assert max(sizes) <= BATCH_BYTES_MAX
     assert not driver.core.offsets.group_ids()
+
+
+def many_offsets(kind: str) -> tuple[CoreDriver, Request, int]:
+    """Returns a group whose tombstones need several batches, a request that removes its offsets, and its version."""
+    driver, group = CoreDriver(), "g" * 30_000
+    driver.topics.counts["t"] = 40
+    for partition in range(40):
+        assert code_of(driver.ask(commit_request(1, group=group, partition=partition), 9)) is ErrorCode.NONE
+    driver.auto_commit = False
+    if kind == "DeleteGroups":
+        return driver, DeleteGroupsRequest(groups_names=[group]), 2
+    partitions = [OffsetDeleteRequestPartition(partition_index=partition) for partition in range(40)]
+    return (
+        driver,
+        OffsetDeleteRequest(group_id=group, topics=[OffsetDeleteRequestTopic(name="t", partitions=partitions)]),
+        0,
+    )
+
+
+def code_of_removal(response: Response) -> ErrorCode:
+    if isinstance(response, DeleteGroupsResponse):
+        return ErrorCode(response.results[0].error_code)
+    assert isinstance(response, OffsetDeleteResponse)
+    return ErrorCode(response.error_code)
+
+
+@pytest.mark.parametrize("kind", ["DeleteGroups", "OffsetDelete"])
+def test_many_offsets_are_removed_in_batches(kind: str) -> None:
+    """One batch above ``max.message.bytes`` would be refused each time, so the group could never be deleted."""
+    driver, request, version = many_offsets(kind)
+    asked = driver.send(request, version)
+    sizes = [sum(len(record.key) for record in append.records) for append in driver.uncommitted]
+    assert sum(sizes) > 1_200_000
+    assert max(sizes) <= BATCH_BYTES_MAX + 31_000
+    driver.commit()
+    assert code_of_removal(driver.answers[asked]) is ErrorCode.NONE
+    assert not driver._new_core().offsets.group_ids()
+
+
+@pytest.mark.parametrize("kind", ["DeleteGroups", "OffsetDelete"])
+def test_a_removal_of_which_a_part_fails_can_be_repeated(kind: str) -> None:
+    driver, request, version = many_offsets(kind)
+    asked = driver.send(request, version)
+    driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert asked not in driver.answers
+    driver.commit()
+    assert code_of_removal(driver.answers[asked]) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    driver.auto_commit = True
+    assert code_of_removal(driver.ask(request, version)) is ErrorCode.NONE
+    assert not driver._new_core().offsets.group_ids()
 
 
 def joins(kind: str, driver: CoreDriver, number: int) -> Request:

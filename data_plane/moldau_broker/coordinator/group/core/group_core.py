@@ -99,6 +99,7 @@ from moldau_broker.coordinator.runtime.effects import TransactionalProducer
 from moldau_broker.coordinator.runtime.pending import (
     AssignmentWritten,
     GoneRemoved,
+    PartRemoved,
     Reply,
     StaticMemberWritten,
 )
@@ -301,6 +302,8 @@ class GroupCore:
             self.rebalancer.assignment_written(then, pending.append_id, code, moment)
         elif isinstance(then, StaticMemberWritten):
             self.rebalancer.static_member_written(then, code)
+        elif isinstance(then, PartRemoved) and code is not ErrorCode.NONE:
+            then.failures.append(code)
         elif isinstance(then, GoneRemoved) and code is ErrorCode.NONE:
             self._gone.written(then.keys)
         elif isinstance(then, GoneRemoved):

@@ -12,12 +12,14 @@ from moldau_broker.coordinator.group.core.offsets.gone import BATCH_BYTES_MAX
 from moldau_broker.coordinator.group.core.offsets.requests import delete_offsets
 from moldau_broker.coordinator.group.core.records import group_record, offset_record
 from moldau_broker.coordinator.group.core.responses import deletion_result
+from moldau_broker.coordinator.runtime.pending import PartRemoved
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
     from moldau.protocol.messages.internal.group_metadata import GroupMetadataValue
+    from moldau.protocol.schema import Response
     from moldau_broker.coordinator.group.core.config import GroupConfig
     from moldau_broker.coordinator.group.core.durable_groups import DurableGroup, DurableGroups
     from moldau_broker.coordinator.group.core.effect_queue import EffectQueue
@@ -68,25 +70,29 @@ class Removals:
         if code is not ErrorCode.NONE:
             self._effects.answer(request_id, OffsetDeleteResponse(error_code=code))
             return
-        self._effects.reply_when_written(
+        self._write(
             request_id,
             records,
+            (),
             lambda failure: response if failure is ErrorCode.NONE else OffsetDeleteResponse(error_code=failure),
             moment,
         )
 
     def delete_groups(self, request_id: int, request: DeleteGroupsRequest, moment: Moment) -> None:
         """Handles DeleteGroups."""
-        records: list[StateRecord] = []
+        offsets: list[StateRecord] = []
+        ends: list[StateRecord] = []
         codes: dict[str, ErrorCode] = {}
         ended: list[tuple[DurableGroups, str]] = []
         for group_id in request.groups_names:
             codes[group_id] = self._deletable(group_id)
             if codes[group_id] is ErrorCode.NONE:
-                records += self._tombstones(group_id)
+                offsets += self._tombstones(group_id)
                 groups = self._durable_of(group_id)
-                if groups is not None:
-                    records += groups.end_records(group_id)
+                if groups is None:
+                    ends.append(group_record(group_id, None))
+                else:
+                    ends += groups.end_records(group_id)
                     ended.append((groups, group_id))
                 group = self._rebalancer.groups.get(group_id)
                 if group is not None:
@@ -98,10 +104,32 @@ class Removals:
             ]
             return DeleteGroupsResponse(results=results)
 
-        append_id = self._effects.reply_when_written(request_id, tuple(records), respond, moment)
+        append_id = self._write(request_id, offsets, ends, respond, moment)
         for groups, group_id in ended:
             assert append_id is not None
             groups.deleting(group_id, append_id)
+
+    def _write(
+        self,
+        request_id: int,
+        offsets: Sequence[StateRecord],
+        ends: Sequence[StateRecord],
+        respond: Callable[[ErrorCode], Response],
+        moment: Moment,
+    ) -> int | None:
+        """Writes what a request removes, and returns the id of the last write, whose outcome answers the request.
+
+        Tombstones of offsets are divided into batches that the log takes; ``ends`` are in the last one. If an earlier
+        one fails, so does the request, which can be repeated.
+        """
+        batches = list(_batches(offsets, len(offsets)))
+        last = batches.pop() if batches else ()
+        failures: list[ErrorCode] = []
+        for batch in batches:
+            self._effects.append(batch, PartRemoved(failures=failures), moment)
+        return self._effects.reply_when_written(
+            request_id, (*last, *ends), lambda code: respond(failures[0] if failures else code), moment
+        )
 
     def _durable_of(self, group_id: str) -> DurableGroups | None:
         """Returns the groups among which the committed log has an id."""
@@ -120,11 +148,8 @@ class Removals:
         return ErrorCode.NONE if group.state is GroupState.EMPTY else ErrorCode.NON_EMPTY_GROUP
 
     def _tombstones(self, group_id: str) -> list[StateRecord]:
-        """Returns tombstones for all records of a group, including pending ones, which precede them in the log."""
-        records = [offset_record(group_id, topic, partition, None) for topic, partition in self._keys_of(group_id)]
-        if self._durable_of(group_id) is not None:
-            return records
-        return [*records, group_record(group_id, None)]
+        """Returns tombstones for all offsets of a group, including pending ones, which precede them in the log."""
+        return [offset_record(group_id, topic, partition, None) for topic, partition in self._keys_of(group_id)]
 
     def _keys_of(self, group_id: str) -> dict[TopicPartition, None]:
         """Returns the partitions with an offset of the group: committed, in an open transaction, or in flight."""
