@@ -343,12 +343,20 @@ class ReplicatedShard(Generic[C]):
         """Called before the shard serves; ``nursery`` lives as long as the shard does."""
 
     async def _load(self) -> C:
-        """Replays the log up to its present end offset, below which all writes acknowledged by earlier leaders lie."""
+        """Replays the log up to its present end offset, below which all writes acknowledged by earlier leaders lie.
+
+        A core that will not serve gives back what it shares with those of other partitions: the memory of groups.
+        """
         core = self._new_core()
+        serves = False
         try:
             await self._replay_log(core)
+            serves = not self.resigned
         except KafkaError as error:
             raise _LogLostError(str(error)) from error
+        finally:
+            if not serves:
+                core.resign(ErrorCode.NOT_COORDINATOR, self.moment())
         return core
 
     async def _replay_log(self, core: C) -> None:
