@@ -253,9 +253,9 @@ class BankWorkload:
 
     def _consumer(self, **more: object) -> Consumer:
         config = {
-            "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
             **self._options.consumer,
+            "auto.offset.reset": "earliest",  # balances are sums of all records from the first one on
             "enable.auto.commit": False,
             **more,
             "bootstrap.servers": self._bootstrap,

@@ -272,7 +272,7 @@ class QueueWorkload:
         """
         asked = str(self._options.consumer.get("isolation.level", "read_committed"))
         await read_everything(
-            lambda isolation: self._consumer(**{"isolation.level": isolation}),
+            lambda isolation: self._consumer(**{"isolation.level": isolation, "auto.offset.reset": "earliest"}),
             asked,
             self._options.topic_partitions,
             self._recorder,

@@ -105,6 +105,27 @@ def test_readers_of_uncommitted_data_add_up_too_much():
     assert not verdict.valid
 
 
+LATEST = {"auto.offset.reset": "latest"}
+"""As users configure the readers of a run."""
+
+
+def test_balances_are_added_up_from_the_first_record():
+    """Also if readers are to begin at the end: theirs would lack what came before."""
+    options = replace(OPTIONS, consumer=LATEST)
+    history = bank_history(5, options, seconds=1)
+    assert sum(operation.audit is not None for operation in history) > 1
+    verdict = judged(history, options)
+    assert verdict.valid, [anomaly.text for anomaly in verdict.anomalies if not anomaly.allowed]
+
+
+def test_the_final_read_begins_at_the_first_record():
+    """Also if readers are to begin at the end: each record would count as lost."""
+    options = replace(SEEKING, seek_share=0.0, consumer=SESSION | LATEST)
+    verdict = check_history(queue_history(6, options, seconds=1), CheckOptions())
+    assert verdict.figures.sends_acknowledged > 10
+    assert verdict.counts == {}
+
+
 SEEKING = QueueOptions(
     partitions=2,
     senders=2,
@@ -116,14 +137,13 @@ SEEKING = QueueOptions(
 )
 
 
-def seek_history(seed, **more):
-    return history_of(
-        lambda *parts: QueueWorkload(*parts[:2], SEEKING, parts[2]), {SEEKING.topic: SEEKING.partitions}, seed, **more
-    )
+def queue_history(seed, options, **more):
+    topics = {options.topic: options.partitions}
+    return history_of(lambda *parts: QueueWorkload(*parts[:2], options, parts[2]), topics, seed, **more)
 
 
 def test_readers_that_seek_land_where_they_sought():
-    history = seek_history(4, seconds=3)
+    history = queue_history(4, SEEKING, seconds=3)
     verdict = check_history(history, CheckOptions())
     assert verdict.valid, [anomaly.text for anomaly in verdict.anomalies if not anomaly.allowed]
     seeks = [seek for operation in history for seek in operation.seeks]
