@@ -320,6 +320,8 @@ def test_sends_that_land_out_of_order() -> None:
     for story, kind in ((across, K.NONMONOTONIC_SEND), (within, K.INT_NONMONOTONIC_SEND)):
         retried = story.check(final_phase=False, idempotent=False)
         assert (found(retried), retried.valid) == ({kind: 1}, True), "a figure: the retry came after what followed"
+    unknown = Story().send(1, 0, 5).send(1, 1, None).poll(2, (4, 1), (5, 0))
+    assert found(unknown.check(final_phase=False)) == {K.NONMONOTONIC_SEND: 1}, "a reader found the second one"
     crashed = Story().send(1, 0, 5).add(1, Kind.CRASH).send(1, 1, 4)
     assert crashed.check(final_phase=False).valid
     for story in (

@@ -6,7 +6,7 @@ Method: small pipelines by hand.
 import pytest
 
 from moldau_jepsen.testing import new_history
-from moldau_jepsen.testing.pipeline import PipelineError, PipelineHistory
+from moldau_jepsen.testing.pipeline import PipelineError, PipelineHistory, PipelineVerdict
 
 
 def pipeline(effects: list[str]) -> PipelineHistory:
@@ -189,6 +189,24 @@ def test_order_is_expected_of_a_sender_with_a_name() -> None:
     with pytest.raises(PipelineError, match="nonmonotonic-send"):
         two("one").check().raise_if_wrong()
     two("one").check(idempotent=False).raise_if_wrong()
+
+
+def test_the_order_of_unknown_offsets_is_that_of_reads() -> None:
+    """A client that learned no offset sends in order all the same."""
+
+    def two(*read: str) -> PipelineVerdict:
+        history = new_history()
+        for token in ("a", "b"):
+            history.sent("t", 0, None, token, sender="one")
+            history.took_effect(token)
+        for offset, token in enumerate(read):
+            history.read("r", "t", 0, offset, token)
+        return history.check()
+
+    for read in ((), ("b",), ("a", "b")):
+        two(*read).raise_if_wrong()
+    with pytest.raises(PipelineError, match=r"nonmonotonic-send: .* landed at offset 0"):
+        two("b", "a").raise_if_wrong()
 
 
 @pytest.mark.parametrize(

@@ -164,22 +164,24 @@ class StepChecker:
         positions = self._sent.setdefault(operation.process, {})
         within: set[TopicPartition] = set()
         for part in operation.operations:
-            if not isinstance(part, Send) or part.offset is None:
+            if not isinstance(part, Send):
                 continue
-            if part.offset not in self._orders.of(part.partition).reach:
+            order = self._orders.of(part.partition)
+            offset = order.place_of(part.value) if part.offset is None else part.offset  # readers may have found it
+            if offset not in order.reach:
                 continue
             before = positions.get(part.partition)
-            if before is not None and part.offset <= before[0]:
+            if before is not None and offset <= before[0]:
                 inside = part.partition in within
                 self._findings.add(
                     AnomalyKind.INT_NONMONOTONIC_SEND if inside else AnomalyKind.NONMONOTONIC_SEND,
                     f"process {operation.process} sent value {part.value} later than what landed at offset "
-                    f"{before[0]}, and it landed at offset {part.offset}",
+                    f"{before[0]}, and it landed at offset {offset}",
                     partition=part.partition,
                     operations=(before[1], operation.index),
-                    offsets=(before[0], part.offset),
+                    offsets=(before[0], offset),
                 )
-            positions[part.partition] = (part.offset, operation.index)
+            positions[part.partition] = (offset, operation.index)
             within.add(part.partition)
 
 
