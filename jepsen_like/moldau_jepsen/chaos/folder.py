@@ -193,8 +193,10 @@ def _topics_made(document: Mapping[str, Any]) -> TopicsMade:
 def _copies(document: Sequence[Any] | None) -> Copies:
     if document is None:
         return Copies()
-    source, target, rows, copies = document
-    return Copies(source, target, tuple(SourceRow(*row) for row in rows), tuple(CopiedRow(*row) for row in copies))
+    source, target, rows, copies, *later = document  # runs of earlier versions end here
+    return Copies(
+        source, target, tuple(SourceRow(*row) for row in rows), tuple(CopiedRow(*row) for row in copies), *later
+    )
 
 
 def _control(document: Sequence[Any] | None) -> ControlFacts | None:

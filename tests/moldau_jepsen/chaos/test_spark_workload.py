@@ -9,8 +9,10 @@ import json
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+import trio
 
 from moldau.records import Record
 from moldau_cli.main import main
@@ -129,12 +131,54 @@ def test_the_copies_of_a_run_are_judged_again(tmp_path):
     write_facts(tmp_path, facts)
     assert read_facts(tmp_path) == facts
     assert judge(tmp_path).valid
+    ended_early = replace(facts, copies=copies._replace(copies=(), is_whole=False))
+    write_facts(tmp_path, ended_early)
+    assert read_facts(tmp_path) == ended_early
+    assert judge(tmp_path).valid, "the query may not have come to the row"
     twice = copies._replace(copies=copies.copies * 2)
     write_facts(tmp_path, replace(facts, copies=twice))
     result = judge(tmp_path)
     assert not result.valid
     assert result.document["counts"] == {"pipe-duplicate": 1}
     assert "has 2 copies" in result.report.read_text()
+
+
+class StubConsumer:
+    """A reader of topics without records."""
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        pass
+
+    def assign(self, partitions):
+        pass
+
+    def position_nowait(self, partition):
+        return 0
+
+    async def end_offsets(self, partitions):
+        return dict.fromkeys(partitions, 0)
+
+
+@pytest.mark.parametrize("is_drained", [False, True])
+def test_a_query_that_was_ended_early_is_not_through(tmp_path, monkeypatch, is_drained):
+    """A run ends the query before it is through if a node has ended by itself."""
+    monkeypatch.setattr(spark, "Consumer", lambda config, environment: StubConsumer())
+    monkeypatch.setattr(spark.QueryProcesses, "start", lambda query: None)
+    monkeypatch.setattr(spark.QueueWorkload, "final_read", StubConsumer.__aexit__)
+    workload = spark.SparkWorkload(SimpleNamespace(), "b:9092", spark.SparkOptions(), None, tmp_path)
+
+    async def main():
+        if is_drained:
+            await workload._drain()
+        await workload.final_read(10)
+
+    trio.run(main)
+    assert workload.stuck is None
+    assert workload.copies.is_whole is is_drained
+    assert Copies(*workload.copies[:4]).is_whole, "of runs of earlier versions"
 
 
 def test_the_workload_has_a_control_of_its_own(tmp_path):

@@ -16,7 +16,7 @@ ROWS = tuple(SourceRow(n % 2, n // 2, f"k{n % 3}", f"v{n}") for n in range(12))
 FAULTLESS = tuple(CopiedRow(0, n, row.partition, row.offset, row.key, row.value) for n, row in enumerate(ROWS))
 
 
-def verdict_of(copies, rows=ROWS, *, final_phase=True):
+def verdict_of(copies, rows=ROWS, *, final_phase=True, is_whole=True):
     figures = Figures(
         operations=0,
         sends_acknowledged=0,
@@ -28,7 +28,7 @@ def verdict_of(copies, rows=ROWS, *, final_phase=True):
     )
     options = CheckOptions(final_phase=final_phase)
     before = Verdict(valid=True, counts={}, anomalies=(), figures=figures)
-    return with_copies(before, Copies("in", "out", rows, tuple(copies)), options)
+    return with_copies(before, Copies("in", "out", rows, tuple(copies), is_whole), options)
 
 
 def test_a_faultless_run_is_valid():
@@ -102,6 +102,15 @@ def test_a_run_that_was_cut_short_loses_nothing():
     assert verdict_of(FAULTLESS[:4], final_phase=False).valid
     twice = verdict_of([*FAULTLESS, FAULTLESS[-1]._replace(offset=12)], final_phase=False)
     assert twice.counts == {AnomalyKind.PIPE_DUPLICATE: 1}
+
+
+def test_a_query_that_is_ended_early_has_lost_nothing():
+    """Nor did rows come from nowhere if the source was not read to its end; other breaches are found all the same."""
+    assert verdict_of(FAULTLESS[:4], is_whole=False).valid
+    assert verdict_of(FAULTLESS, ROWS[:4], is_whole=False).valid
+    for name, (copies, kind, _) in BREACHES.items():
+        found = verdict_of(copies, is_whole=False).counts
+        assert found == ({} if kind is AnomalyKind.PIPE_LOST else {kind: 1}), name
 
 
 def test_a_run_without_a_query_is_left_alone():

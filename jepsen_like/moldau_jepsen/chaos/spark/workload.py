@@ -123,6 +123,7 @@ class SparkWorkload:
         )
         self._stopping = trio.Event()
         self._driver_kills = 0
+        self._is_drained = False
         self.kills: list[FaultEvent] = []
         """The kills; times are the recorder's."""
         self.copies = Copies(source=options.source, target=options.target)
@@ -238,6 +239,7 @@ class SparkWorkload:
                 await self._ensure_running()
                 offsets = self._checkpoint.finished_offsets(options.source)
                 if all(has_reached(offsets.get(part.partition, 0), end) for part, end in ends.items()):
+                    self._is_drained = True
                     return
                 now_passed = sum(min(offsets.get(part.partition, 0), end) for part, end in ends.items())
                 if now_passed > passed:
@@ -259,7 +261,8 @@ class SparkWorkload:
             self.stuck = self.stuck or f"the topics of Spark could not be read to their ends within {timeout_s:g} s"
         rows = tuple(source_row(number, record) for (number, _), record in source.items())
         copies = tuple(copied_row(number, record) for (number, _), record in target.items())
-        self.copies = self.copies._replace(rows=rows, copies=copies)
+        is_whole = self._is_drained and not scope.cancelled_caught
+        self.copies = self.copies._replace(rows=rows, copies=copies, is_whole=is_whole)
 
     async def _read(self, partitions: list[TopicPartition], read: dict[tuple[int, int], Record]) -> None:
         """Reads a topic to its present ends; ``read`` gets the records by partition and offset.
