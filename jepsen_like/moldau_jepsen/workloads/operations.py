@@ -215,10 +215,15 @@ class ClusterOperations:
         except (*TRANSPORT_ERRORS, KafkaError) as error:
             return f"{asked}: {error}"
         codes = [response.error_code, *(p.error_code for topic in response.responses for p in topic.partitions)]
-        return f"{asked}: {ErrorCode.of(max(codes, key=abs)).name}"
+        code = ErrorCode.of(max(codes, key=abs))
+        is_refused = code not in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT)
+        return f"{'no effect: ' if is_refused else ''}{asked}: {code.name}"
 
     async def elect_preferred(self) -> str:
-        """Elects the preferred leader of every partition; returns the response as text."""
+        """Elects the preferred leader of every partition; returns the response as text.
+
+        There is nothing to elect where all partitions have their preferred leaders.
+        """
         await self._refreshed()
         numbers = [partition.partition for partition in self._partitions()]
         request = ElectLeadersRequest(
@@ -232,4 +237,6 @@ class ClusterOperations:
             return str(error)
         results = [result for topic in response.replica_election_results for result in topic.partition_result]
         moved = sum(result.error_code == 0 for result in results)
-        return f"{moved} of {len(numbers)} moved, {ErrorCode.of(response.error_code).name}"
+        code = ErrorCode.of(response.error_code)
+        is_without = not moved and code is not ErrorCode.REQUEST_TIMED_OUT
+        return f"{'no effect: ' if is_without else ''}{moved} of {len(numbers)} moved, {code.name}"

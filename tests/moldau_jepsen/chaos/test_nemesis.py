@@ -456,6 +456,32 @@ def test_a_vote_whose_removal_was_not_answered_is_given_back(monkeypatch: pytest
     assert sorted(voters) == [1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("refusal", "counts"), [(ErrorCode.NOT_CONTROLLER, False), (ErrorCode.REQUEST_TIMED_OUT, True), (None, True)]
+)
+def test_a_refused_change_of_voters_does_not_count(monkeypatch, refusal, counts) -> None:
+    """The controller kept its vote, so there was none to give back."""
+
+    async def remove_voter(node_id: int) -> None:
+        await trio.lowlevel.checkpoint()
+        if refusal is not None:
+            raise KafkaError(refusal)
+
+    async def add_voter(node_id: int, host: str, port: int) -> None:
+        await trio.lowlevel.checkpoint()
+        if refusal is not None:
+            raise KafkaError(ErrorCode.DUPLICATE_VOTER)
+
+    admin = SimpleNamespace(remove_voter=remove_voter, add_voter=add_voter)
+    monkeypatch.setattr(moves, "Admin", lambda *arguments, **options: admin)
+    cluster = ValueCluster()
+    addresses = {node.node_id: ("h", 1) for node in cluster.controllers}
+    operator = moves.Operator(None, "h:1", addresses)  # type: ignore[arg-type]
+    events, _ = run_faults(cluster, [fault(FaultKind.VOTERS, Target.ONE)], voters=operator)  # type: ignore[arg-type]
+    assert events[0].took_effect is counts, events[0].detail
+    assert not operator.removed
+
+
 def test_votes_that_do_not_come_back_are_reported() -> None:
     _, nemesis = run_faults(ValueCluster(), [], voters=ValueVoters(restored=False))
     assert "not all controllers vote again" in nemesis.deaths[0]

@@ -1,14 +1,22 @@
-"""Goal: moves that chaos asks for leave each partition as many replicas as it had. Method: a client that notes them."""
+"""Goal: moves that chaos asks for leave each partition as many replicas as it had, and those that were refused, or that
+moved nothing, do not count as faults.
+
+Method: a client that notes them.
+"""
 
 from __future__ import annotations
 
 import random
 from types import SimpleNamespace
 
+import pytest
 import trio
 
+from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsResponse
+from moldau.protocol.messages.elect_leaders import ElectLeadersResponse, PartitionResult, ReplicaElectionResult
 from moldau.runtime.ports.real import real_environment
+from moldau_jepsen.chaos.nemesis.nemesis import NOT_DONE
 from moldau_jepsen.workloads.operations import ClusterOperations
 
 
@@ -52,3 +60,45 @@ def test_a_partition_always_keeps_its_replication_factor() -> None:
         assert [sorted(replicas) for replicas in client.asked[2:]] == [[1, 4, 5]]
 
     trio.run(main)
+
+
+@pytest.mark.parametrize(
+    ("code", "counts"),
+    [(ErrorCode.NONE, True), (ErrorCode.REQUEST_TIMED_OUT, True), (ErrorCode.INVALID_REPLICA_ASSIGNMENT, False)],
+)
+def test_a_refused_move_does_not_count_as_a_fault(code, counts) -> None:
+    """One without an answer in time may have begun."""
+    answers = {
+        "reassign": AlterPartitionReassignmentsResponse(error_code=code),
+        "elect": ElectLeadersResponse(error_code=code, replica_election_results=[_elected(ErrorCode.NONE)] * counts),
+    }
+    for answer in answers.values():
+        text = asked_of(answer)
+        assert text.startswith(NOT_DONE) is not counts, text
+
+
+def test_an_election_that_moves_nothing_is_no_fault() -> None:
+    needless = ElectLeadersResponse(replica_election_results=[_elected(ErrorCode.ELECTION_NOT_NEEDED)])
+    assert asked_of(needless) == "no effect: 0 of 1 moved, NONE"
+
+
+def _elected(code: ErrorCode) -> ReplicaElectionResult:
+    return ReplicaElectionResult(topic="t", partition_result=[PartitionResult(partition_id=0, error_code=code)])
+
+
+def asked_of(answer: AlterPartitionReassignmentsResponse | ElectLeadersResponse) -> str:
+    """What the operation of the answer reports."""
+
+    async def request_any(kind, request, *, timeout_ms):
+        await trio.lowlevel.checkpoint()
+        return answer
+
+    async def main() -> str:
+        operations = ClusterOperations(real_environment(1), "127.0.0.1:1", "t")
+        client = operations._client = NotingClient((1, 2, 3), (1, 2, 3))
+        client.request_any = request_any
+        if isinstance(answer, ElectLeadersResponse):
+            return await operations.elect_preferred()
+        return await operations.reassign(random.Random(1))
+
+    return trio.run(main)

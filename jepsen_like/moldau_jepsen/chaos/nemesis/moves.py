@@ -20,6 +20,8 @@ ANSWER_TIMEOUT_MS = 5_000
 RETRY_S = 0.5
 NO_VOTER = (": done", f": {ErrorCode.VOTER_NOT_FOUND.name}")
 """How answers end after which a removed controller surely has no vote."""
+MAY_BE_DONE = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.VOTER_NOT_FOUND)
+"""Errors of a removal that may have taken the vote away: the second one, of an attempt after one without an answer."""
 
 
 class Operator:
@@ -52,7 +54,8 @@ class Operator:
         try:
             await self._admin.remove_voter(node_id)
         except KafkaError as error:
-            return f"remove {node_id}: {error.code.name}"
+            effect = "" if error.code in MAY_BE_DONE else "no effect: "
+            return f"{effect}remove {node_id}: {error.code.name}"
         return f"remove {node_id}: done"
 
     async def surely_remove_voter(self, node_id: int, timeout_s: float) -> bool:
@@ -69,8 +72,10 @@ class Operator:
         try:
             await self._admin.add_voter(node_id, host, port)
         except KafkaError as error:
-            if error.code is not ErrorCode.DUPLICATE_VOTER:
-                return f"add {node_id}: {error.code.name}"
+            if error.code is ErrorCode.DUPLICATE_VOTER:
+                self.removed.pop(node_id, None)
+            effect = "" if error.code is ErrorCode.REQUEST_TIMED_OUT else "no effect: "
+            return f"{effect}add {node_id}: {error.code.name}"
         self.removed.pop(node_id, None)
         return f"add {node_id}: done"
 
