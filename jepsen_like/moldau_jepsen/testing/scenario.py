@@ -283,6 +283,7 @@ class SimulatedProcesses(Cluster):
         Raises:
             ClusterNotReadyError: A ``LauncherError``; time ran out.
         """
+        self.simulated.start_all()  # controllers too, of which a majority is enough for the health of the cluster
         try:
             await self.simulated.wait_healthy(seconds)
         except ClusterNotReadyError as error:

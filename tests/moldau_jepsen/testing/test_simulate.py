@@ -17,7 +17,7 @@ from moldau_jepsen.simulation.judge.invariants import ClusterInvariants, Partiti
 from moldau_jepsen.simulation.mutants.mutants import planted
 from moldau_jepsen.simulation.mutants.planted.registry import MUTANTS
 from moldau_jepsen.testing import new_history, simulate
-from moldau_jepsen.testing.scenario import Cluster, run_simulated
+from moldau_jepsen.testing.scenario import Cluster, SimulatedProcesses, run_simulated
 from moldau_jepsen.testing.simulated import SimulationError, _Watched
 
 COUNT = 20
@@ -177,3 +177,15 @@ def test_the_longest_log_of_a_name_judges_an_acknowledgement(ends: tuple[int, in
     assert watched._judge.violations == []
     watched.acknowledged("orders", 0, 7)
     assert [one.invariant for one in watched._judge.violations] == ["acked-is-committed"]
+
+
+def test_waiting_for_health_starts_controllers_too() -> None:
+    """A majority of them makes the cluster healthy; a test goes on with all of them, as on processes."""
+
+    async def scenario(cluster: SimulatedProcesses) -> None:
+        idle = next(one for one in (101, 102, 103) if one != cluster.simulated.active_controller())
+        await cluster.kill(idle)
+        await cluster.wait_healthy()
+        await cluster.kill(idle)  # a node that does not run cannot be killed
+
+    run_simulated(scenario, seed=1, brokers=1, controllers=3, settings={})  # type: ignore[arg-type]
