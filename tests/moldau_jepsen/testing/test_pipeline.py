@@ -61,6 +61,27 @@ def test_lost_and_repeated_effects_are_named() -> None:
     verdict.raise_if_wrong(at_least_once=True, at_most_once=True)
 
 
+def test_at_most_once_allows_records_that_no_reader_received() -> None:
+    """A reader that restarts behind what it has committed loses the rest of its batch; any other skip is wrong."""
+
+    def worker(*, restarts: bool) -> PipelineVerdict:
+        history = new_history()
+        for number in range(5):
+            history.sent("t", 0, number, number)
+        for number in (0, 1, 4):
+            if number == 4 and restarts:
+                history.restarted("worker")
+            history.read("worker", "t", 0, number, number)
+            history.took_effect(number)
+        return history.check()
+
+    worker(restarts=True).raise_if_wrong(at_most_once=True)
+    with pytest.raises(PipelineError, match="2 acknowledged without effect: 2, 3"):
+        worker(restarts=True).raise_if_wrong()
+    with pytest.raises(PipelineError, match=r"^poll-skip: .* and skipped offset 2$"):
+        worker(restarts=False).raise_if_wrong(at_most_once=True)
+
+
 def test_effects_without_a_record_are_always_wrong() -> None:
     """An effect without a sent record is wrong under every guarantee."""
     verdict = pipeline(["a", "b", "c", "z"]).check()
