@@ -56,6 +56,12 @@ def test_a_written_out_run_has_no_streams_group() -> None:
     ]
 
 
+def test_members_find_brokers_as_other_clients_do() -> None:
+    """Kafka's clients take addresses of IPv6 in brackets, and spaces between the addresses."""
+    workload = StreamsWorkload("[::1]:9092, broker-2:9093", StreamsOptions())
+    assert workload._brokers == [("::1", 9092), ("broker-2", 9093)]
+
+
 @pytest.mark.proof
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_streams_group_works_under_faults(seed: int) -> None:

@@ -14,7 +14,7 @@ import trio
 
 from moldau.admin import Admin, ConfigResource, ResourceType
 from moldau.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest, StreamsGroupDescribeResponse
-from moldau.runtime.config import ADMIN_CONFIG
+from moldau.runtime.config import ADMIN_CONFIG, parse_address
 from moldau.runtime.tls.context import client_environment
 from moldau_jepsen.checkers.group.streams import History, judge
 from moldau_jepsen.workloads.operations import OperationFailedError
@@ -89,7 +89,7 @@ class StreamsWorkload:
 
     def __init__(self, bootstrap: str, options: StreamsOptions) -> None:
         """Runs nothing before ``live``."""
-        self._brokers = [(host, int(port)) for host, _, port in (each.rpartition(":") for each in bootstrap.split(","))]
+        self._brokers = [parse_address(each) for each in bootstrap.split(",")]
         self._bootstrap = bootstrap
         self._options = options
         self._session_ms = options.session_ms
