@@ -11,12 +11,14 @@ import os
 import shlex
 import signal
 import subprocess
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import trio
 
 from moldau_jepsen.chaos.nemesis.stage import ANSWER_TIMEOUT_MS, NoCluster
+from moldau_jepsen.chaos.spark.processes import process_rows
 from moldau_jepsen.launcher import LauncherUsageError, probe, process
 from moldau_jepsen.launcher.process import ProcessState, start_mark, state_of
 from moldau_jepsen.launcher.spec import Door, LauncherError, Node, no_such_node
@@ -32,6 +34,7 @@ READY_S = 180.0
 STOP_S = 60.0
 SIGNAL_S = 20.0
 POLL_S = 0.5
+LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,9 +203,16 @@ class OutsideProcesses(NoCluster):
         os.killpg(child.pid, number)  # a script and the program that it started
 
     def _wait_ended(self, node_id: int, seconds: float) -> None:
+        """Waits for the command, and for the program that it started: a script ends before that by a signal."""
         child = self._child(node_id)
         assert child is not None
+        deadline = time.monotonic() + seconds
+        late = f"node {node_id} did not end within {seconds:g} s"
         try:
             child.wait(seconds)
         except subprocess.TimeoutExpired as error:
-            raise LauncherError(f"node {node_id} did not end within {seconds:g} s") from error
+            raise LauncherError(late) from error
+        while any(row.session == child.pid for row in process_rows().values()):
+            if time.monotonic() >= deadline:
+                raise LauncherError(late)
+            time.sleep(LOOK_S)

@@ -113,6 +113,32 @@ def test_a_node_that_ends_just_after_its_time_is_stopped(tmp_path, monkeypatch):
     assert cluster.state(5) is ProcessState.STOPPED
 
 
+SLOW_TO_END = """
+import pathlib, signal, sys, time
+def end(*_):
+    time.sleep(0.3)
+    pathlib.Path(sys.argv[1]).write_text("in order")
+    raise SystemExit
+signal.signal(signal.SIGTERM, end)
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_node_below_a_script_has_ended_after_its_stop(tmp_path):
+    """SIGTERM ends the script at once. The next process of the node would find the port and the log still in use."""
+    ended, program = tmp_path / "ended", tmp_path / "program.py"
+    program.write_text(SLOW_TO_END)
+    command = ("sh", "-c", f"{sys.executable} {program} {ended}; true")
+    cluster = OutsideProcesses([OutsideNode(node_id=5, command=command)], ("127.0.0.1", 1), tmp_path)
+    cluster.launch(5)
+    log = tmp_path / "node-5.log"
+    while "up" not in log.read_text():
+        assert cluster.state(5) is ProcessState.RUNNING
+    assert cluster.stop_node(5)
+    assert ended.read_text() == "in order"
+
+
 def test_a_command_that_cannot_run_is_named(tmp_path):
     cluster = OutsideProcesses([OutsideNode(node_id=1, command=("/no/such/program",))], ("127.0.0.1", 1), tmp_path)
     with pytest.raises(LauncherError, match=r"node 1: .*'/no/such/program'"):
