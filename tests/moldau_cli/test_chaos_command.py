@@ -179,3 +179,19 @@ def test_a_run_fails_if_one_of_its_controls_is_acquitted(
     for name in controls:
         assert f"control {name}: {'convicted by' if not code else ''}" in said
     assert ("ACQUITTED" in said) is bool(code)
+
+
+def test_a_failed_run_claims_no_soundness(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What members of share groups saw is judged apart from the history."""
+    with (tmp_path / "history").open("wb") as stream:
+        write_history(stream, [])
+    lost = "share-lost: offset 4 of share-0: delivered 0 times, neither accepted nor rejected"
+    facts = RunFacts(duration_s=1, settings={}, promised=CheckOptions(), faults=(), samples=(), deaths=(lost,))
+    write_facts(tmp_path, facts)
+    monkeypatch.setattr("sys.argv", ["moldau", "chaos", "report", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert ended.value.code == 1
+    assert capsys.readouterr().out.startswith(f"FAILED; {lost}; 0 writes acknowledged")

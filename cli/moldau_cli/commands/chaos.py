@@ -255,8 +255,8 @@ def _answer(result: ChaosResult) -> None:
     wrong = sorted({anomaly.kind.value for anomaly in verdict.anomalies if not anomaly.allowed})
     effective = sum(fault.took_effect for fault in result.faults)
     sound = "no anomaly" if effective else "no anomaly, but no fault took effect"
-    said = sound if verdict.valid else f"ANOMALIES: {', '.join(wrong)}"
-    said += "".join(f"; {death}" for death in result.deaths)
+    found = [f"ANOMALIES: {', '.join(wrong)}"] if not verdict.valid else ["FAILED"] if result.deaths else [sound]
+    said = "; ".join([*found, *result.deaths])
     said += "".join(f"; control {row.name}: {row.verdict}" for row in result.controls)
     missed = len(result.faults) - effective
     more = f" ({missed} more of the plan had no effect)" if missed else ""

@@ -99,7 +99,7 @@ class ChaosResult:
     verdict: Verdict
     report: Path
     faults: tuple[FaultEvent, ...]
-    """Includes faults that found no target."""
+    """Includes faults that took no effect."""
     deaths: tuple[str, ...]
     unavailable_s: float
     document: Mapping[str, object]

@@ -83,13 +83,16 @@ class ChaosReport:
     """Of a verdict that was found later than the run ended."""
 
 
+FAILED = "The run failed, although the history of sends and polls has no anomaly:"
 CALM = "No fault took effect: what this run shows is how the cluster serves while all is well."
 
 
 def chaos_page(report: ChaosReport) -> str:
     """Draws the whole page."""
     verdict = report.verdict
-    if verdict.valid:
+    if verdict.valid and report.deaths:  # what members of groups, the register and the topics saw is among them
+        headline = f'<p class="verdict bad">{FAILED}</p>'
+    elif verdict.valid:
         headline = '<p class="verdict good">No anomaly: nothing acknowledged was lost, reordered or duplicated.</p>'
     else:
         wrong = ", ".join(sorted({one.kind.value for one in verdict.anomalies if not one.allowed}))
@@ -206,8 +209,8 @@ def _names(fault: FaultEvent) -> str:
 
 
 def _missed_text(count: int) -> str:
-    """Counts the faults of the plan that found no target."""
-    return f"; {count} more of the plan found no target" if count else ""
+    """Counts the faults of the plan that took no effect."""
+    return f"; {count} more of the plan had no effect" if count else ""
 
 
 def _fault_tables(faults: Sequence[FaultEvent]) -> str:
@@ -215,7 +218,7 @@ def _fault_tables(faults: Sequence[FaultEvent]) -> str:
     missed = [fault for fault in faults if not fault.took_effect]
     text = "<h2>Faults</h2>" + _fault_table([fault for fault in faults if fault.took_effect], "what was done")
     if missed:
-        hint = "They found no target when they were due, and count nowhere."
+        hint = "They found no target when they were due, or the cluster refused them; they count nowhere."
         text += f"<h3>Planned only</h3><p class='hint'>{hint}</p>" + _fault_table(missed, "why not")
     return text
 

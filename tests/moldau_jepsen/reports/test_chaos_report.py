@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from moldau_jepsen.chaos.nemesis.nemesis import FaultEvent
 from moldau_jepsen.checkers import Anomaly, AnomalyKind, CheckOptions, check_history
 from moldau_jepsen.history import Kind, Operation, Poll, Send, Status, TopicPartition
-from moldau_jepsen.reports.chaos import CALM, ChaosReport, ClusterSample, chaos_page, describe
+from moldau_jepsen.reports.chaos import CALM, FAILED, ChaosReport, ClusterSample, chaos_page, describe
 from moldau_jepsen.reports.consumption import GroupFigures, GroupReads
 from moldau_jepsen.reports.coverage import MachineRows, MessageRow, TransitionRow
 from moldau_jepsen.reports.load import Latencies, series_of
@@ -134,7 +134,7 @@ def test_the_page_tells_faults_and_anomalies_and_is_well_formed() -> None:
     assert "broker 3 ended by itself" in reader.text
     assert page.count('class="lane"') == 2, "for wide and narrow screens"
     words = " ".join(reader.text.split())
-    assert "faults 1 in 3 s; 1 more of the plan found no target" in words
+    assert "faults 1 in 3 s; 1 more of the plan had no effect" in words
     done, missed = words.partition("Planned only")[::2]
     assert "kill one 2 0.1 2.9 a & b" in done
     assert "no file" not in done
@@ -243,6 +243,17 @@ def test_partitions_one_by_one_take_the_place_of_sums() -> None:
     assert 'aria-label="High watermarks over time"' in page
     assert "Smallest in-sync set" not in page
     assert "Smallest in-sync set" in coverage_page()
+
+
+def test_the_page_of_a_failed_run_claims_no_soundness() -> None:
+    """What members of share groups saw is judged apart from the history of sends and polls."""
+    calm = replace(check_history(HISTORY[:1], CheckOptions()), valid=True, anomalies=(), counts={})
+    lost = "share-lost: offset 4 of share-0: delivered 0 times, neither accepted nor rejected"
+    page = coverage_page(verdict=calm, deaths=[lost])
+    assert lost in page
+    assert FAILED in page
+    assert "No anomaly" not in page
+    assert "No anomaly: nothing acknowledged was lost" in coverage_page(verdict=calm)
 
 
 def test_allowed_anomalies_are_not_counted() -> None:

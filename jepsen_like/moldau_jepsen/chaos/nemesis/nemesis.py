@@ -83,7 +83,7 @@ class FaultEvent:
     end_ms: float
     detail: str = ""
     took_effect: bool = True
-    """False for a planned fault that found no target when it was due; ``detail`` says why."""
+    """False for a planned fault that found no target when it was due, or that was refused; ``detail`` says why."""
 
 
 class _Action(NamedTuple):
