@@ -292,7 +292,10 @@ class ShareWorkload:
         await self._ask_what_was_given_up(environment)
 
     async def _ask_what_was_given_up(self, environment: Environment) -> None:
-        """Adds the records that the coordinators archived, if the history alone would call a record lost."""
+        """Adds the records that the coordinators archived, if the history alone would call a record lost.
+
+        If their log cannot be read, it is not known, and ``stuck`` says so. Without the topic nothing was archived.
+        """
         options = self._options
         if all(one.kind is not ShareAnomalyKind.LOST for one in self._verdict().anomalies):
             return
@@ -305,7 +308,10 @@ class ShareWorkload:
             self._judges_loss = False
             self.evidence += f"; not judged whether records were lost: {error}"
         except (KafkaError, DecodeError, trio.TooSlowError) as error:
-            self.evidence += f"; the log of the coordinators was not read: {type(error).__name__} {error}"
+            why = f"the log of the coordinators was not read: {type(error).__name__} {error}"
+            self.evidence += f"; {why}"
+            if not (isinstance(error, KafkaError) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                self.stuck = f"whether share group {options.group} lost records is not known: {why}"
 
     def wrong(self) -> list[tuple[str, str]]:
         """Returns the kind and the text of each violation of the group."""

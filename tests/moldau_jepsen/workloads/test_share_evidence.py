@@ -9,15 +9,18 @@ from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
+import trio
 
 from moldau.producer import Producer
 from moldau.protocol.codec import DecodeError
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.share import AcknowledgeType, ShareConsumer
 from moldau_broker.coordinator.share.core.batches import ACKNOWLEDGED, ARCHIVED, AVAILABLE, StateBatch
 from moldau_broker.coordinator.share.core.records import change_record
 from moldau_broker.coordinator.share.core.state import SharePartitionKey, ShareState, Snapshot, Update
 from moldau_jepsen.checkers.group.share import Archived, Sent
 from moldau_jepsen.history import TopicPartition
+from moldau_jepsen.workloads import share
 from moldau_jepsen.workloads.phases.share_evidence import (
     StoredStates,
     archived_records,
@@ -205,3 +208,27 @@ def test_records_are_lost_only_where_the_log_can_tell(is_pruned):
         **{name.replace(".", "_"): value for name, value in settings_of(options).items()},
     )
     assert found == ([] if is_pruned else ["share-lost"])
+
+
+@pytest.mark.parametrize(
+    ("error", "is_known"),
+    [
+        (KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), True),  # no state was ever stored
+        (KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED), False),
+        (DecodeError("a record of a share coordinator has an unknown version"), False),
+        (trio.TooSlowError(), False),
+    ],
+)
+def test_without_the_log_nothing_is_called_lost(monkeypatch, error, is_known):
+    """The record may have been given up at the limit, so the run fails because that is not known."""
+
+    async def archived_records(*_):
+        await trio.lowlevel.checkpoint()
+        raise error
+
+    monkeypatch.setattr(share, "archived_records", archived_records)
+    workload = ShareWorkload("b:1", ShareOptions(), SimpleNamespace(clock=None))
+    workload.events.append(Sent((TopicPartition("share", 0), 0), 0))
+    trio.run(workload._ask_what_was_given_up, None)
+    assert [kind for kind, _ in workload.wrong()] == (["share-lost"] if is_known else [])
+    assert (workload.stuck is None) is is_known
