@@ -198,6 +198,8 @@ class ClusterOperations:
         if len(brokers) < factor:
             return f"not asked: {len(brokers)} brokers for {factor} replicas"
         replicas = draw.sample(brokers, factor)
+        if replicas == list(partition.replicas):
+            return f"not asked: partition {partition.partition} is on {replicas} already"
         request = AlterPartitionReassignmentsRequest(
             timeout_ms=REQUEST_TIMEOUT_MS,
             topics=[

@@ -77,6 +77,19 @@ def test_a_refused_move_does_not_count_as_a_fault(code, counts) -> None:
         assert text.startswith(NOT_DONE) is not counts, text
 
 
+def test_a_move_to_where_the_partition_is_is_no_fault() -> None:
+    """With one broker, and one replica, there is no other place."""
+
+    async def main() -> str:
+        operations = ClusterOperations(real_environment(1), "127.0.0.1:1", "t")
+        client = operations._client = NotingClient((7,), (7,))
+        said = await operations.reassign(random.Random(1))
+        assert client.asked == []
+        return said
+
+    assert trio.run(main) == "not asked: partition 0 is on [7] already"
+
+
 def test_an_election_that_moves_nothing_is_no_fault() -> None:
     needless = ElectLeadersResponse(replica_election_results=[_elected(ErrorCode.ELECTION_NOT_NEEDED)])
     assert asked_of(needless) == "no effect: 0 of 1 moved, NONE"
