@@ -191,6 +191,18 @@ class PipelineHistory:
         with self._lock:
             self._effects[token] = self._effects.get(token, 0) + 1
 
+    def copy(self) -> PipelineHistory:
+        """Returns a history with the present reports."""
+        copied = PipelineHistory(self._on_acknowledged)
+        with self._lock:
+            copied._reported, copied._effects = list(self._reported), dict(self._effects)
+        return copied
+
+    def go_back(self, earlier: PipelineHistory) -> None:
+        """Takes back all reports since ``earlier`` was copied from this history."""
+        with self._lock:
+            self._reported, self._effects = list(earlier._reported), dict(earlier._effects)
+
     def check(self, *, idempotent: bool = True) -> PipelineVerdict:
         """Judges the history; ``idempotent`` False allows the log to hold a record twice, and out of order."""
         with self._lock:

@@ -262,7 +262,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         scenario.run_on_processes(chosen, held)
         return True
     wanted = held.wanted
+    history = cast("PipelineHistory | None", pyfuncitem.funcargs.get("moldau_history"))
+    of_fixtures = None if history is None else history.copy()
     for seed in wanted.seeds:
+        if history is not None and of_fixtures is not None:
+            history.go_back(of_fixtures)  # what the run of another seed reported is no part of this one
         timeline: list[str] = []
         try:
             scenario.run_simulated(

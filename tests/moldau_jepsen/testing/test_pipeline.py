@@ -7,6 +7,7 @@ import pytest
 
 from moldau_jepsen.testing import new_history
 from moldau_jepsen.testing.pipeline import PipelineError, PipelineHistory, PipelineVerdict
+from moldau_jepsen.testing.scenario import Cluster
 
 
 def pipeline(effects: list[str]) -> PipelineHistory:
@@ -30,6 +31,22 @@ def test_each_test_begins_with_an_empty_history(number: int, moldau_history: Pip
     assert moldau_history.check().log.figures.operations == 0
     moldau_history.sent("t", 0, number, "x")
     assert moldau_history.check().log.figures.operations == 1
+
+
+@pytest.fixture
+def record_of_a_fixture(moldau_history: PipelineHistory) -> str:
+    moldau_history.sent("t", 0, 0, "x")
+    return "x"
+
+
+@pytest.mark.moldau(simulated=True, seeds=[1, 2], brokers=1, controllers=1)
+async def test_each_seed_begins_with_the_history_of_fixtures(
+    moldau_cluster: Cluster, moldau_history: PipelineHistory, record_of_a_fixture: str
+) -> None:
+    """The effects of two seeds were called repeated."""
+    assert moldau_history.check().lost_effects == (record_of_a_fixture,)
+    moldau_history.took_effect(record_of_a_fixture)
+    moldau_history.check().raise_if_wrong()
 
 
 def test_offsets_of_an_old_topic_are_judged() -> None:
