@@ -184,7 +184,7 @@ def test_a_run_fails_if_one_of_its_controls_is_acquitted(
 def test_a_failed_run_claims_no_soundness(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What members of share groups saw is judged apart from the history."""
+    """The violations that members of share groups saw are judged apart from the history."""
     with (tmp_path / "history").open("wb") as stream:
         write_history(stream, [])
     lost = "share-lost: offset 4 of share-0: delivered 0 times, neither accepted nor rejected"

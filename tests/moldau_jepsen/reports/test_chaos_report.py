@@ -246,7 +246,7 @@ def test_partitions_one_by_one_take_the_place_of_sums() -> None:
 
 
 def test_the_page_of_a_failed_run_claims_no_soundness() -> None:
-    """What members of share groups saw is judged apart from the history of sends and polls."""
+    """Violations that members of share groups saw are judged apart from the history of sends and polls."""
     calm = replace(check_history(HISTORY[:1], CheckOptions()), valid=True, anomalies=(), counts={})
     lost = "share-lost: offset 4 of share-0: delivered 0 times, neither accepted nor rejected"
     page = coverage_page(verdict=calm, deaths=[lost])

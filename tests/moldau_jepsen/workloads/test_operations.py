@@ -100,7 +100,7 @@ def _elected(code: ErrorCode) -> ReplicaElectionResult:
 
 
 def asked_of(answer: AlterPartitionReassignmentsResponse | ElectLeadersResponse) -> str:
-    """What the operation of the answer reports."""
+    """Returns the report of the operation that gets this answer."""
 
     async def request_any(kind, request, *, timeout_ms):
         await trio.lowlevel.checkpoint()
