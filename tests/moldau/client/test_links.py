@@ -58,6 +58,23 @@ def test_failed_attempts_pause_longer_and_longer():
     with_client(scenario, **{"reconnect.backoff.ms": "50", "reconnect.backoff.max.ms": "1000"})
 
 
+def test_a_long_first_pause_needs_no_greatest_one():
+    """``reconnect.backoff.ms`` above the default of ``reconnect.backoff.max.ms`` counts, as in Kafka."""
+
+    async def scenario(world, cluster, client):
+        cluster.kill_broker(1)
+        attempts = []
+        client.opening_failed = lambda address, error: attempts.append(trio.current_time())
+        with trio.move_on_after(60):
+            while True:
+                with pytest.raises(ConnectionError):
+                    await client.connection(1)
+        assert all(later - earlier > 7 for earlier, later in pairwise(attempts))
+        assert len(attempts) > 4
+
+    with_client(scenario, **{"reconnect.backoff.ms": "10000"})
+
+
 def test_a_connection_ends_the_count_of_failures():
     """After it the first pause is the shortest one again, as with Kafka's clients (KIP-144)."""
 

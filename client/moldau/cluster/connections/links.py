@@ -148,9 +148,10 @@ class Links:
         client.environment.random.shuffle(self._bootstrap_nodes)
         self._setup_timeout_ms = config.get_int("socket.connection.setup.timeout.ms")
         self._idle_ms = config.get_int("connections.max.idle.ms")
-        self._reconnect = BackoffPolicy(
-            initial_ms=config.get_int("reconnect.backoff.ms"), max_ms=config.get_int("reconnect.backoff.max.ms")
-        )
+        first_ms, most_ms = config.get_int("reconnect.backoff.ms"), config.get_int("reconnect.backoff.max.ms")
+        if not config.is_set("reconnect.backoff.max.ms"):
+            most_ms = max(first_ms, most_ms)
+        self._reconnect = BackoffPolicy(initial_ms=first_ms, max_ms=most_ms)
         self._outgoing = secured_environment(client.environment, config)
         self.misfits = Misfits(client.logger)
 

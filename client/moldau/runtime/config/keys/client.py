@@ -159,7 +159,8 @@ CLIENT_KEYS = (
         default=1000,
         group="Connection",
         minimum=0,
-        doc="Greatest wait before an attempt to reconnect, in milliseconds.",
+        doc="Greatest wait before an attempt to reconnect, in milliseconds; if only reconnect.backoff.ms is given, at "
+        "least that.",
     ),
     long(
         name="retry.backoff.ms",
