@@ -39,8 +39,13 @@ def _check_admin(config: Config) -> list[str]:
     return _address_problems(config, "bootstrap.controllers")
 
 
+def _empty_problem(config: Config, key: str) -> list[str]:
+    """Refuses an empty name, as Kafka's clients do: members of a group that share it would fence each other."""
+    return [f"{key}: must not be empty; leave the key out"] if config.get_str_or_none(key) == "" else []
+
+
 def _check_producer(config: Config) -> list[str]:
-    problems: list[str] = []
+    problems = _empty_problem(config, "transactional.id")
     acks_all = config.get_str("acks") in ("all", "-1")
     wants_idempotence = config.is_set("enable.idempotence") and config.get_bool("enable.idempotence")
     is_transactional = config.get_str_or_none("transactional.id") is not None
@@ -82,7 +87,7 @@ def idempotence_enabled(config: Config) -> bool:
 
 
 def _check_consumer(config: Config) -> list[str]:
-    problems: list[str] = []
+    problems = _empty_problem(config, "group.instance.id")
     reset = config.get_str("auto.offset.reset")
     if not is_reset(reset, "earliest", "latest", "none"):
         problems.append(

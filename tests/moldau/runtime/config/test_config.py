@@ -451,6 +451,17 @@ def test_consumer_checks_span_keys():
     assert "group.id" in problems(CONSUMER_CONFIG.parse, given | {"group.instance.id": "x"})[0]
 
 
+def test_names_that_fence_others_are_not_empty():
+    """A template whose variable is not set must not make all members of a group one static member."""
+    given = {"bootstrap.servers": "a:1", "group.id": "g"}
+    assert problems(CONSUMER_CONFIG.parse, given | {"group.instance.id": " "}) == [
+        "group.instance.id: must not be empty; leave the key out"
+    ]
+    assert problems(PRODUCER_CONFIG.parse, {"bootstrap.servers": "a:1", "transactional.id": ""}) == [
+        "transactional.id: must not be empty; leave the key out"
+    ]
+
+
 # --- parity
 
 
