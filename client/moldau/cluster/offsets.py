@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -17,11 +17,20 @@ from moldau.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from moldau.runtime.net.served_versions import NeededVersion
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from moldau.cluster.client import ClusterClient
+
+
+_NEEDED: Final = {
+    -3: NeededVersion(7, "the offset of the greatest timestamp (KIP-734, Kafka 3.0)"),
+    -4: NeededVersion(8, "the first offset on the leader's disk (KIP-405, Kafka 3.6)"),
+    -5: NeededVersion(9, "the last offset in the object store (KIP-1005, Kafka 3.9)"),
+}
+"""What brokers must serve for some timestamps: in older versions they look for a record that is not older than that."""
 
 
 async def list_offsets(
@@ -123,12 +132,12 @@ class _Search:
     async def ask_leaders(self) -> None:
         """Asks the known leaders once; a topic that was refused since the call began fails."""
         metadata = self._client.cluster_metadata
-        by_node: dict[int, list[TopicPartition]] = {}
+        by_node: dict[tuple[int, NeededVersion | None], list[TopicPartition]] = {}
         self._unanswered.clear()
         for partition in self.missing():
             leader = metadata.leader(partition)
             if leader is not None:
-                by_node.setdefault(leader[0], []).append(partition)
+                by_node.setdefault((leader[0], _NEEDED.get(self._wanted[partition])), []).append(partition)
                 self._unanswered[partition] = leader[0]
                 continue
             self._reasons.pop(partition, None)
@@ -138,12 +147,13 @@ class _Search:
             except KafkaError as error:
                 self.failures[partition] = error
         async with trio.open_nursery() as nursery:
-            for node_id, partitions in by_node.items():
-                nursery.start_soon(self._ask, node_id, partitions)
+            for (node_id, needed), partitions in by_node.items():
+                nursery.start_soon(self._ask, node_id, partitions, needed)
 
-    async def _ask(self, node_id: int, partitions: Sequence[TopicPartition]) -> None:
+    async def _ask(self, node_id: int, partitions: Sequence[TopicPartition], needed: NeededVersion | None) -> None:
+        request = self._request(partitions)
         try:
-            response = await self._client.request(node_id, ListOffsetsResponse, self._request(partitions))
+            response = await self._client.request(node_id, ListOffsetsResponse, request, needed=needed)
         except TRANSPORT_ERRORS as error:
             self._client.logger.info("list-offsets-unanswered", node=node_id, error=error)
             late = isinstance(error, trio.TooSlowError)

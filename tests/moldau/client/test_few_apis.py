@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from moldau import Admin, Consumer, ErrorCode, KafkaError, ShareConsumer
-from moldau.admin import ResourceType
+from moldau.admin import EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, MAX_TIMESTAMP, AdminError, ResourceType
 from moldau.protocol.api import ApiKey
 from moldau_broker.server.lifecycle import listening
 from moldau_quorum.controller.cluster.features import SUPPORTED_FEATURES
@@ -123,6 +123,24 @@ def test_admin_calls_name_the_missing_feature(run):
                     await call(admin)
                 assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
                 assert f"b1:{BROKER_PORT} does not serve it; it is needed for {feature}" in str(caught.value)
+
+    run(main)
+
+
+def test_times_that_old_brokers_do_not_know_are_refused(run):
+    """They would answer with the first record of the log: each is younger than a negative time."""
+
+    async def main(cluster):
+        await cluster.client(1).create_topic("t", partitions=4)
+        config = {"bootstrap.servers": f"b1:{BROKER_PORT}"}
+        async with Admin(config, environment=cluster.client_environment) as admin:
+            times = (MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST)
+            with trio.fail_after(AT_ONCE_S), pytest.raises(AdminError) as caught:
+                await admin.list_offsets({("t", number): time for number, time in enumerate(times)})
+            for name, proposal in {"t-0": "KIP-734", "t-1": "KIP-405", "t-2": "KIP-1005"}.items():
+                assert caught.value.failures[name].code is ErrorCode.UNSUPPORTED_VERSION
+                assert proposal in str(caught.value.failures[name])
+            assert caught.value.results == {("t", 3): (0, -1)}
 
     run(main)
 

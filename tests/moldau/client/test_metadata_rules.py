@@ -110,7 +110,7 @@ def test_offsets_are_asked_of_the_next_leader():
         await trio.lowlevel.checkpoint()
         assert attempts < 10
 
-    async def request(node_id, response_class, message):
+    async def request(node_id, response_class, message, *, needed):
         await trio.lowlevel.checkpoint()
         asked.append(node_id)
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER if node_id == 1 else ErrorCode.NONE

@@ -53,7 +53,7 @@ class Client:
     async def backoff(self, attempts):
         await trio.sleep(0.1)
 
-    async def request(self, node_id, response_class, request):
+    async def request(self, node_id, response_class, request, *, needed):
         await trio.lowlevel.checkpoint()
         self.requests += 1
         found = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
