@@ -57,22 +57,33 @@ WITHOUT_TRANSACTIONS = {**SUPPORTED_FEATURES, "transaction.version": (0, 0)}
 """A broker whose TxnOffsetCommit ends below version 5 cannot have `transaction.version` 2."""
 
 
-@pytest.fixture
-def run(monkeypatch):
-    """Runs ``scenario(cluster)`` with one such broker."""
+OF_KAFKA_2_8 = LAST_VERSIONS | {
+    ApiKey.LIST_TRANSACTIONS: 0,
+}
+"""The same with APIs whose older versions lack what callers may ask for."""
+
+
+def run_with(monkeypatch, last_versions):
+    """Returns a function that runs ``scenario(cluster)`` with one such broker."""
     whole = listening.api_table
 
     def cut_down(entries, *listeners):
         return MappingProxyType(
             {
-                key: replace(entry, last_version=min(entry.last_version, LAST_VERSIONS[key]))
+                key: replace(entry, last_version=min(entry.last_version, last_versions[key]))
                 for key, entry in whole(entries, *listeners).items()
-                if key in LAST_VERSIONS
+                if key in last_versions
             }
         )
 
     monkeypatch.setattr(listening, "api_table", cut_down)
     return partial(run_cluster, features={1: WITHOUT_TRANSACTIONS, 101: WITHOUT_TRANSACTIONS})
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """Runs ``scenario(cluster)`` with one broker of few APIs."""
+    return run_with(monkeypatch, LAST_VERSIONS)
 
 
 PASSED = (
@@ -143,6 +154,34 @@ def test_times_that_old_brokers_do_not_know_are_refused(run):
             assert caught.value.results == {("t", 3): (0, -1)}
 
     run(main)
+
+
+async def refused(admin, calls):
+    """Checks that each of the calls is refused at once, with the feature that is its key."""
+    for feature, call in calls.items():
+        with trio.fail_after(AT_ONCE_S), pytest.raises(KafkaError) as caught:
+            await call(admin)
+        assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
+        assert feature in str(caught.value)
+
+
+FILTERS = {
+    "groups by their state (KIP-518, Kafka 2.6) needs version 4": lambda admin: admin.list_groups(states=["Empty"]),
+    "groups by their type (KIP-848) needs version 5": lambda admin: admin.list_groups(types=["share"]),
+    "(KIP-994, Kafka 3.8) needs version 1": lambda admin: admin.list_transactions(min_duration_ms=60_000),
+}
+
+
+def test_filters_that_old_brokers_lack_are_refused(monkeypatch):
+    """They would be left out of the request, and everything listed as if it had passed them."""
+
+    async def main(cluster):
+        config = {"bootstrap.servers": f"b1:{BROKER_PORT}"}
+        async with Admin(config, environment=cluster.client_environment) as admin:
+            await refused(admin, FILTERS)
+            assert await admin.list_groups() == await admin.list_transactions() == []
+
+    run_with(monkeypatch, OF_KAFKA_2_8)(main)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ from moldau.protocol.messages.offset_delete import (
 )
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from moldau.runtime.config import CONSUMER_CONFIG
-from moldau.runtime.net.served_versions import UnsupportedApiError
+from moldau.runtime.net.served_versions import NeededVersion, UnsupportedApiError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -70,6 +70,8 @@ class _Described(Protocol):
 G = TypeVar("G", bound=_Described)
 D = TypeVar("D")
 
+_LISTED_BY_STATE = NeededVersion(4, "a list of groups by their state (KIP-518, Kafka 2.6)")
+_LISTED_BY_TYPE = NeededVersion(5, "a list of groups by their type (KIP-848)")
 _OFFSET_FETCH_VERSION_MAX = 9
 _OFFSET_FETCH_WITH_GROUPS = 8
 _OFFSET_COMMIT_WITH_RETENTION = 4
@@ -105,7 +107,11 @@ class Groups:
             }
 
         return await self._requester.ask_each(
-            ListGroupsResponse, request, read, code_of=lambda each: ErrorCode.of(each.error_code)
+            ListGroupsResponse,
+            request,
+            read,
+            code_of=lambda each: ErrorCode.of(each.error_code),
+            needed=_LISTED_BY_TYPE if request.types_filter else _LISTED_BY_STATE if request.states_filter else None,
         )
 
     async def describe_groups(

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _TERMINATION_TIMEOUT_MS = 60_000
 END_WITH_EPOCH_VERSION = 4
 """Later versions of EndTxn belong to a protocol in which each transaction has an epoch of its own (KIP-890)."""
+_DURATION_VERSION = NeededVersion(1, "a list of transactions by their duration (KIP-994, Kafka 3.8)")
 _PATTERN_VERSION = NeededVersion(2, "lists of transactions by a pattern (KIP-1152, Kafka 4.1)")
 
 
@@ -134,7 +135,7 @@ class Transactions:
             request,
             read,
             code_of=lambda each: ErrorCode.of(each.error_code),
-            needed=None if id_pattern is None else _PATTERN_VERSION,
+            needed=_PATTERN_VERSION if id_pattern is not None else _DURATION_VERSION if min_duration_ms >= 0 else None,
         )
 
     async def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
