@@ -58,6 +58,9 @@ WITHOUT_TRANSACTIONS = {**SUPPORTED_FEATURES, "transaction.version": (0, 0)}
 
 
 OF_KAFKA_2_8 = LAST_VERSIONS | {
+    ApiKey.CREATE_DELEGATION_TOKEN: 2,
+    ApiKey.ELECT_LEADERS: 0,  # of Kafka 2.3
+    ApiKey.UPDATE_FEATURES: 0,
     ApiKey.LIST_TRANSACTIONS: 0,
 }
 """The same with APIs whose older versions lack what callers may ask for."""
@@ -180,6 +183,26 @@ def test_filters_that_old_brokers_lack_are_refused(monkeypatch):
         async with Admin(config, environment=cluster.client_environment) as admin:
             await refused(admin, FILTERS)
             assert await admin.list_groups() == await admin.list_transactions() == []
+
+    run_with(monkeypatch, OF_KAFKA_2_8)(main)
+
+
+CHANGES = {
+    "an unclean election on request (KIP-460, Kafka 2.4)": lambda admin: admin.elect_leaders([("t", 0)], unclean=True),
+    "without a change (KIP-778, Kafka 3.3)": lambda admin: admin.update_features(
+        {"share.version": 1}, validate_only=True
+    ),
+    "a token for another owner (KIP-373, Kafka 3.3)": lambda admin: admin.create_delegation_token(owner="User:a"),
+}
+
+
+def test_changes_that_old_brokers_make_otherwise_are_refused(monkeypatch):
+    """An elected preferred leader, a dry run that changes levels, a token of the administrator in place of a user's."""
+
+    async def main(cluster):
+        config = {"bootstrap.servers": f"b1:{BROKER_PORT}"}
+        async with Admin(config, environment=cluster.client_environment) as admin:
+            await refused(admin, CHANGES)
 
     run_with(monkeypatch, OF_KAFKA_2_8)(main)
 

@@ -39,7 +39,7 @@ from moldau.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
-from moldau.runtime.net.served_versions import ServedVersions, UnsupportedApiError, name_of_api
+from moldau.runtime.net.served_versions import NeededVersion, ServedVersions, UnsupportedApiError, name_of_api
 from moldau.values import ZERO_UUID
 from moldau.version import VERSION
 
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 
 _API_VERSIONS = ApiVersionsRequest(client_software_name="moldau", client_software_version=VERSION)
+_DRY_RUN = NeededVersion(1, "a check of feature levels without a change (KIP-778, Kafka 3.3)")
 _METADATA_TOPIC = "__cluster_metadata"
 _UPGRADE = 1
 _SAFE_DOWNGRADE = 2
@@ -288,7 +289,10 @@ class Quorum:
             validate_only=validate_only,
         )
         response = await self._requester.ask(
-            UpdateFeaturesResponse, request, code_of=lambda each: ErrorCode.of(each.error_code)
+            UpdateFeaturesResponse,
+            request,
+            code_of=lambda each: ErrorCode.of(each.error_code),
+            needed=_DRY_RUN if validate_only else None,
         )
         raise_error(response.error_code, response.error_message)
         if not response.results:  # later versions have none

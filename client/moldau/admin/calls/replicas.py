@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 
+_UNCLEAN = NeededVersion(1, "an unclean election on request (KIP-460, Kafka 2.4)")
 _KEEPS_FACTOR = NeededVersion(1, "moves that must keep the replication factor (KIP-860, Kafka 4.1)")
 
 
@@ -68,7 +69,10 @@ class Replicas:
             timeout_ms=self._requester.broker_timeout_ms,
         )
         response = await self._requester.ask(
-            ElectLeadersResponse, request, code_of=lambda each: ErrorCode.of(each.error_code)
+            ElectLeadersResponse,
+            request,
+            code_of=lambda each: ErrorCode.of(each.error_code),
+            needed=_UNCLEAN if unclean else None,
         )
         if response.error_code:
             raise KafkaError(ErrorCode.of(response.error_code))

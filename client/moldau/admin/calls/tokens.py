@@ -21,12 +21,16 @@ from moldau.protocol.messages.describe_delegation_token import (
 )
 from moldau.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
 from moldau.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
+from moldau.runtime.net.served_versions import NeededVersion
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from moldau.admin.requester import Requester
     from moldau.values import Buffer
+
+
+_FOR_OTHERS = NeededVersion(3, "a token for another owner (KIP-373, Kafka 3.3)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +72,7 @@ class Tokens:
                 renewers=[CreatableRenewers(principal_type=kind, principal_name=name) for kind, name in named],
                 max_lifetime_ms=arguments.integer(call, "max_lifetime_ms", max_lifetime_ms),
             ),
+            needed=None if owner is None else _FOR_OTHERS,
         )
         raise_error(response.error_code, None)
         return DelegationToken(
