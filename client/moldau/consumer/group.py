@@ -14,7 +14,7 @@ from moldau.consumer.core.membership import NO_MEMBERSHIP, Membership, MemberSta
 from moldau.consumer.core.offset_answers import committed_offsets, refused_commits, unplaced
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.heartbeat import HeartbeatResponse
-from moldau.protocol.messages.join_group import JoinGroupResponse
+from moldau.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from moldau.protocol.messages.leave_group import LeaveGroupResponse
 from moldau.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -31,6 +31,7 @@ from moldau.protocol.messages.offset_fetch import (
 )
 from moldau.protocol.messages.sync_group import SyncGroupResponse
 from moldau.protocol.schema import Response
+from moldau.runtime.net.served_versions import NeededVersion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -55,6 +56,7 @@ _COORDINATOR_CODES = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 )
 _JOIN_GRACE_MS = 5_000.0
+_STATIC_MEMBERS = NeededVersion(5, "group.instance.id (KIP-345, Kafka 2.3)")
 _STALE_EPOCH = ErrorCode.STALE_MEMBER_EPOCH
 _UNKNOWN_TOPIC = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 _UNKNOWN_TOPIC_MS = 1_000.0
@@ -166,6 +168,8 @@ class GroupClient:
         try:
             with self._client.silence.coordinator(node_id, self._group_id, GROUP_COORDINATOR) as call:
                 connection = await call.connect(purpose)
+                if isinstance(message, JoinGroupRequest) and message.group_instance_id is not None:
+                    connection.require(message, _STATIC_MEMBERS)
                 chosen = connection.version_for(message, version)
                 limit_ms = self._client.request_timeout_ms if timeout_ms is None else timeout_ms
                 return await connection.request_as(response_class, message, chosen, limit_ms)

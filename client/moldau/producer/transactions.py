@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -13,6 +13,8 @@ from moldau.producer.core.transaction_core import NO_PRODUCER_ID, TransactionMan
 from moldau.producer.core.transaction_errors import TransactionAbortedError
 from moldau.producer.core.transaction_values import Call, OffsetToCommit, Outcome, PreparedTransaction, State
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from moldau.runtime.net.served_versions import NeededVersion
 from moldau.runtime.tasks.sync import Signal
 
 if TYPE_CHECKING:
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
     from moldau.producer.core.batches import ProducerBatch
     from moldau.producer.sender import Sender
     from moldau.runtime.config import Config
+
+_MEMBER_CHECK: Final = NeededVersion(
+    3, "offsets of a transaction that are checked against the group (KIP-447, Kafka 2.5)"
+)
+"""Older coordinators take them from a member that has left its group: another one reads the same records."""
 
 
 TRANSACTION_VERSION = "transaction.version"
@@ -277,6 +284,8 @@ class Transactions:
                 return
             with client.silence.coordinator(call.node_id, call.key, int(call.coordinator)) as watched:
                 connection = await watched.connect()
+                if isinstance(call.request, TxnOffsetCommitRequest) and call.request.member_id:
+                    connection.require(call.request, _MEMBER_CHECK)
                 version = connection.version_for(call.request)
                 if version > call.version_max:
                     version = connection.version_for(call.request, call.version_max)

@@ -11,8 +11,9 @@ from types import MappingProxyType
 import pytest
 import trio
 
-from moldau import Admin, Consumer, ErrorCode, KafkaError, ShareConsumer
+from moldau import Admin, Consumer, ErrorCode, FatalTransactionError, KafkaError, Producer, ShareConsumer
 from moldau.admin import EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, MAX_TIMESTAMP, AdminError, ResourceType
+from moldau.cluster.group_metadata import GroupMetadata
 from moldau.protocol.api import ApiKey
 from moldau_broker.server.lifecycle import listening
 from moldau_quorum.controller.cluster.features import SUPPORTED_FEATURES
@@ -205,6 +206,41 @@ def test_changes_that_old_brokers_make_otherwise_are_refused(monkeypatch):
             await refused(admin, CHANGES)
 
     run_with(monkeypatch, OF_KAFKA_2_8)(main)
+
+
+OF_KAFKA_2_2 = LAST_VERSIONS | {ApiKey.TXN_OFFSET_COMMIT: 2, ApiKey.JOIN_GROUP: 4}
+
+
+def test_old_coordinators_take_no_unchecked_offsets(monkeypatch):
+    """They would take them from a member that has left its group, so both members would write what they read."""
+
+    async def main(cluster):
+        await cluster.client(1).create_topic("t")
+        config = {"bootstrap.servers": f"b1:{BROKER_PORT}"}
+        async with Producer(config | {"transactional.id": "x"}, environment=cluster.client_environment) as producer:
+            await producer.init_transactions()
+            producer.begin_transaction()
+            await producer.send("t", b"value")
+            member = GroupMetadata(group_id="g", generation_id=1, member_id="long gone")
+            with trio.fail_after(AT_ONCE_S), pytest.raises(FatalTransactionError, match="KIP-447"):
+                await producer.send_offsets_to_transaction({("t", 0): 1}, member)
+
+    run_with(monkeypatch, OF_KAFKA_2_2)(main)
+
+
+def test_old_coordinators_get_no_static_members(monkeypatch):
+    """A member that restarts would cause a rebalance all the same."""
+
+    async def main(cluster):
+        await cluster.client(1).create_topic("t")
+        config = {"bootstrap.servers": f"b1:{BROKER_PORT}", "group.id": "g", "group.instance.id": "one"}
+        async with Consumer(config, environment=cluster.client_environment) as consumer:
+            consumer.subscribe(["t"])
+            with trio.fail_after(AT_ONCE_S), pytest.raises(KafkaError, match="KIP-345") as caught:
+                await consumer.poll(60_000)
+            assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
+
+    run_with(monkeypatch, OF_KAFKA_2_2)(main)
 
 
 @pytest.mark.parametrize(
