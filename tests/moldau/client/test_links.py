@@ -314,6 +314,22 @@ def test_levels_of_features_are_those_of_the_last_answer():
         assert connection.features == FinalizedFeatures(epoch=10 + level, levels={"x": level})
 
 
+def test_an_end_after_new_levels_blames_no_login():
+    """A broker that has answered requests needs none, also where levels of features were its last answer."""
+
+    async def scenario(world, cluster, client):
+        cluster.served[1] = (ApiKey.METADATA, ApiKey.SASL_HANDSHAKE)
+        connection = await client.connection(1)
+        await connection.request(MetadataRequest())
+        await connection.negotiate()
+        cluster.lost_answers[ApiKey.METADATA] = 1
+        with pytest.raises(ConnectionError) as caught:
+            await connection.request(MetadataRequest())
+        assert str(caught.value).endswith("the peer closed the connection")
+
+    with_client(scenario)
+
+
 def test_an_active_controller_that_is_silent_comes_last():
     """Others refuse most requests, but they name the next active one as soon as they know it."""
 

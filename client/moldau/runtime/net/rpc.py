@@ -113,7 +113,7 @@ class RpcConnection:
         self._served = ServedVersions()
         self.features = FinalizedFeatures()
         self._frames = ResponseFrames(response_bytes_max)
-        self._answers = 0  # since the peer said what it serves
+        self._answers = 0  # since the peer first said what it serves
         self.throttled_until = 0.0
         """When the peer reads requests again, on trio's clock in seconds, as its last answers said (KIP-219)."""
         self._renewal: Renewal | None = None
@@ -195,9 +195,10 @@ class RpcConnection:
 
     def learn_versions(self, response: ApiVersionsResponse) -> None:
         """Takes the versions that the peer serves."""
+        if not self._served.by_key:
+            self._answers = 0
         self._served = ServedVersions(response)
         self.features = FinalizedFeatures.of(response)
-        self._answers = 0
 
     @property
     def served_versions(self) -> Mapping[int, tuple[int, int]]:
