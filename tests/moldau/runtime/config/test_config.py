@@ -451,6 +451,19 @@ def test_consumer_checks_span_keys():
     assert "group.id" in problems(CONSUMER_CONFIG.parse, given | {"group.instance.id": "x"})[0]
 
 
+def test_choices_of_clients_may_have_other_letters():
+    """Kafka's clients and librdkafka, whose documentation has ``sasl_ssl``, do not tell these apart."""
+    given = {"bootstrap.servers": "a:1"}
+    for key, text in (
+        ("security.protocol", "plaintext"),
+        ("group.protocol", "CONSUMER"),
+        ("metadata.recovery.strategy", "NONE"),
+    ):
+        config = CONSUMER_CONFIG.parse(given | {key: text})
+        assert config.get_str(key) == (text.upper() if key == "security.protocol" else text.lower())
+        assert "must be one of" in problems(CONSUMER_CONFIG.parse, given | {key: "other"})[0]
+
+
 def test_names_that_fence_others_are_not_empty():
     """A template whose variable is not set must not make all members of a group one static member."""
     given = {"bootstrap.servers": "a:1", "group.id": "g"}

@@ -31,6 +31,7 @@ CLIENT_KEYS = (
         default="PLAINTEXT",
         group="Connection",
         choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+        ignores_case=True,
         doc="What the connections speak below Kafka's protocol.",
     ),
     string(
@@ -384,6 +385,7 @@ CONSUMER_KEYS = (
         default="classic",
         group="Consumer",
         choices=("classic", "consumer"),
+        ignores_case=True,
         doc=(
             "How the group divides partitions: `classic` lets a member assign, `consumer` the coordinator (KIP-848), "
             "which then also sets the heartbeat interval."

@@ -10,6 +10,7 @@ RECOVERY_KEYS = (
         default="rebootstrap",
         group="Connection",
         choices=("rebootstrap", "none"),
+        ignores_case=True,
         doc=(
             "What the client does when no known broker can be reached (KIP-899): it starts again at bootstrap.servers, "
             "whose names it resolves again (rebootstrap), or tries the known brokers on and on (none)."
