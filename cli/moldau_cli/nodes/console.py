@@ -171,7 +171,7 @@ def _protocol(config: Config, client: Mapping[str, str]) -> SecurityProtocol:
 
     spoken = [endpoint.security_protocol for endpoint in advertised_listeners(config)]
     if PROTOCOL in client:
-        wanted = SecurityProtocol[client[PROTOCOL]]
+        wanted = SecurityProtocol[client[PROTOCOL].upper()]
         if wanted not in spoken:
             raise ConfigError([f"console.client.config: no listener of this broker speaks {wanted.name}"])
         return wanted

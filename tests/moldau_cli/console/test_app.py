@@ -12,7 +12,7 @@ import trio
 
 from moldau import Consumer, Producer
 from moldau_cli.console.app import ASSETS, BODY_BYTES_MAX, Console, application
-from moldau_cli.console.core.logins import login_settings
+from moldau_cli.console.core.logins import login_settings, with_any_login
 from moldau_cli.console.identities import SAMPLE_S, UNUSED_S, open_identity
 from moldau_cli.console.pages import QUESTIONS
 from moldau_cli.console.records import SCANNED_RECORDS_MAX, Search
@@ -487,6 +487,7 @@ def test_a_login_becomes_the_clients_configuration():
 
     settings = login_settings({"security.protocol": "SSL"}, 'a"b', 'p\\"q', "SCRAM-SHA-256")
     assert settings["security.protocol"] == "SASL_SSL"
+    assert with_any_login({"security.protocol": "sasl_ssl"})["security.protocol"] == "SASL_SSL"
     (module,) = parse_jaas(settings["sasl.jaas.config"])
     assert dict(module.options) == {"username": 'a"b', "password": 'p\\"q'}
     with pytest.raises(ValueError, match="unknown mechanism"):

@@ -59,7 +59,7 @@ def settings_of(console):
 )
 def test_a_wrong_configuration_is_one_line(more, words, tmp_path, capsys):
     (tmp_path / "odd").write_text("bootstrap.server=x\n")
-    (tmp_path / "tls").write_text("security.protocol=SSL\n")
+    (tmp_path / "tls").write_text("security.protocol=ssl\n")
     file = tmp_path / "node.properties"
     file.write_text(written(more.format(tmp=tmp_path)))
     for option in ([], ["--check"]):

@@ -29,7 +29,7 @@ def login_settings(settings: Mapping[str, str], user: str, password: str, mechan
         if "\0" in given or any("\ud800" <= char <= "\udfff" for char in given):
             raise ValueError(f"the {what} has a character that no login can hold")
     name, secret = (text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for text in (user, password))
-    protocol = "SASL_SSL" if "SSL" in settings.get("security.protocol", "") else "SASL_PLAINTEXT"
+    protocol = "SASL_SSL" if "SSL" in _protocol(settings) else "SASL_PLAINTEXT"
     kept = {key: value for key, value in settings.items() if key not in CREDENTIALS}
     return {
         **kept,
@@ -39,9 +39,13 @@ def login_settings(settings: Mapping[str, str], user: str, password: str, mechan
     }
 
 
+def _protocol(settings: Mapping[str, str]) -> str:
+    return settings.get("security.protocol", "").upper()
+
+
 def needs_login(settings: Mapping[str, str]) -> bool:
     """Returns whether settings speak SASL and name no user, so that each person signs in."""
-    return settings.get("security.protocol", "").startswith("SASL") and not settings.keys() & set(CREDENTIALS)
+    return _protocol(settings).startswith("SASL") and not settings.keys() & set(CREDENTIALS)
 
 
 def with_any_login(settings: Mapping[str, str]) -> dict[str, str]:
