@@ -237,7 +237,8 @@ class Admin(AsyncOnly):
     ) -> ClusterDescription:
         """Returns the id, the controller and the live brokers of the cluster.
 
-        With ``include_fenced``, registered brokers that are down or not ready yet are there too (KIP-1073).
+        With ``include_fenced``, registered brokers that are down or not ready yet are there too (KIP-1073); brokers of
+        Kafka before 4.0 leave them out.
 
         Raises:
             KafkaError: the broker answered with an error.
