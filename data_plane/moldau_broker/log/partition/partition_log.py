@@ -237,7 +237,7 @@ class PartitionLog:
             OffsetOutOfRangeError: The offset is below -1 or above the high watermark.
             LogError: POLICY_VIOLATION, the topic is only compacted.
         """
-        if not self.config.delete:
+        if self.config.compact and not self.config.delete:
             raise LogError(
                 ErrorCode.POLICY_VIOLATION,
                 f"{self.topic_partition} is only compacted: records cannot be deleted by offset",

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from moldau.protocol.errors import ErrorCode
+from moldau_broker.log.errors import LogError
 from moldau_broker.log.partition.retention import expired_count
 from support.log.lab import create, open_manager, put
 from support.log.model import START_MS, VirtualMachine
@@ -58,3 +60,19 @@ def test_the_active_segment_waits_for_its_staged_records(has_staged: bool) -> No
 def test_a_segment_expires_once_it_is_older_than_the_limit(passed_ms: int, expires: bool) -> None:
     count, segments = expired(START_MS + passed_ms, delete=True, retention_ms=1_000, retention_bytes=-1)
     assert count == (segments if expires else 0)
+
+
+@pytest.mark.parametrize("delete", [False, True])
+@pytest.mark.parametrize("compact", [False, True])
+def test_only_compaction_alone_refuses_to_delete_records(compact: bool, delete: bool) -> None:
+    """An empty ``cleanup.policy`` keeps all records until DeleteRecords names them, as in Kafka."""
+    log = create(open_manager(VirtualMachine(1), ["/d1"], compact=compact, delete=delete, retention_bytes=0))
+    for _ in range(RECORDS):
+        put(log, b"v" * 60)
+    if compact and not delete:
+        with pytest.raises(LogError) as caught:
+            log.delete_records(RECORDS - 1)
+        assert (caught.value.code, log.log_start_offset) == (ErrorCode.POLICY_VIOLATION, 0)
+    else:
+        assert log.delete_records(RECORDS - 1) == RECORDS - 1
+        assert log.apply_retention(START_MS) > 0, "segments below the log start go"
