@@ -110,7 +110,7 @@ class ListenerHints:
         """Returns the replica that a consumer of that rack should read from (KIP-392); -1 for this one.
 
         That is the leader if it is in the rack; else the live in-sync replica of the rack with the highest log end
-        offset, among those that hold ``fetch_offset``.
+        offset, among those that hold ``fetch_offset`` and have the client's listener.
         """
         cache = self._cache
         if not cache._rack_aware_reads:
@@ -124,8 +124,10 @@ class ListenerHints:
         for broker_id in replica.state.isr:
             broker = brokers.get(broker_id)
             follower = replica.follower(broker_id)
-            if broker is None or broker.fenced or broker.rack != rack_id or follower is None:
+            if broker is None or broker.rack != rack_id or follower is None:
                 continue
+            if cache.endpoint(broker_id, self._listener_name) is None:
+                continue  # the client does not find it in its metadata, and would ask here again
             if follower.log_start_offset <= fetch_offset <= follower.log_end_offset > best_offset:
                 best, best_offset = broker_id, follower.log_end_offset
         return best

@@ -17,17 +17,28 @@ RACKS = {1: "a", 2: "b", 3: "b", 4: "b", 5: "b", 6: "b"}
 HELD = {2: (0, 50), 3: (0, 60), 4: (40, 90), 5: (0, 95), 6: (0, 99)}
 """The first offset and the log end of each follower."""
 FENCED, OUTSIDE = 5, 6
+NEW_LISTENER = {2}
+"""Brokers that have started with a listener that the others do not have yet."""
 
 
-def preferred(rack: str, offset: int, *, is_enabled: bool = True) -> int:
-    brokers = {each: SimpleNamespace(rack=rack, fenced=each == FENCED) for each, rack in RACKS.items()}
-    cache: Any = SimpleNamespace(_rack_aware_reads=is_enabled, image=SimpleNamespace(brokers=brokers))
+def preferred(rack: str, offset: int, *, is_enabled: bool = True, listener: str = "PLAINTEXT") -> int:
+    brokers = {
+        each: SimpleNamespace(
+            rack=rack,
+            fenced=each == FENCED,
+            endpoint=lambda name, each=each: name if name == "PLAINTEXT" or each in NEW_LISTENER else None,
+        )
+        for each, rack in RACKS.items()
+    }
+    cache = MetadataCache(BrokerId(1), "PLAINTEXT", rack_aware_reads=is_enabled)
+    image: Any = SimpleNamespace(brokers=brokers)
+    cache.image = image
     followers = {
         each: SimpleNamespace(log_start_offset=first, log_end_offset=end) for each, (first, end) in HELD.items()
     }
     state = SimpleNamespace(isr=tuple(each for each in RACKS if each != OUTSIDE))
     partition: Any = SimpleNamespace(replica=SimpleNamespace(state=state, follower=followers.get))
-    return ListenerHints(cache, BrokerId(1), "PLAINTEXT").preferred_read_replica(partition, rack, offset)
+    return ListenerHints(cache, BrokerId(1), listener).preferred_read_replica(partition, rack, offset)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +52,13 @@ def test_the_farthest_replica_that_holds_the_offset(rack: str, offset: int, expe
 
 def test_without_a_selector_the_leader_serves_all() -> None:
     assert preferred("b", 40, is_enabled=False) == -1
+
+
+@pytest.mark.parametrize(("offset", "expected"), [(0, 2), (51, -1)])
+def test_a_replica_without_the_listener_is_not_named(offset: int, expected: int) -> None:
+    """Metadata does not list it there: Kafka's consumer asks the leader again and again, and reads nothing."""
+    assert preferred("b", offset, listener="NEW") == expected
+    assert preferred("b", offset) > 2
 
 
 @pytest.mark.parametrize("fenced", [False, True])
