@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.errors import ErrorCode
 from moldau_broker.log.errors import CorruptLogFileError, LogError
+from moldau_broker.log.files.batches import scan_headers
 from moldau_broker.log.files.transaction_index import select_aborted
 from moldau_broker.log.partition.timestamps import find_in_batch
 from moldau_broker.log.values import (
@@ -20,7 +22,7 @@ from moldau_broker.log.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterator, Sequence
 
     from moldau.records import BatchHeader
     from moldau_broker.log.files.segment import LogSegment
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 SEGMENTS_PER_STEP: Final = 16
 """Segments that a search looks at before other tasks may run; after a start the first look at one reads its indexes."""
+HEADERS_PER_STEP: Final = 512
+"""Headers of batches that a search looks at before other tasks may run."""
 
 
 def search_timestamp(log: SegmentedLog, timestamp_ms: int) -> Generator[Step, None, TimestampOffset | None]:
@@ -58,9 +62,11 @@ def _search(log: SegmentedLog, timestamp_ms: int) -> Generator[Step, None, Times
     if timestamp_ms == LATEST_TIMESTAMP:
         return TimestampOffset(timestamp_ms=-1, offset=log.log_end_offset, leader_epoch=log.epochs.latest_epoch)
     if timestamp_ms == MAX_TIMESTAMP:
-        timestamp_ms = yield from _largest_timestamp(log)
-        if timestamp_ms < 0:
-            return None
+        return (yield from _search_largest(log, start))
+    return (yield from _search_time(log, timestamp_ms, start))
+
+
+def _search_time(log: SegmentedLog, timestamp_ms: int, start: int) -> Generator[Step, None, TimestampOffset | None]:
     while True:
         batch = yield from _batch_with_timestamp(log, timestamp_ms, start)
         if batch is None:
@@ -72,13 +78,64 @@ def _search(log: SegmentedLog, timestamp_ms: int) -> Generator[Step, None, Times
         start = header.next_offset
 
 
-def _largest_timestamp(log: SegmentedLog) -> Generator[Step, None, int]:
-    largest = NO_TIMESTAMP
+def _search_largest(log: SegmentedLog, start: int) -> Generator[Step, None, TimestampOffset | None]:
+    limits: list[tuple[int, LogSegment]] = []
     for looked, segment in enumerate(_segments(log), 1):
-        largest = max(largest, segment.max_entry().timestamp_ms)
+        limits.append((segment.max_entry().timestamp_ms, segment))
         if looked % SEGMENTS_PER_STEP == 0:
             yield None
+    largest = max((limit for limit, _ in limits), default=NO_TIMESTAMP)
+    if largest < 0:
+        return None
+    found = yield from _search_time(log, largest, start)
+    if found is not None:
+        return found
+    # It is that of a record below the log start offset, or of a batch that compaction has emptied.
+    largest = yield from _largest_visible(log, limits, start)
+    return (yield from _search_time(log, largest, start)) if largest >= 0 else None
+
+
+def _largest_visible(
+    log: SegmentedLog, limits: Sequence[tuple[int, LogSegment]], start: int
+) -> Generator[Step, None, int]:
+    """Returns the largest timestamp of the records from an offset on; ``limits`` are those of the segments."""
+    largest = NO_TIMESTAMP
+    for limit, segment in sorted(limits, key=lambda each: each[0], reverse=True):
+        if limit <= largest:
+            break
+        position = -1
+        while segment in log.segments.all:  # else the log has dropped or closed it in the last step
+            begin = segment.position_of(start) if position < 0 else position
+            if begin >= segment.size:
+                break
+            position = begin
+            for at, header in islice(scan_headers(segment.file, begin, segment.size), HEADERS_PER_STEP):
+                position = at + header.size_bytes
+                if header.record_count == 0 or header.max_timestamp <= largest:
+                    continue
+                if header.base_offset < start:
+                    data = segment.file.read(at, header.size_bytes)
+                    largest = max(largest, (yield from _largest_in_batch(log, header, data, start)))
+                    break  # the log may have changed
+                largest = header.max_timestamp
+            if position == begin:
+                raise CorruptLogFileError(segment.file.path, position, "no batch header")
+            yield None
     return largest
+
+
+def _largest_in_batch(log: SegmentedLog, header: BatchHeader, data: bytes, start: int) -> Generator[Step, None, int]:
+    """Returns the largest timestamp of a batch's records from an offset on, by halving the range of times."""
+    low, high = NO_TIMESTAMP, header.max_timestamp
+    while low < high:
+        middle = (low + high + 1) // 2
+        found = yield from find_in_batch(header, data, middle, start, log.config)
+        if found is None:
+            high = middle - 1
+        else:
+            low = found.timestamp_ms
+        yield None
+    return low
 
 
 def _batch_with_timestamp(
