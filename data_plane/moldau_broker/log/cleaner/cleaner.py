@@ -39,7 +39,7 @@ from moldau_broker.log.files.batches import (
     batch_problem,
     parse,
 )
-from moldau_broker.log.files.names import CLEANED_SUFFIX, SWAP_SUFFIX
+from moldau_broker.log.files.names import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX
 from moldau_broker.log.files.segment import LogSegment
 from moldau_broker.log.files.segment_files import SegmentFiles
 from moldau_broker.log.partition.timestamps import unpacked_bytes_max
@@ -120,7 +120,7 @@ def plan_cleaning(log: PartitionLog, checkpoint: int | None, durable_end: int, n
     if lag > 0:
         for index, segment in enumerate(log.segments):
             # A log that was cut within a segment has young records in the segment that contains ``dirty``.
-            if log.storage.next_base_offset(index) > dirty and segment.max_entry().timestamp_ms > now_ms - lag:
+            if log.storage.next_base_offset(index) > dirty and _written_ms(log, segment) > now_ms - lag:
                 end = min(end, segment.base_offset)
                 break
     # Whole segments only, so that no segment is both cleanable and uncleanable.
@@ -137,6 +137,12 @@ def plan_cleaning(log: PartitionLog, checkpoint: int | None, durable_end: int, n
             first = segment.first_timestamp()
             must_clean = must_clean or (0 <= first < now_ms - config.max_compaction_lag_ms)
     return CleaningPlan(dirty, max(dirty, end), clean_bytes, dirty_bytes, must_clean)
+
+
+def _written_ms(log: PartitionLog, segment: LogSegment) -> int:
+    """Returns when the newest record of a segment was written: its timestamp, or if none has one, that of the file."""
+    largest = segment.max_entry().timestamp_ms
+    return largest if largest >= 0 else log.storage.disk.modified_ms(segment.path(LOG_SUFFIX))
 
 
 class LogCleaning:

@@ -163,6 +163,23 @@ def test_lags_and_the_active_segment() -> None:
     assert eager.clean() > 0, "max.compaction.lag.ms is over"
 
 
+def test_the_lag_holds_for_records_without_timestamps() -> None:
+    """The file shows their age, as it does for retention; a record must not be compacted at once."""
+    lab = Lab(min_compaction_lag_ms=10_000)
+    written_ms, lab.now = lab.now, -1  # the producer's clock: no timestamp
+    lab.put(b"k", b"1")
+    lab.put(b"k", b"2")
+    lab.now = written_ms
+    lab.fill()
+    closed = lab.log.segments[0]
+    assert closed.max_entry().timestamp_ms == -1
+    lab.machine.virtual_disk.lookup(closed.path(".log")).modified_ms = written_ms
+    assert lab.clean() == 0
+    lab.now = written_ms + 10_001
+    assert lab.clean() > 0
+    assert [row.offset for row in all_rows(lab.log)] == [1]
+
+
 def test_the_dirtiest_log_goes_first() -> None:
     """C4: ratios .2, .5, .9."""
     lab = Lab(min_cleanable_dirty_ratio=0.1, segment_bytes=100_000)
