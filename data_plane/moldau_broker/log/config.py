@@ -81,6 +81,8 @@ class LogConfig:
     """Whether ``flush.messages`` is set, so that acknowledgements may have to wait for a sync."""
     roll_ms: int = field(init=False, repr=False, compare=False)
     """Age at which a segment is closed; compacted topics close early enough for ``max.compaction.lag.ms``."""
+    jitter_ms_max: int = field(init=False, repr=False, compare=False)
+    """Greatest random part that is taken off ``roll_ms``, never more than all of it."""
     roll_bytes: int = field(init=False, repr=False, compare=False)
     """The largest size of a segment; positions in a segment have 31 bits."""
     batch_bytes_max: int = field(init=False, repr=False, compare=False)
@@ -107,6 +109,7 @@ class LogConfig:
         for name, value in (
             ("bounds_unsynced", self.flush_messages != _LONG_MAX),
             ("roll_ms", age_ms),
+            ("jitter_ms_max", min(self.segment_jitter_ms, age_ms)),
             ("roll_bytes", min(self.segment_bytes, _POSITION_MAX)),
             ("batch_bytes_max", min(self.max_message_bytes, self.segment_bytes)),
             ("keeps_codec", self.compression_type == "producer"),

@@ -112,7 +112,7 @@ class LogLoading:
             high_watermark=directory.high_watermarks.offsets.get(topic_partition, 0) if known else 0,
             topic_id=self._read_topic_id(path, directory.damaged),
             is_future=is_future,
-            jitter_ms=self._store.jitter(config),
+            jitter_share=self._store.jitter_share,
             producer_id_expiration_ms=self._store.settings.producer_id_expiration_ms,
             damaged=directory.damaged,
             files=self._store.files,

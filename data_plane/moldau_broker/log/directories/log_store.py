@@ -261,7 +261,7 @@ class LogStore:
                     now_ms=now_ms,
                     topic_id=topic_id,
                     is_future=is_future,
-                    jitter_ms=self.jitter(config),
+                    jitter_share=self.jitter_share,
                     producer_id_expiration_ms=self.settings.producer_id_expiration_ms,
                     files=self.files,
                 ),
@@ -288,10 +288,9 @@ class LogStore:
         """Draws a random id (UUID version 4)."""
         return uuid.UUID(int=self._random.getrandbits(128), version=4)
 
-    def jitter(self, config: LogConfig) -> int:
-        """Draws by how many milliseconds a log rolls before ``segment.ms``."""
-        most = min(config.segment_jitter_ms, config.segment_ms)
-        return self._random.randrange(most) if most > 0 else 0
+    def jitter_share(self) -> float:
+        """Draws the part of ``segment.jitter.ms`` by which a log rolls early."""
+        return self._random.random()
 
     # Deleting ---------------------------------------------------------------------------------------------------------
 

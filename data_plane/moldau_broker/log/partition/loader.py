@@ -56,7 +56,7 @@ from moldau_broker.log.remote.local_start import LocalStartFile
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from moldau.runtime.ports.environment import Disk
     from moldau_broker.log.config import LogConfig
@@ -96,7 +96,7 @@ class LoadRequest:
     high_watermark: int = 0
     topic_id: uuid.UUID | None = None
     is_future: bool = False
-    jitter_ms: int = 0
+    jitter_share: Callable[[], float] = lambda: 0.0
     producer_id_expiration_ms: int = 86_400_000
     damaged: tuple[str, ...] = ()  # paths of files that are known to be damaged
     files: OpenFiles | None = None
@@ -176,7 +176,7 @@ class _Loader:
             epochs=self._epochs,
             snapshots=snapshots,
             checkpoints=request.checkpoints,
-            jitter_ms=request.jitter_ms,
+            jitter_share=request.jitter_share,
         )
         storage.is_future = request.is_future
         storage.local_start = self._local_start

@@ -30,7 +30,7 @@ from moldau_broker.log.partition.recovery_point import Flush
 from moldau_broker.log.remote.local_start import LocalStartFile, local_start
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from moldau.records import BatchHeader
     from moldau.runtime.ports.environment import Disk
@@ -85,6 +85,25 @@ class Checkpoints(Protocol):
         ...
 
 
+class Jitter:
+    """The share of ``segment.jitter.ms`` by which a log closes its segments early, drawn once it is needed."""
+
+    __slots__ = ("_draw", "_share")
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        self._draw = draw
+        self._share: float | None = None
+
+    def of(self, config: LogConfig) -> int:
+        """Returns how much earlier a segment is closed for its age, in milliseconds, by the present settings."""
+        most = config.jitter_ms_max
+        if most <= 0:
+            return 0
+        if self._share is None:
+            self._share = self._draw()
+        return int(self._share * most)
+
+
 class SegmentedLog:
     """The files of one log.
 
@@ -103,7 +122,7 @@ class SegmentedLog:
         epochs: LeaderEpochCache,
         snapshots: ProducerSnapshots,
         checkpoints: Checkpoints,
-        jitter_ms: int = 0,
+        jitter_share: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.topic_partition = topic_partition
         self.config = config
@@ -124,7 +143,7 @@ class SegmentedLog:
         """The changed logs of the broker; this one enters itself with each change, see ``ChangedLogs.follow``."""
         self.local_start = LocalStartFile(segments.disk, segments.directory)
         self._checkpoints = checkpoints
-        self._jitter_ms = jitter_ms
+        self._jitter = Jitter(jitter_share)
 
     # Queries ---------------------------------------------------------------------------------------------------------
 
@@ -237,10 +256,10 @@ class SegmentedLog:
         Raises:
             LogStorageError: After a start, the segment's first batch is read for its age, and that failed.
         """
+        config = self.config
+        jitter_ms = self._jitter.of(config) if config.jitter_ms_max else 0  # runs once for each batch
         try:
-            return self.segments.active.should_roll(
-                self.config, self._jitter_ms, size, max_timestamp, last_offset, now_ms
-            )
+            return self.segments.active.should_roll(config, jitter_ms, size, max_timestamp, last_offset, now_ms)
         except OSError as error:
             raise self.storage_error("reading", error) from error
 
@@ -296,8 +315,8 @@ class SegmentedLog:
 
     def next_roll_ms(self) -> int | None:
         """Returns from when on ``maybe_roll`` rolls; None while the active segment is empty."""
-        segment = self.segments.active
-        return None if segment.size == 0 else segment.created_ms + self.config.roll_ms - self._jitter_ms + 1
+        segment, config = self.segments.active, self.config
+        return None if segment.size == 0 else segment.created_ms + config.roll_ms - self._jitter.of(config) + 1
 
     # Truncating ------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from dataclasses import replace
 
 import pytest
 
@@ -71,6 +72,30 @@ def test_roll_by_time() -> None:
     for work in manager.tick(START_MS + 60_000, START_MS + 60_000):
         run_work(work)
     assert (log.storage.segments.count, log.storage.segments.active.size) == (3, 0)
+
+
+LONG, SHORT = {"segment_ms": 100_000, "segment_jitter_ms": 50_000}, {"segment_ms": 1_000}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(LONG, SHORT), (LONG, {"compact": True, "max_compaction_lag_ms": 1_000}), (SHORT, LONG)]
+)
+def test_the_jitter_follows_the_settings(before: dict[str, int], after: dict[str, int]) -> None:
+    """Drawn for a longer time, it would be more than the whole age, and each batch would begin a segment."""
+    _, log = open_log(**before)
+    put(log)
+    log.update_config(replace(log.config, **after))
+    first, last = START_MS, START_MS + log.config.roll_ms
+    while first < last:
+        middle = (first + last) // 2
+        if log.storage.must_roll(100, middle, log.log_end_offset, middle):
+            last = middle
+        else:
+            first = middle + 1
+    jitter_ms = START_MS + log.config.roll_ms + 1 - last
+    assert 0 < jitter_ms < log.config.jitter_ms_max
+    assert log.storage.next_roll_ms() == last
+    assert not put(log).rolled
 
 
 def test_roll_when_an_index_is_full() -> None:
