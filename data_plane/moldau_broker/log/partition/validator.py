@@ -276,6 +276,8 @@ def check_batch(records: memoryview, config: LogConfig, origin: AppendOrigin) ->
 def check_header(records: memoryview, origin: AppendOrigin) -> BatchHeader:
     """Checks that ``records`` is exactly one batch with a valid header; returns the header."""
     length = len(records)
+    if not length:  # clients send a damaged batch again, but there is none
+        raise LogError(ErrorCode.INVALID_RECORD, "a partition's records must be one batch, not none")
     if length < BATCH_HEADER_BYTES:
         raise LogError(
             ErrorCode.CORRUPT_MESSAGE, f"{length} bytes are less than a batch header of {BATCH_HEADER_BYTES}"

@@ -179,6 +179,13 @@ def test_garbage_as_records_is_refused(codec) -> None:
     validate_batch(memoryview(repacked(good, codec, 3)), PLAIN, AppendOrigin.CLIENT, NOW)
 
 
+def test_no_batch_at_all_is_not_worth_a_retry() -> None:
+    """Kafka's clients repeat a request that met CORRUPT_MESSAGE, until their delivery times out."""
+    assert not ErrorCode.INVALID_RECORD.retriable
+    refuse(b"", ErrorCode.INVALID_RECORD)
+    refuse(bytes(make_batch(ROWS))[:60], ErrorCode.CORRUPT_MESSAGE)
+
+
 @pytest.mark.parametrize("codec", list(Compression))
 def test_gaps_between_offsets_are_refused(codec) -> None:
     builder = BatchBuilder(10_000, compression=codec)
