@@ -22,10 +22,11 @@ from __future__ import annotations
 import base64
 import re
 import uuid
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from moldau.runtime.ports.objects import StoredObject
 
@@ -136,6 +137,8 @@ class Listing(NamedTuple):
     """Objects whose segment lacks the other one: being copied, being deleted, or left by a broker that failed."""
     proofs: Sequence[DeletionProof] = ()
     """Proofs of deletions, by end offset."""
+    stored_ms: Mapping[uuid.UUID, int] = MappingProxyType({})
+    """When the store got segments without timestamps, by their ids."""
 
 
 def segments_of(objects: Iterable[StoredObject]) -> Listing:
@@ -148,10 +151,14 @@ def segments_of(objects: Iterable[StoredObject]) -> Listing:
             found.setdefault(name[:-4], {})[name[-4:]] = item
         elif (match := _PROOF.fullmatch(name)) is not None:
             proofs.append(DeletionProof(int(match["end"]), int(match["epoch"])))
-    listing = Listing([], [], sorted(proofs))
+    stored_ms: dict[uuid.UUID, int] = {}
+    listing = Listing([], [], sorted(proofs), stored_ms)
     for name, parts in sorted(found.items()):
         if len(parts) == 2:
-            listing.segments.append(_segment(name, parts[LOG].size_bytes))
+            segment = _segment(name, parts[LOG].size_bytes)
+            listing.segments.append(segment)
+            if segment.max_timestamp_ms < 0:
+                stored_ms[segment.segment_id] = parts[LOG].modified_ms
         else:
             listing.unfinished.extend(parts.values())
     return listing

@@ -153,13 +153,13 @@ def start_by_retention(
 
     ``uncopied_bytes`` are those of the local log at or above the copied end offset and below the high watermark.
     Records above it may never be committed, and must not push committed ones out of a log. A segment without timestamps
-    goes by time with the first one after it that has one.
+    goes by the time at which the store got it, and at the latest with the first one after it that has timestamps.
     """
     start = log_start_offset
     surplus = remote.size_bytes + uncopied_bytes - retention.retention_bytes
     by_bytes = retention.retention_bytes >= 0
     for segment, size in zip(remote.segments, remote.sizes(), strict=True):
-        expired = 0 <= segment.max_timestamp_ms < now_ms - retention.retention_ms and retention.retention_ms >= 0
+        expired = 0 <= remote.written_ms(segment) < now_ms - retention.retention_ms and retention.retention_ms >= 0
         surplus -= size
         if expired or (by_bytes and surplus >= 0) or segment.end_offset <= start:
             start = max(start, segment.end_offset)
@@ -183,7 +183,7 @@ def to_delete(
     """
 
     def is_past(segment: RemoteSegment) -> bool:
-        by_time = 0 <= segment.max_timestamp_ms < now_ms - retention.retention_ms and retention.retention_ms >= 0
+        by_time = 0 <= remote.written_ms(segment) < now_ms - retention.retention_ms and retention.retention_ms >= 0
         return segment.last_epoch <= leader_epoch and (segment.end_offset <= log_start_offset or by_time)
 
     own = [segment for segment in remote.segments if segment.end_offset <= log_start_offset]

@@ -42,6 +42,7 @@ class RemoteLog:
         "_foreign",
         "_proofs",
         "_segments",
+        "_stored_ms",
         "_unfinished",
         "deleted_end",
         "listed_ms",
@@ -62,6 +63,7 @@ class RemoteLog:
             (self._all if is_own else self._foreign).append(segment)
         self._all.sort(key=_order)
         self._unfinished = list(listing.unfinished)
+        self._stored_ms = listing.stored_ms
         self._proofs = list(listing.proofs)
         own = (each.end_offset for each in self._proofs if epoch_for_offset(each.end_offset - 1) == each.last_epoch)
         self.deleted_end = max(own, default=0)
@@ -166,6 +168,11 @@ class RemoteLog:
             sizes.append(segment.size_bytes * min(offsets, segment.end_offset - end) // offsets)
             end = segment.end_offset
         return sizes
+
+    def written_ms(self, segment: RemoteSegment) -> int:
+        """Returns the largest timestamp of a segment; without one, when the store got it, -1 before a listing."""
+        largest = segment.max_timestamp_ms
+        return largest if largest >= 0 else self._stored_ms.get(segment.segment_id, -1)
 
     @property
     def size_bytes(self) -> int:

@@ -45,6 +45,7 @@ def test_a_name_gives_its_segment_back(known: RemoteSegment) -> None:
     listing = segments_of(objects(known))
     assert listing.segments == [known]
     assert listing.unfinished == []
+    assert listing.stored_ms == ({known.segment_id: 0} if known.max_timestamp_ms < 0 else {})
 
 
 def test_segments_are_listed_by_base_offset() -> None:
@@ -63,7 +64,7 @@ def test_a_segment_with_one_object_does_not_exist(suffix: str) -> None:
 @pytest.mark.parametrize("name", ["notes.txt", "1_2_3.log", segment(0).name, segment(0).name + ".log.tmp"])
 def test_objects_of_other_names_are_left_alone(name: str) -> None:
     listing = segments_of([StoredObject(FOLDER + name, 1, 0)])
-    assert listing == ([], [], [])
+    assert listing == ([], [], [], {})
     assert not is_written_by_brokers(FOLDER + name)
     assert all(is_written_by_brokers(item.name) for item in objects(segment(0)))
 
@@ -78,5 +79,5 @@ def test_a_folder_names_its_topic() -> None:
 def test_proofs_of_deletions_are_listed_by_offset() -> None:
     proofs = [DeletionProof(500, 7), DeletionProof(20, 3)]
     listing = segments_of([StoredObject(FOLDER + proof.name, 0, 0) for proof in proofs])
-    assert listing == ([], [], proofs[::-1])
+    assert listing == ([], [], proofs[::-1], {})
     assert all(is_written_by_brokers(FOLDER + proof.name) for proof in proofs)

@@ -138,6 +138,16 @@ class TestRetention:
         assert start(remote, 40, NO_LIMIT, now=91) == 20
         assert start(remote, 40, NO_LIMIT, now=1 << 60) == 20
 
+    def test_without_any_timestamp(self) -> None:
+        """The time of the store counts; nothing else would ever end such a log by time."""
+        segments = [segment(0, 10, time=-1), segment(10, 20, time=-1), segment(20, 30, time=150)]
+        stored_ms = {each.segment_id: each.base_offset * 10 for each in segments[:2]}
+        for count in (2, 3):
+            remote = RemoteLog(Listing(segments[:count], [], (), stored_ms), lambda _: 1, 0)
+            ends = [start(remote, 100, NO_LIMIT, now=now) for now in (100, 101, 200, 201, 251)]
+            assert ends == [0, 10, 10, 20, 10 * count]
+        assert start(known(*segments[:2]), 100, NO_LIMIT, now=1 << 60) == 0, "not listed yet"
+
     def test_by_size(self) -> None:
         remote = known(segment(0, 10), segment(10, 20), segment(20, 30))
         assert start(remote, NO_LIMIT, 300) == 0

@@ -171,7 +171,7 @@ def test_an_object_that_was_left_behind_disturbs_nothing() -> None:
     folder = NAME.split("/")[1]
     assert topic_of(folder) is None
     assert not is_written_by_brokers(NAME)
-    assert segments_of([StoredObject(NAME, len(CONTENT), 0)]) == ([], [], [])
+    assert segments_of([StoredObject(NAME, len(CONTENT), 0)]) == ([], [], [], {})
 
     async def scenario(cluster: Cluster) -> None:
         client = cluster.client(await created(cluster, "t"))
