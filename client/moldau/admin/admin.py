@@ -237,8 +237,7 @@ class Admin(AsyncOnly):
     ) -> ClusterDescription:
         """Returns the id, the controller and the live brokers of the cluster.
 
-        With ``include_fenced``, registered brokers that are down or not ready yet are there too (KIP-1073); brokers of
-        Kafka before 4.0 leave them out.
+        With ``include_fenced``, brokers that are down or not ready yet are there too (KIP-1073, from Kafka 4.0 on).
 
         Raises:
             KafkaError: the broker answered with an error.

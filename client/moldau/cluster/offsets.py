@@ -30,7 +30,7 @@ _NEEDED: Final = {
     -4: NeededVersion(8, "the first offset on the leader's disk (KIP-405, Kafka 3.6)"),
     -5: NeededVersion(9, "the last offset in the object store (KIP-1005, Kafka 3.9)"),
 }
-"""What brokers must serve for some timestamps: in older versions they look for a record that is not older than that."""
+"""The versions that some timestamps need: in older ones, brokers look for a record that is not older than that."""
 
 
 async def list_offsets(
