@@ -219,6 +219,31 @@ def test_each_release_has_its_whole_time() -> None:
     assert "a" in group_of(driver).members
 
 
+def test_a_release_that_is_not_written_keeps_no_member_for_ever() -> None:
+    """The time for the release ends while the release waits for another write, and its own write is refused."""
+    driver = world()
+    a, b, c = (ConsumerClient(driver, name, rebalance_ms=3_000) for name in "abc")
+    a.beat()
+    b.beat()
+    a.send()
+    a.take()  # three partitions are for b
+    driver.pass_time(2_000)
+    driver.auto_commit = False
+    c.send()
+    a.obey()
+    a.send()
+    driver.pass_time(1_500)
+    (joined,) = driver.uncommitted
+    driver.uncommitted.clear()
+    driver.log.append(joined)
+    driver.perform(driver.core.committed(joined.append_id, driver.moment()))  # the release is written now
+    driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    driver.auto_commit = True
+    assert group_of(driver).members["a"].state is MemberState.UNREVOKED_PARTITIONS
+    driver.pass_time(driver.config.gone_offsets_retry_ms)
+    assert "a" not in group_of(driver).members
+
+
 def test_a_release_that_follows_a_release_has_a_newer_epoch() -> None:
     """A commit that was sent before the second one, and arrives late, is one of a former epoch."""
     first, second, third = (("t", number) for number in range(3))

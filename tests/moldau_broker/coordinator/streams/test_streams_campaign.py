@@ -21,6 +21,12 @@ def test_campaign_of_streams_clients(seed: int) -> None:
     run_campaign(seed)
 
 
+@pytest.mark.parametrize("seed", [104, 130])
+def test_a_refused_move_gives_no_member_time_without_end(seed: int) -> None:
+    """Seeds in which a member's time ended while its move was being written, and the write was refused."""
+    run_campaign(seed)
+
+
 @pytest.mark.proof
 @pytest.mark.parametrize("first", range(8, 200, 24))
 def test_many_campaigns_of_streams_clients(first: int) -> None:

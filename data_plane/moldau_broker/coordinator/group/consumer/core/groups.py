@@ -278,8 +278,11 @@ class ConsumerGroups(GroupsOfType[ServedConsumerGroup, ConsumerGroup]):
         key = (fence.kind, served.group.group_id, fence.member_id)
         if fence.kind != _REBALANCE and self.deadlines.get(key) is not None:
             return
-        stuck = member.state is MemberState.UNREVOKED_PARTITIONS and member.epoch == fence.epoch
-        if fence.kind == _REBALANCE and not stuck:
+        if fence.kind == _REBALANCE and not _is_stuck(member, fence):
+            if _is_stuck(served.group.members.get(fence.member_id), fence):
+                served.fences.append(
+                    fence
+                )  # it moves on with the write that follows, and has its time again if that fails
             return
         self._decisions.fence(draft, fence.member_id)
         served.fences.append(fence)
@@ -384,6 +387,11 @@ class ConsumerGroups(GroupsOfType[ServedConsumerGroup, ConsumerGroup]):
         served.draft = Draft(served.group)
         end_group(served.draft)
         return tuple(change_record(change) for change in served.draft.changes)
+
+
+def _is_stuck(member: ConsumerMember | None, fence: Fence) -> bool:
+    """Returns whether a member still has to release the partitions for which its time is over."""
+    return member is not None and member.state is MemberState.UNREVOKED_PARTITIONS and member.epoch == fence.epoch
 
 
 def _new_group(group_id: str) -> ServedConsumerGroup:

@@ -331,8 +331,11 @@ class StreamsGroups(GroupsOfType[ServedStreamsGroup, StreamsGroup]):
             return
         if fence.kind == SESSION and self.deadlines.get((SESSION, served.group.group_id, fence.member_id)) is not None:
             return
-        stuck = member.state is MemberState.UNREVOKED_TASKS and member.epoch == fence.epoch
-        if fence.kind == _REBALANCE and not stuck:
+        if fence.kind == _REBALANCE and not _is_stuck(member, fence):
+            if _is_stuck(served.group.members.get(fence.member_id), fence):
+                served.fences.append(
+                    fence
+                )  # it moves on with the write that follows, and has its time again if that fails
             return
         self._decisions.fence(draft, served.around, fence.member_id)
         served.fences.append(fence)
@@ -435,6 +438,11 @@ class StreamsGroups(GroupsOfType[ServedStreamsGroup, StreamsGroup]):
         served.draft = StreamsDraft(served.group)
         served.draft.add_all(end_of(served.group))
         return tuple(change_record(change) for change in served.draft.changes)
+
+
+def _is_stuck(member: StreamsMember | None, fence: Fence) -> bool:
+    """Returns whether a member still has to close the tasks for which its time is over."""
+    return member is not None and member.state is MemberState.UNREVOKED_TASKS and member.epoch == fence.epoch
 
 
 def _new_group(group_id: str) -> ServedStreamsGroup:
