@@ -24,6 +24,7 @@ from moldau.runtime.config import (
     bootstraps_from_itself,
     connections_of_ips,
     controller_listeners,
+    key_of_listener,
     metadata_log_dir,
     quorum_voters,
 )
@@ -350,7 +351,7 @@ def _handlers(
 
 
 def _limits(config: Config, endpoint: ListenerEndpoint) -> ServerLimits:
-    own = f"listener.name.{endpoint.listener_name.lower()}.max.connections"
+    own = key_of_listener(endpoint.listener_name, "max.connections")
     return ServerLimits(
         request_bytes_max=min(REQUEST_BYTES_MAX, config.get_int("socket.request.max.bytes")),
         buffered_bytes_max=config.get_int("queued.max.request.bytes"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from moldau.runtime.config import key_of_listener
 from moldau.runtime.config.declaration import INT_MAX
 from moldau_quorum.quotas.ledger import Ledger
 from moldau_quorum.quotas.rate import Rate, Windows
@@ -90,7 +91,7 @@ def connection_rate_limits(config: Config, names: Iterable[str]) -> tuple[float 
     total = config.get_int(key)
     own: dict[str, float] = {}
     for name in names:
-        listener_key = f"listener.name.{name.lower()}.{key}"
+        listener_key = key_of_listener(name, key)
         if listener_key in config:
             own[name] = float(max(1, config.get_int(listener_key)))
     return (None if total == INT_MAX else float(max(1, total))), own

@@ -21,9 +21,15 @@ if TYPE_CHECKING:
 _LISTENER = re.compile(r"([A-Za-z][A-Za-z0-9_]*)://(.*):(-?\d+)")
 _VOTER = re.compile(r"(\d+)@(.+):(\d+)")
 
+LISTENER_PREFIX: Final = "listener.name."
 CORDONED_LOG_DIRS: Final = "cordoned.log.dirs"
 ALL_LOG_DIRS: Final = "*"
 """Value of ``cordoned.log.dirs`` that stands for all log directories."""
+
+
+def key_of_listener(listener_name: str, key: str) -> str:
+    """Returns the name under which one listener has a key of its own; the listener's name is in lower case there."""
+    return f"{LISTENER_PREFIX}{listener_name.lower()}.{key}"
 
 
 class SecurityProtocol(enum.IntEnum):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config.declaration import ConfigError
-from moldau.runtime.config.listeners import controller_listener_names, inter_broker_listener_name
+from moldau.runtime.config.listeners import controller_listener_names, inter_broker_listener_name, key_of_listener
 from moldau.runtime.sasl.core.jaas import LoginModule, module_for, parse_jaas
 from moldau.runtime.sasl.core.principals import MappingRules
 
@@ -87,9 +87,8 @@ class BootstrapCredential:
 
 
 def _names(listener_name: str, mechanism: str | None, key: str) -> list[str]:
-    prefix = f"listener.name.{listener_name.lower()}."
-    own = [f"{prefix}{mechanism.lower()}.{key}"] if mechanism is not None else []
-    return [*own, f"{prefix}{key}", key]
+    own = [key_of_listener(listener_name, f"{mechanism.lower()}.{key}")] if mechanism is not None else []
+    return [*own, key_of_listener(listener_name, key), key]
 
 
 def _value(config: Config, listener_name: str | None, mechanism: str | None, key: str) -> tuple[str, Value]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from moldau.runtime.config.declaration import LONG_MAX, Config, ConfigError, ConfigSchema, Value
 from moldau.runtime.config.keys.coordinator import GROUP_KEYS, TRANSACTION_KEYS
@@ -33,6 +33,7 @@ from moldau.runtime.config.keys.topic import TOPIC_KEYS
 from moldau.runtime.config.keys.views import VIEW_KEYS
 from moldau.runtime.config.listeners import (
     CORDONED_LOG_DIRS,
+    LISTENER_PREFIX,
     check_server,
     connections_of_ips,
     controller_listener_names,
@@ -60,8 +61,6 @@ from moldau.runtime.config.tls import tls_problems, tls_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-LISTENER_PREFIX: Final = "listener.name."
 
 
 def _check_connections(config: Config) -> list[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config.cipher_suites import protocols_of, suite_problems
+from moldau.runtime.config.listeners import key_of_listener
 
 if TYPE_CHECKING:
     from moldau.runtime.config.declaration import Config, Value
@@ -84,7 +85,7 @@ def leaves_clients_to_sasl(config: Config, listener_name: str | None) -> bool:
     """
     if listener_name is None:
         return True
-    if f"listener.name.{listener_name.lower()}.{CLIENT_AUTH}" in config:
+    if key_of_listener(listener_name, CLIENT_AUTH) in config:
         return False
     protocols = {entry.upper() for entry in config.get_list("listener.security.protocol.map")}
     return f"{listener_name.upper()}:SASL_SSL" in protocols
@@ -95,7 +96,7 @@ def tls_settings(config: Config, listener_name: str | None = None) -> TlsSetting
 
     A listener's own store replaces the node's store completely, so one may be a file and the other PEM texts.
     """
-    prefix = "" if listener_name is None else f"listener.name.{listener_name.lower()}."
+    prefix = "" if listener_name is None else key_of_listener(listener_name, "")
     own_stores = [store for store in _STORES if any(prefix + key in config for key in store)] if prefix else []
 
     def value(key: str) -> Value:

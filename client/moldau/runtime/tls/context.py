@@ -21,6 +21,7 @@ from moldau.runtime.config.listeners import (
     controller_protocol,
     inter_broker_listener_name,
     inter_broker_protocol,
+    key_of_listener,
 )
 from moldau.runtime.config.sasl import client_login, controller_login, inter_broker_login
 from moldau.runtime.config.tls import CLIENT_AUTH, leaves_clients_to_sasl, tls_problems, tls_settings
@@ -384,7 +385,7 @@ def listener_tls(
             "client-auth-without-effect",
             listener=listener_name,
             why=f"{CLIENT_AUTH} of a node does not count where clients log in by SASL (KIP-684)",
-            remedy=f"set listener.name.{listener_name.lower()}.{CLIENT_AUTH}={node_wide} to demand certificates too",
+            remedy=f"set {key_of_listener(listener_name, CLIENT_AUTH)}={node_wide} to demand certificates too",
         )
     return ListenerTls(settings, environment.disk, environment.clock)
 

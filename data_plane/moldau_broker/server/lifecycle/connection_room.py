@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from moldau.runtime.config import broker_listeners
+from moldau.runtime.config import broker_listeners, key_of_listener
 
 if TYPE_CHECKING:
     from moldau.runtime.config import Config
@@ -25,7 +25,7 @@ class ConnectionRoom:
     """Compares the bounds in force with the number of brokers; one warning for each bound that is too low."""
 
     def __init__(self, inter_broker_listener: str, logger: EventLogger) -> None:
-        self._listener_key = f"listener.name.{inter_broker_listener.lower()}.{_BOUND}"
+        self._listener_key = key_of_listener(inter_broker_listener, _BOUND)
         self._logger = logger
         self._warned: dict[str, int] = {}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from moldau.runtime.config import advertised_listeners, connections_of_ips, log_dirs, topic_config
+from moldau.runtime.config import advertised_listeners, connections_of_ips, key_of_listener, log_dirs, topic_config
 from moldau.runtime.config.declaration import LONG_MAX
 from moldau.runtime.net.serving.server import ServerLimits, idle_limit_ms
 from moldau.runtime.ports.descriptors import DescriptorBudget
@@ -144,7 +144,7 @@ def listener_limits(config: Config, endpoint: ListenerEndpoint) -> ServerLimits:
 
     A listener may have a ``max.connections`` of its own beside the broker's.
     """
-    own = f"listener.name.{endpoint.listener_name.lower()}.max.connections"
+    own = key_of_listener(endpoint.listener_name, "max.connections")
     return ServerLimits(
         request_bytes_max=config.get_int("socket.request.max.bytes"),
         buffered_bytes_max=config.get_int("queued.max.request.bytes"),
