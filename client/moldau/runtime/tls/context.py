@@ -221,12 +221,12 @@ class TlsNetwork:
         return self.plain.arrivals()
 
     def take(self, settings: TlsSettings) -> None:
-        """Takes other settings, if these are others.
+        """Takes changed settings.
 
         Raises:
             ConfigError: they or a file cannot be used; nothing has changed then.
         """
-        if not isinstance(self._context, ReloadingContext) or settings == self._context.settings:
+        if not isinstance(self._context, ReloadingContext):
             return
         problems = tls_problems(settings)
         if problems:
@@ -361,8 +361,7 @@ class ListenerTls:
         problems = tls_problems(settings, server=listener_name)
         if problems:
             raise ConfigError(problems)
-        if settings != self._context.settings:  # it follows the files of the present ones, and refuses wrong content
-            self._context.take(settings)
+        self._context.take(settings)
 
 
 def listener_tls(

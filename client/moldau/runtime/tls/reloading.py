@@ -43,17 +43,21 @@ class ReloadingContext:
         self._make = make
         self._disk = disk
         self._clock = clock
-        self.take(settings)
+        self._read(settings)
 
     def take(self, settings: TlsSettings) -> None:
-        """Takes other settings.
+        """Takes settings if they are others; the files of the present ones are followed, and wrong content is refused.
 
         Raises:
             ConfigError: a file cannot be used; nothing has changed then.
         """
+        if settings != self._settings:
+            self._read(settings)
+
+    def _read(self, settings: TlsSettings) -> None:
         marks = _marks(settings, self._disk)  # before the files are read: a change in between is seen next time
         self._context = self._make(settings, self._disk)
-        self.settings = settings
+        self._settings = settings
         self._marks = marks
         self._refused: tuple[tuple[Mark, ...], str] | None = None
         self._next_check_ms = self._clock.monotonic_ms() + CHECK_MS
@@ -64,7 +68,7 @@ class ReloadingContext:
         if now_ms < self._next_check_ms:
             return self._context
         self._next_check_ms = now_ms + CHECK_MS
-        marks = _marks(self.settings, self._disk)
+        marks = _marks(self._settings, self._disk)
         if marks == self._marks:
             self._refused = None
         else:
@@ -78,7 +82,7 @@ class ReloadingContext:
         """
         paths = ",".join(path for path, _, _ in marks)
         try:
-            self._context = self._unexpired(self._make(self.settings, self._disk))
+            self._context = self._unexpired(self._make(self._settings, self._disk))
         except ConfigError as error:
             refused = (marks, "; ".join(error.problems))
             if refused != self._refused:
@@ -99,7 +103,7 @@ class ReloadingContext:
         present_s = self._context.expires_s
         if context.expires_s is None or context.expires_s > now_s or present_s is None or present_s <= now_s:
             return context
-        key = f"{self.settings.prefix}ssl.keystore.location"
+        key = f"{self._settings.prefix}ssl.keystore.location"
         since = datetime.datetime.fromtimestamp(context.expires_s, datetime.UTC)
         raise ConfigError([f"{key}: the certificate expired at {since:%Y-%m-%d %H:%M:%S} UTC; the former one has not"])
 
