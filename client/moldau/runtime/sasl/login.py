@@ -15,16 +15,16 @@ import math
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote, unquote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import trio
 
 from moldau.protocol.errors import ErrorCode
-from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau.runtime.sasl.core.oauth import TOKEN_BYTES_MAX, OauthClient
 from moldau.runtime.sasl.core.plain import PlainClient
 from moldau.runtime.sasl.core.scram import DIGESTS, NONCE_BYTES, TOKEN_EXTENSION, ScramClient, salted_password
+from moldau.runtime.sasl.files import read_file_url
 
 if TYPE_CHECKING:
     from moldau.runtime.config.sasl import LoginSettings
@@ -222,11 +222,7 @@ class Login:
 
     def _read_token(self, url: str) -> str:
         try:
-            file = self._environment.disk.open(unquote(urlsplit(url).path), OpenMode.READ)
-            try:
-                text = file.read(0, TOKEN_BYTES_MAX).decode("ascii", "replace").strip()
-            finally:
-                file.close()
+            text = read_file_url(self._environment.disk, url, TOKEN_BYTES_MAX).decode("ascii", "replace").strip()
         except OSError as error:
             raise ConnectionError(f"sasl.oauthbearer.token.endpoint.url = {url}: {error.strerror or error}") from error
         if not text:  # its writer is about to fill it

@@ -14,13 +14,12 @@ import contextlib
 import json
 import math
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote, urlsplit
 
 import trio
 
 from moldau.runtime.config.declaration import ConfigError
-from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.sasl.core.oauth import TOKEN_BYTES_MAX, TokenFacts, TokenRefusedError, parse_first
+from moldau.runtime.sasl.files import read_file_url
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.values import is_text
 
@@ -130,12 +129,7 @@ class TokenChecker:
             from moldau.runtime.sasl.http import fetch
 
             return await fetch(url)
-        path = unquote(urlsplit(url).path)
-        file = self._environment.disk.open(path, OpenMode.READ)
-        try:
-            return file.read(0, DOCUMENT_BYTES_MAX)
-        finally:
-            file.close()
+        return read_file_url(self._environment.disk, url, DOCUMENT_BYTES_MAX)
 
     def _parse(self, document: bytes) -> KeySet:
         from joserfc.errors import JoseError
