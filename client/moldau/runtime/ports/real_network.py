@@ -53,8 +53,8 @@ ADDRESS_WAIT_MIN_S, ADDRESS_WAIT_MAX_S = 1.0, 3.0
 """How long an address may take to answer while there are others. A lost SYN is sent again after a second."""
 
 
-EVERY_INTERFACE = "0.0.0.0"
-"""The address of a listener on all interfaces, of IPv6 too: each client can read it."""
+ALL_ADDRESSES = "0.0.0.0"
+"""The host that a listener on all interfaces shows, of IPv6 too: each client can read it."""
 
 _MAPPED = "::ffff:"
 
@@ -229,7 +229,7 @@ class RealNetwork:
         An empty host is one socket for IPv6 and IPv4 if the system has such.
         """
         takes_both = not host and socket.has_dualstack_ipv6()
-        host = host or ("::" if takes_both else EVERY_INTERFACE)
+        host = host or ("::" if takes_both else ALL_ADDRESSES)
         found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, name = found[0]
         listening = socket.socket(family, kind, protocol)
@@ -244,7 +244,7 @@ class RealNetwork:
                     listening.setsockopt(socket.SOL_SOCKET, option, size)
             listening.bind(name)
             listening.listen(backlog)
-            return RealListener(listening, EVERY_INTERFACE if takes_both else None)
+            return RealListener(listening, ALL_ADDRESSES if takes_both else None)
         except BaseException:
             listening.close()
             raise
