@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from moldau.consumer.core.values import ConsumedBatch
     from moldau.records import Record
 
-    _Place = tuple[PartitionPosition | None, int]
-
 
 class Decoding:
     """The deserializers of one consumer, and the errors that its next polls raise."""
@@ -71,19 +69,18 @@ class Decoding:
             RegistryError: the schema registry does not answer.
         """
         decoded: list[ConsumedBatch[Any, Any]] = []
-        places = {each.topic_partition: self._place_of(each) for each in taken}
         self._positions.not_handed_over = self._unseen(taken)
         try:
             for batch in taken:
                 records = await self._decode_batch(batch)
                 if len(records) < len(batch.records):
-                    self._set_back(batch, len(records), places)
                     batch = replace(batch, next_offset=batch.records[len(records)].offset)
+                    self._set_back(batch.topic_partition, batch.next_offset, batch.leader_epoch)
                 if records:
                     decoded.append(replace(batch, records=cast("list[Record]", records)))
         except BaseException:
-            for batch in taken:
-                self._set_back(batch, 0, places)
+            for partition, unseen in list(self._positions.not_handed_over.items()):
+                self._set_back(partition, unseen.offset, unseen.leader_epoch)
             raise
         finally:
             self._positions.not_handed_over = {}
@@ -134,24 +131,16 @@ class Decoding:
                 )
         return found
 
-    def _place_of(self, batch: ConsumedBatch) -> _Place:
-        """Returns the position of a batch's partition, and its generation, which each seek changes."""
-        position = self._position_in(batch.cluster, batch.topic_partition)
-        return position, -1 if position is None else position.generation
-
-    def _set_back(self, batch: ConsumedBatch, index: int, places: dict[TopicPartition, _Place]) -> None:
-        """Sets the position of a partition to a record of a batch, if the offset still means this record.
+    def _set_back(self, partition: TopicPartition, offset: int, leader_epoch: int) -> None:
+        """Sets the position of a partition to a record that was taken, if the offset still means this record.
 
         The application may have set the position meanwhile, or given the partition up: that holds.
         """
-        position = self._position_in(batch.cluster, batch.topic_partition)
-        if position is not None and self._place_of(batch) == places[batch.topic_partition]:
-            position.seek(batch.records[index].offset, batch.leader_epoch)
-            places[batch.topic_partition] = self._place_of(batch)
-            unseen = self._positions.not_handed_over.get(batch.topic_partition)
-            if unseen is not None:  # the records before the one that it was set back to
-                kept = unseen._replace(generation=position.generation)
-                self._positions.not_handed_over[batch.topic_partition] = kept
+        unseen = self._positions.unseen(partition)
+        if unseen is not None:
+            unseen.position.seek(offset, leader_epoch)
+            kept = unseen._replace(generation=unseen.position.generation)
+            self._positions.not_handed_over[partition] = kept
 
     def _position_in(self, cluster: int, partition: TopicPartition) -> PartitionPosition | None:
         """Returns the position of a partition that is assigned, unless the consumer has left the cluster meanwhile."""

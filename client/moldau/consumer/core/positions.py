@@ -284,10 +284,17 @@ class Positions:
 
     def to_commit(self, position: PartitionPosition) -> tuple[int, int]:
         """Returns the offset of the first record that the application has not got, and its leader epoch."""
-        unseen = self.not_handed_over.get(position.partition)
-        if unseen is not None and unseen.position is position and unseen.generation == position.generation:
+        unseen = self.unseen(position.partition)
+        if unseen is not None:
             return unseen.offset, unseen.leader_epoch
         return position.offset, position.offset_epoch
+
+    def unseen(self, partition: TopicPartition) -> Unseen | None:
+        """Returns the first record that a poll has taken and not handed over, unless the position was set since."""
+        found = self.not_handed_over.get(partition)
+        if found is None or self.by_partition.get(partition) is not found.position:
+            return None
+        return found if found.generation == found.position.generation else None
 
     def assigned(self, partition: TopicPartition) -> PartitionPosition:
         """Returns the position of an assigned partition.
