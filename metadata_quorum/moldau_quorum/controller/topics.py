@@ -34,7 +34,7 @@ from moldau_quorum.controller.entities.configs import topic_values
 from moldau_quorum.controller.partitions import acceptable_leader, new_directory
 from moldau_quorum.controller.placement import UsableBroker, place_replicas
 from moldau_quorum.metadata.image import RESOURCE_TOPIC, MetadataImage, TopicImage
-from moldau_quorum.metadata.internal_topics import INTERNAL_TOPICS
+from moldau_quorum.metadata.internal_topics import INTERNAL_TOPICS, METADATA_TOPIC
 from moldau_quorum.metadata.records import (
     NO_LEADER,
     ConfigRecord,
@@ -126,6 +126,8 @@ def _create_each(
             if name in repeated:
                 raise RefusedError(ErrorCode.INVALID_REQUEST, f"topic {name!r} appears twice in the request")
             check_topic_name(name)
+            if name == METADATA_TOPIC:
+                raise RefusedError(ErrorCode.INVALID_REQUEST, f"{name!r} is the name of the metadata log")
             if name in image.topics_by_name:
                 raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists already")
             other = taken.get(_collision_key(name))

@@ -80,6 +80,7 @@ def test_defaults_are_those_of_the_cluster() -> None:
         ({"name": ""}, ErrorCode.INVALID_TOPIC_EXCEPTION),
         ({"name": ".."}, ErrorCode.INVALID_TOPIC_EXCEPTION),
         ({"name": "a b"}, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ({"name": "__cluster_metadata"}, ErrorCode.INVALID_REQUEST),
         ({"name": "x" * 250}, ErrorCode.INVALID_TOPIC_EXCEPTION),
         ({"name": "old_one"}, ErrorCode.INVALID_TOPIC_EXCEPTION),
         ({"name": "old.one"}, ErrorCode.TOPIC_ALREADY_EXISTS),

@@ -43,6 +43,7 @@ from moldau_quorum.log.port import (
     VoterEndpoint,
     VoterStatus,
 )
+from moldau_quorum.metadata.internal_topics import METADATA_TOPIC
 from moldau_quorum.node.request_queue import NotActiveError
 from moldau_quorum.node.voters.leadership_transfer import TransferResponse
 
@@ -52,8 +53,6 @@ if TYPE_CHECKING:
     from moldau_quorum.log.port import MetadataLog
     from moldau_quorum.node.state_machine import MetadataStateMachine
 
-METADATA_TOPIC: Final = "__cluster_metadata"
-"""Kafka's name of the metadata log."""
 VOTER_CHANGE_TIMEOUT_MS: Final = 60_000
 CATCH_UP_SHARE: Final = 0.8
 """Part of an AddRaftVoter's timeout in which the node must catch up; the rest is left for the answer."""

@@ -31,7 +31,8 @@ from moldau.protocol.messages.update_raft_voter import (
 )
 from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.telemetry.log import EventLogger
-from moldau_quorum.node.voters.quorum_admin import CONTROLLERS, KRAFT_VERSION, METADATA_TOPIC
+from moldau_quorum.metadata.internal_topics import METADATA_TOPIC
+from moldau_quorum.node.voters.quorum_admin import CONTROLLERS, KRAFT_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
