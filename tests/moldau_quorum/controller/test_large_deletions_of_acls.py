@@ -141,3 +141,19 @@ def test_a_creation_looks_at_entries_of_its_principals(controller, monkeypatch) 
     assert [result.error_code for result in controller.handle(CreateAclsRequest(creations=[creation])).results] == [0]
     assert len(controller.image.acls) == before
     assert named[0] <= COUNT // 7 + 5
+
+
+def test_a_kind_of_pattern_that_is_unknown_here_matches_nothing(controller) -> None:
+    """A newer client's kind of pattern must not be taken for all kinds: a deletion would remove every entry."""
+    asked = DeleteAclsFilter(
+        resource_type_filter=2,
+        resource_name_filter=None,
+        pattern_type_filter=5,
+        principal_filter=None,
+        host_filter=None,
+        operation=1,
+        permission_type=1,
+    )
+    [result] = controller.handle(DeleteAclsRequest(filters=[asked])).filter_results
+    assert (result.error_code, result.matching_acls) == (ErrorCode.NONE, [])
+    assert len(controller.image.acls) == COUNT

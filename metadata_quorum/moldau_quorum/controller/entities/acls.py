@@ -143,7 +143,7 @@ class AclFilter:
         )
 
     def _matches_name(self, entry: AccessControlEntryRecord) -> bool:
-        if self.pattern_type in (LITERAL, PREFIXED) and self.pattern_type != entry.pattern_type:
+        if self.pattern_type not in (ANY, MATCH, entry.pattern_type):
             return False
         if self.resource_name is None:
             return True
