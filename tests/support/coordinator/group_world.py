@@ -216,12 +216,16 @@ def sync_request(
     assignments: dict[str, bytes] | None = None,
     group: str = "g",
     instance: str | None = None,
+    protocol_type: str | None = None,
+    protocol_name: str | None = None,
 ) -> SyncGroupRequest:
     return SyncGroupRequest(
         group_id=group,
         generation_id=generation,
         member_id=member_id,
         group_instance_id=instance,
+        protocol_type=protocol_type,
+        protocol_name=protocol_name,
         assignments=[
             SyncGroupRequestAssignment(member_id=name, assignment=data) for name, data in (assignments or {}).items()
         ],

@@ -33,7 +33,7 @@ from moldau.protocol.messages.share_group_describe import ShareGroupDescribeRequ
 from moldau.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from moldau.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest, StreamsGroupDescribeResponse
 from moldau.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
-from moldau.protocol.messages.sync_group import SyncGroupRequest
+from moldau.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from moldau.protocol.refusals import refusal
 from moldau.runtime.telemetry.log import EventLogger
@@ -62,6 +62,8 @@ R = TypeVar("R")
 _GROUP_OPERATIONS: Final = operations_mask(*AUTHORIZED_OPERATIONS[AclResource.GROUP])
 
 _TOPIC_IDS_FROM = {OffsetCommitRequest: 10, TxnOffsetCommitRequest: 6}
+_PROTOCOL_NAMED_FROM: Final = 5
+"""From this version on, SyncGroup must name the type and the name of the protocol (KIP-559)."""
 _COUNTING: Final = RequestContext(version=5, client_id="", client_host="", fresh_id="")
 """With this version, ListGroups has types and states."""
 _OF_SHARE_GROUPS = (
@@ -172,6 +174,8 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             may_describe=may_describe,
             creator=creator,
         )
+        if isinstance(request, SyncGroupRequest) and version >= _PROTOCOL_NAMED_FROM and not _names_protocol(request):
+            return Completion(SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
         if isinstance(request, OffsetFetchRequest):
             return self._fetch_offsets(request, context)
         if isinstance(request, ListGroupsRequest):
@@ -371,6 +375,10 @@ def _described(response_class: type[D], parts: list[Completion], is_asked: bool)
 
 def _flatten(lists: Sequence[Sequence[R]]) -> list[R]:
     return [element for elements in lists for element in elements]
+
+
+def _names_protocol(request: SyncGroupRequest) -> bool:
+    return request.protocol_type is not None and request.protocol_name is not None
 
 
 def _as_uuid(digits: str) -> str:

@@ -59,6 +59,10 @@ if TYPE_CHECKING:
 PARTITIONS = 5
 
 
+NAMED = {"protocol_type": "consumer", "protocol_name": "range"}
+"""How a SyncGroup names its protocol."""
+
+
 class Broker:
     """A coordinator with its log; a failover makes a new coordinator over the same log."""
 
@@ -113,7 +117,7 @@ async def become_member(broker: Broker, group: str = "g") -> tuple[str, int]:
     assert isinstance(joined, JoinGroupResponse)
     assert joined.error_code == ErrorCode.NONE
     member, generation = joined.member_id, joined.generation_id
-    synced = await broker.ask(sync_request(member, generation, {member: b"all"}, group), 5)
+    synced = await broker.ask(sync_request(member, generation, {member: b"all"}, group, **NAMED), 5)
     assert isinstance(synced, SyncGroupResponse)
     assert synced.assignment == b"all"
     return member, generation
@@ -584,5 +588,25 @@ def test_statistics_count_each_group_and_partition() -> None:
         for partition in range(PARTITIONS):
             broker.coordinator.resign(partition, 2)
         assert broker.coordinator.statistics().partitions == {}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("version", "names", "code"),
+    [
+        (5, {"protocol_type": None}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        (5, {"protocol_name": None}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        (5, {}, ErrorCode.NONE),
+        (4, {"protocol_type": None, "protocol_name": None}, ErrorCode.NONE),
+    ],
+)
+def test_a_sync_names_its_protocol_from_version_5_on(version, names, code) -> None:
+    """KIP-559, as in Kafka: a client that cannot say what it agreed on must not end the rebalance."""
+
+    async def scenario(broker: Broker) -> None:
+        await loaded(broker)
+        member, generation = await become_member(broker)
+        assert code_of(await broker.ask(sync_request(member, generation, **NAMED | names), version)) is code
 
     run(scenario)
