@@ -38,6 +38,7 @@ from moldau_broker.coordinator.runtime.partitioning import partition_for
 from moldau_broker.coordinator.runtime.replicated import ReplicatedShard
 from moldau_broker.coordinator.runtime.sharded import ShardedCoordinator
 from moldau_broker.coordinator.transaction.core.answers import (
+    BATCHED_FROM,
     partition_codes,
     reshaped,
     transaction_refusal,
@@ -45,7 +46,7 @@ from moldau_broker.coordinator.transaction.core.answers import (
 )
 from moldau_broker.coordinator.transaction.core.rules import unknown_states
 from moldau_broker.coordinator.transaction.core.transaction_core import TransactionCore
-from moldau_quorum.metadata.internal_topics import OFFSETS_TOPIC
+from moldau_quorum.metadata.internal_topics import INTERNAL_TOPICS, OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -263,14 +264,17 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
         return Combined(parts, combine)
 
     def _add_one(self, transaction: AddPartitionsToTxnTransaction, version: int) -> Completion:
-        """Adds all partitions of a transaction, or none."""
-        has = self._topics.has_partition
-        if not all(has(topic.name, partition) for topic in transaction.topics for partition in topic.partitions):
+        """Adds all partitions of a transaction, or none. Clients add offsets of groups by AddOffsetsToTxn only."""
 
-            def code_of(topic: str, partition: int) -> ErrorCode:
-                known = has(topic, partition)
-                return ErrorCode.OPERATION_NOT_ATTEMPTED if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        def code_of(topic: str, partition: int) -> ErrorCode:
+            if version < BATCHED_FROM and topic in INTERNAL_TOPICS:
+                return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            if not self._topics.has_partition(topic, partition):
+                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return ErrorCode.OPERATION_NOT_ATTEMPTED
 
+        named = ((topic.name, partition) for topic in transaction.topics for partition in topic.partitions)
+        if any(code_of(*each) is not ErrorCode.OPERATION_NOT_ATTEMPTED for each in named):
             return Completion(partition_codes(transaction, code_of))
         request = AddPartitionsToTxnRequest(transactions=[transaction])
         return self._submit_to(transaction.transactional_id, request, version)

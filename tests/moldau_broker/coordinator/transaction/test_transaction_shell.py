@@ -119,16 +119,23 @@ def test_old_shape_of_adding_partitions() -> None:
     async def scenario(broker: Broker) -> None:
         await broker.lead_all()
         pid, epoch = await broker.init()
+        written = [AddPartitionsToTxnTopic(name="t", partitions=[0])]
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id="x",
             v3_and_below_producer_id=pid,
             v3_and_below_producer_epoch=epoch,
-            v3_and_below_topics=[AddPartitionsToTxnTopic(name="t", partitions=[0])],
+            v3_and_below_topics=written,
         )
         for version in range(4):
             answer = await broker.ask(request, version)
             assert isinstance(answer, AddPartitionsToTxnResponse)
             assert answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == 0
+            # A client adds offsets of groups by AddOffsetsToTxn.
+            request.v3_and_below_topics = [AddPartitionsToTxnTopic(name="__consumer_offsets", partitions=[0]), *written]
+            answer = await broker.ask(request, version)
+            codes = [each.results_by_partition[0].partition_error_code for each in answer.results_by_topic_v3_and_below]
+            assert codes == [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.OPERATION_NOT_ATTEMPTED]
+            request.v3_and_below_topics = written
         many = AddPartitionsToTxnRequest(
             transactions=[*add_request(pid, epoch, 3).transactions, *add_request(1, 0, 3, name="y").transactions]
         )
