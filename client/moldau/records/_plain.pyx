@@ -49,7 +49,7 @@ cdef object plain_batch(
     cdef int16_t producer_epoch
     cdef int32_t base_sequence
     cdef uint32_t crc
-    if size < HEADER_BYTES or size > size_max or <int64_t>big_endian(data + 8, 4) + 12 != size or data[16] != 2:
+    if size < HEADER_BYTES or size > size_max or <int64_t>big_endian(data + 8, 4) + 12 != size or data[16] != 2 or big_endian(data, 8):
         return None
     attributes = big_endian(data + 21, 2)
     count = <int32_t>big_endian(data + 57, 4)

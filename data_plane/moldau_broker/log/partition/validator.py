@@ -304,6 +304,8 @@ def check_header(records: memoryview, origin: AppendOrigin) -> BatchHeader:
             f"codec {attributes & COMPRESSION_MASK} is unknown, 0 to 4 are known",
         )
     if origin is AppendOrigin.CLIENT:
+        if header.base_offset:  # brokers assign offsets: another base is a sign of a confused client
+            raise LogError(ErrorCode.INVALID_RECORD, f"the base offset of a batch must be 0, not {header.base_offset}")
         if attributes & CONTROL_BIT:
             raise LogError(ErrorCode.INVALID_RECORD, "clients may not write control records")
         if attributes & DELETE_HORIZON_BIT:

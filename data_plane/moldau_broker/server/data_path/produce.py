@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.hot import ProducePartitionResult, read_produce_request, wire, write_produce_response
+from moldau.records.compression import Compression
 from moldau.runtime.net.serving.answers import CloseConnection
 from moldau.values import BrokerId, Offset
 from moldau_broker.log.errors import LogError
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 
 _LEADER_HINTS = 10
 _CODEC_MASK = 0x07
+_ZSTD_FROM = 7
+"""The first version of Produce with zstd (KIP-110): consumers of older versions cannot read it."""
 RESULT_BYTES = 256
 """Approximate memory of the result of one partition while its request waits."""
 TIMEOUT_MS_MAX = 15 * 60_000.0
@@ -328,6 +331,8 @@ class ProduceService:
         """
         if partition.is_internal:
             return ProducePartitionResult(index, ErrorCode.INVALID_TOPIC_EXCEPTION), -1
+        if version < _ZSTD_FROM and _codec_of(records) == Compression.ZSTD:
+            return ProducePartitionResult(index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), -1
         if len(records) > ATTRIBUTES_LOW_BYTE and records[ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_FLAG:
             error = self.transactions.error(partition, records, verified, (topic, index), version)
             if error is not ErrorCode.NONE:
@@ -494,3 +499,8 @@ def _first_error(results: Results) -> str:
             if result.error_code:
                 return f"{topic!r}-{result.partition}: {ErrorCode(result.error_code).name}"
     return "none"
+
+
+def _codec_of(records: memoryview) -> int:
+    """Returns the codec of a batch; 0 if there is none."""
+    return records[ATTRIBUTES_LOW_BYTE] & _CODEC_MASK if len(records) > ATTRIBUTES_LOW_BYTE else Compression.NONE

@@ -273,6 +273,13 @@ def test_a_validation_may_begin_again() -> None:
         validation.result(NOW)
 
 
+def test_a_client_leaves_the_offset_to_the_broker() -> None:
+    """As in Kafka: a batch with a base of its own comes from a confused client. The CRC does not cover the base."""
+    batch = make_batch(ROWS)
+    struct.pack_into(">q", batch, 0, 5)
+    assert "the base offset of a batch must be 0, not 5" in refuse(batch, ErrorCode.INVALID_RECORD).message
+
+
 def test_only_coordinators_write_markers() -> None:
     marker = encode_end_txn_marker(commit=True, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp=NOW)
     refuse(bytearray(marker), ErrorCode.INVALID_RECORD)

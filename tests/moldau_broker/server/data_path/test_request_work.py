@@ -68,8 +68,8 @@ def fetch_frame(partitions: int, session_id: int = 0, session_epoch: int = -1) -
 
 
 def serve(handler: BrokerConnection, *frames: bytearray) -> list[Any]:
-    """Serves frames that arrived together."""
-    answers = [handler.handle(memoryview(each)) for each in frames]
+    """Serves frames that arrived together: copies, because a broker writes offsets into the batches it received."""
+    answers = [handler.handle(memoryview(bytearray(each))) for each in frames]
     handler.flush()
     return answers
 

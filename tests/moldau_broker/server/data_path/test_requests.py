@@ -38,6 +38,7 @@ from moldau.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from moldau.records import Compression
 from moldau.runtime.config import ConfigSource
 from moldau.values import ZERO_UUID
 from support.cluster.broker_cluster import batch, decode_response, frame, read_frame, run_cluster, values_of
@@ -232,6 +233,7 @@ def test_errors_of_produce() -> None:
             (("t", batch(b"x")), {"acks": 2}, ErrorCode.INVALID_REQUIRED_ACKS),
             (("t", bytes(flipped)), {}, ErrorCode.CORRUPT_MESSAGE),
             (("t", batch(b"x" * 500)), {}, ErrorCode.MESSAGE_TOO_LARGE),
+            (("t", batch(b"x", compression=Compression.ZSTD)), {"version": 6}, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
             (
                 ("t", batch(b"x", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)),
                 {},
@@ -241,6 +243,8 @@ def test_errors_of_produce() -> None:
         for arguments, more, error in expected:
             assert (await client.produce(*arguments, **more)).error_code == error
         assert (await client.offset("t")).offset == 0, "nothing was appended"
+        sent = batch(b"x", compression=Compression.ZSTD)
+        assert (await client.produce("t", sent, version=7)).error_code == ErrorCode.NONE
 
     run_cluster(scenario)
 
