@@ -13,6 +13,7 @@ from moldau_cli import reference
 from moldau_cli.application import application
 from moldau_cli.nodes.server import USAGE
 from support import rooms
+from support.answers import differences as answers
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {
@@ -20,6 +21,10 @@ PAGES = {
     "cli.md": (reference.document, "python -m moldau_cli.reference > docs/cli.md"),
     "admin-calls.md": (admin_calls.document, "python -m moldau_broker.server.admin_calls > docs/admin-calls.md"),
     "compat.md": (compat.document, "python -m moldau_broker.server.compat > docs/compat.md"),
+    "proof/same-answers.md": (
+        answers.page,
+        "PYTHONPATH=tests python -m support.answers.differences > docs/proof/same-answers.md",
+    ),
 }
 
 

@@ -165,12 +165,11 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         """
         if not is_group_request(request):
             raise TypeError(f"{type(request).__name__} is not a request to a group coordinator")
-        fresh_id = f"{self._environment.random.getrandbits(128):032x}"
         context = RequestContext(
             version=version,
             client_id=client_id or "",
             client_host=client_host,
-            fresh_id=_as_uuid(fresh_id),
+            fresh_id=_as_uuid(self._environment.random.getrandbits(128)),
             may_describe=may_describe,
             creator=creator,
         )
@@ -381,6 +380,7 @@ def _names_protocol(request: SyncGroupRequest) -> bool:
     return request.protocol_type is not None and request.protocol_name is not None
 
 
-def _as_uuid(digits: str) -> str:
-    """Inserts the dashes of a UUID into 32 hexadecimal digits."""
+def _as_uuid(number: int) -> str:
+    """Returns a number of 128 bits in the form of a UUID."""
+    digits = f"{number:032x}"
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
