@@ -186,6 +186,25 @@ def cut_message(text: bytes) -> bytes:
     return text[: STRING_BYTES_MAX - len(_CUT_MARK)].decode(errors="ignore").encode() + _CUT_MARK
 
 
+FREE_TEXTS = ("rack_id", "committed_metadata")
+"""String fields that a client fills with any bytes, and that name nothing on the broker."""
+
+
+def free_text(data: memoryview) -> str:
+    """Returns a client's own text, such as its id; bytes that are not UTF-8 become U+FFFD, as in Java.
+
+    Raises:
+        DecodeError: no string field would take the text that comes of it.
+    """
+    try:
+        return str(data, "utf-8")
+    except UnicodeDecodeError as error:
+        text = str(data, "utf-8", "replace")
+        if len(text.encode()) > STRING_BYTES_MAX:
+            raise DecodeError(f"a string is not UTF-8: {error}") from error
+        return text
+
+
 def fields_in(cls: type[Struct], version: int) -> list[tuple[str, FieldSpec]]:
     """Returns the fields that a version carries, in wire order (tagged ones included)."""
     return [(key, spec) for key, spec in cls.__fields__.items() if version in spec.versions]
@@ -245,6 +264,7 @@ class _Generator:
             "null_value": _null_value,
             "too_long": _too_long,
             "cut_message": cut_message,
+            "free_text": free_text,
         }
         self.names: dict[type[Struct], str] = {}
         self.temporaries = 0
@@ -388,7 +408,9 @@ class _Generator:
             lines.append(f"{indent}        left[0] -= {length} // {STRING_BYTES_PER_ENTRY}")
             lines.append(f"{indent}        if left[0] < 0: raise too_many({what!r}, left[0])")
         data = f"buffer[position:position + {length}]"
-        value = f"str({data}, 'utf-8')" if kind == "string" else data
+        value = data
+        if kind == "string":
+            value = f"free_text({data})" if what.rpartition(".")[2] in FREE_TEXTS else f"str({data}, 'utf-8')"
         lines += [
             f"{indent}    if {length} > len(buffer) - position: raise short({what!r}, {length}, buffer, position)",
             f"{indent}    {target} = {value}",

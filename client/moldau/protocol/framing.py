@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from moldau.protocol.api import APIS, request_header_version, response_header_version
 from moldau.protocol.codec import DecodeError, EncodeError, decode_prefix, encode_into
-from moldau.protocol.compiler import check_tagged_count, fields_in, read_uvarint, uvarint
+from moldau.protocol.compiler import check_tagged_count, fields_in, free_text, read_uvarint, uvarint
 from moldau.protocol.schema import Request, Response
 from moldau.values import Buffer
 
@@ -68,10 +68,10 @@ def decode_request_header(buffer: Buffer, offset: int = 0) -> RequestHeader:
 
     An unknown API key, or a version of a known one that is not, is not an error here: the header is then read as
     version 1 up to the client id, and ``body_offset`` stands behind that. Callers check key and version before they
-    decode a body.
+    decode a body. Bytes of the client id that are not UTF-8 become U+FFFD, as in Java.
 
     Raises:
-        DecodeError: the frame ends inside the header, or the client id is not UTF-8.
+        DecodeError: the frame ends inside the header, or the client id is not UTF-8 and too long.
     """
     view = buffer if type(buffer) is memoryview else memoryview(buffer)
     try:
@@ -83,10 +83,7 @@ def decode_request_header(buffer: Buffer, offset: int = 0) -> RequestHeader:
     if length >= 0:
         if length > len(view) - position:
             raise DecodeError(f"client id: {length} bytes announced, {len(view) - position} are left")
-        try:
-            client_id = str(view[position : position + length], "utf-8")
-        except UnicodeDecodeError as error:
-            raise DecodeError(f"client id is not UTF-8: {error}") from error
+        client_id = free_text(view[position : position + length])
         position += length
     elif length != -1:
         raise DecodeError(f"client id: negative length {length}")

@@ -22,6 +22,8 @@ from moldau.protocol.codec import (
     encode,
 )
 from moldau.protocol.compiler import minimum_size
+from moldau.protocol.hot import read_fetch_request
+from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from moldau.protocol.messages.create_topics import CreateTopicsRequest
 from moldau.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
@@ -34,6 +36,11 @@ from moldau.protocol.messages.internal.group_metadata import GroupMetadataKey
 from moldau.protocol.messages.internal.offset_commit import OffsetCommitKey, OffsetCommitValue
 from moldau.protocol.messages.internal.transaction_log import TransactionLogValue
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
+from moldau.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.protocol.schema import Message
 from support.proof import examples
@@ -233,6 +240,24 @@ def test_memory_is_linear_in_the_input() -> None:
         assert tracemalloc.get_traced_memory()[1] < 150 * len(data)
     finally:
         tracemalloc.stop()
+
+
+def test_texts_of_clients_may_hold_other_bytes() -> None:
+    """A consumer with such a rack, or a commit with such metadata, closed its connection; Kafka serves both."""
+    for message, version in (
+        (FetchRequest(rack_id="caf~"), 11),
+        (FetchRequest(rack_id="caf~"), 12),
+        (ConsumerGroupHeartbeatRequest(rack_id="caf~"), 0),
+    ):
+        data = encode(message, version).replace(b"caf~", b"caf\xe9")
+        assert decode(type(message), version, data).rack_id == "caf\ufffd"
+        if isinstance(message, FetchRequest):
+            assert read_fetch_request(memoryview(data), 0, version).rack_id == "caf\ufffd"
+    commit = OffsetCommitRequestTopic(partitions=[OffsetCommitRequestPartition(committed_metadata="caf~")])
+    data = encode(OffsetCommitRequest(topics=[commit]), 9).replace(b"caf~", b"caf\xe9")
+    assert decode(OffsetCommitRequest, 9, data).topics[0].partitions[0].committed_metadata == "caf\ufffd"
+    with pytest.raises(DecodeError, match="UTF-8"):
+        decode(HeartbeatRequest, 0, encode(HeartbeatRequest(group_id="g~"), 0).replace(b"~", b"\xff"))
 
 
 def test_mutated_messages_raise_only_decode_errors() -> None:

@@ -169,9 +169,8 @@ def test_cut_headers_are_errors() -> None:
     for cut in range(end):
         with pytest.raises(DecodeError):
             decode_request_header(frame[:cut])
-    for bad in (b"\0\x03\0\x01\0\0\0\x05\xff\xfe", b"\0\x03\0\x01\0\0\0\x05\0\x01\xff"):
-        with pytest.raises(DecodeError):
-            decode_request_header(bad)
+    with pytest.raises(DecodeError):
+        decode_request_header(b"\0\x03\0\x01\0\0\0\x05\xff\xfe")
     with pytest.raises(DecodeError):
         decode_response(HeartbeatResponse, 4, b"\0\0")
 
@@ -183,6 +182,15 @@ def test_random_headers_raise_only_decode_errors(data: bytes) -> None:
     except DecodeError:
         return
     assert 10 <= header.body_offset <= len(data)
+
+
+def test_a_client_id_of_other_bytes_is_read_as_java_does() -> None:
+    """Such a client, of a Latin-1 system for example, could not connect. A text that fits no field is refused."""
+    head = b"\0\x03\0\x01\0\0\0\x05"
+    assert decode_request_header(head + b"\0\x04caf\xe9").client_id == "caf\ufffd"
+    assert decode_request_header(head + b"\x2a\xaa" + b"\xff" * 10_922).client_id == "\ufffd" * 10_922
+    with pytest.raises(DecodeError, match="UTF-8"):
+        decode_request_header(head + b"\x2a\xab" + b"\xff" * 10_923)
 
 
 def test_client_id_too_long() -> None:

@@ -13,6 +13,7 @@ from moldau.protocol.compiler import (
     TooManyEntriesError,
     UnsupportedVersionError,
     check_tagged_count,
+    free_text,
     read_uvarint,
     uvarint,
 )
@@ -259,7 +260,7 @@ def _read_flexible(frame: memoryview, position: int, version: int, allowance: _A
         position = skip_tagged_section(frame, end) if frame[end] else end + 1
     length, position = read_uvarint(frame, position)
     end = _bounded_string(frame, position, length - 1, "rack id")
-    rack_id = str(frame[position:end], "utf-8")
+    rack_id = free_text(frame[position:end])
     cluster_id: str | None = None
     if frame[end]:
         cluster_id, state = _request_tags(frame, end, version)
@@ -384,7 +385,7 @@ def _read_plain(frame: memoryview, position: int, version: int, allowance: _Allo
     if version >= 11:
         (length,) = _INT16.unpack_from(frame, position)
         end = _bounded(frame, position + 2, length, "rack id")
-        rack_id = str(frame[position + 2 : end], "utf-8")
+        rack_id = free_text(frame[position + 2 : end])
     return FetchRequestView(
         replica_id,
         -1,

@@ -153,7 +153,7 @@ class RequestTraces:
             if key in (ApiKey.PRODUCE, ApiKey.FETCH):
                 topic = first_topic(trace.head, header.body_offset, key, version)
         except DecodeError:
-            return  # the client id is longer than the head, or no text
+            return  # the client id is longer than the head
         ahead_ms = self._clock.wall_ms() - self._clock.monotonic_ms()
         names = (HANDLED.get(key, "handle"), self._waits.get(key, "wait"), "send")
         times = (trace.handling_ms, trace.handled_ms, trace.ready_ms, now_ms)
