@@ -129,7 +129,10 @@ class TlsConnection:
 
     @property
     def peer_certificate(self) -> dict[str, object] | None:
-        """The verified certificate of the peer as ``ssl.SSLObject.getpeercert`` gives it; None without one."""
+        """The verified certificate of the peer as ``ssl.SSLObject.getpeercert`` gives it; None without one.
+
+        At a server the subject has numbers for the types that RFC 2253 does not name (``moldau.runtime.tls.subject``).
+        """
         return self._peer_certificate
 
     async def handshake(self, heard_peer: Callable[[], None] = lambda: None) -> None:
@@ -165,6 +168,14 @@ class TlsConnection:
                 raise TlsHandshakeError(errno.EPROTO, f"TLS handshake failed: {_reason(error)}") from error
         await self._flush()
         self._peer_certificate = dict(self._tls.getpeercert() or {}) or None
+        encoded = self._tls.getpeercert(binary_form=True) if self._tls.server_side else None
+        if self._peer_certificate is not None and encoded is not None:
+            from moldau.runtime.tls.subject import subject_of
+
+            try:
+                self._peer_certificate["subject"] = subject_of(encoded)
+            except (IndexError, ValueError) as error:
+                raise TlsHandshakeError(errno.EPROTO, "the subject of the peer's certificate is malformed") from error
 
     async def _receive_ciphertext(self) -> None:
         while True:

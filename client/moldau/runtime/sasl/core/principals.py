@@ -13,7 +13,6 @@ _SHORT_NAMES: Final = {
     "commonName": "CN",
     "countryName": "C",
     "domainComponent": "DC",
-    "emailAddress": "EMAILADDRESS",
     "localityName": "L",
     "organizationName": "O",
     "organizationalUnitName": "OU",
@@ -21,6 +20,7 @@ _SHORT_NAMES: Final = {
     "streetAddress": "STREET",
     "userId": "UID",
 }
+_BLANKS: Final = " \r"
 _RULE = re.compile(r"(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)")
 _BETWEEN = re.compile(r"\s*(?:,\s*|$)")
 
@@ -28,22 +28,33 @@ _BETWEEN = re.compile(r"\s*(?:,\s*|$)")
 def distinguished_name(certificate: Mapping[str, object]) -> str:
     """Returns the subject as Kafka writes it (RFC 2253): ``CN=...,OU=...``, the most specific part first.
 
-    ``certificate`` is what ``ssl.SSLObject.getpeercert`` returns.
+    ``certificate`` is what ``TlsConnection.peer_certificate`` returns: a type that RFC 2253 does not name is a number,
+    and its value is written already.
     """
     subject = certificate.get("subject", ())
     parts = [
-        "+".join(f"{_SHORT_NAMES.get(key, key)}={_escaped(value)}" for key, value in attributes)
+        "+".join(
+            f"{_SHORT_NAMES.get(key, key)}={value if key[:1].isdigit() else _escaped(value)}"
+            for key, value in attributes
+        )
         for attributes in (subject if isinstance(subject, tuple) else ())
     ]
     return ",".join(reversed(parts))
 
 
 def _escaped(value: str) -> str:
-    """Escapes a value, so that no value can look like a further part of the name (RFC 2253 section 2.4)."""
-    escaped = re.sub(r'([,+"\\<>;])', r"\\\1", value)
-    if escaped[:1] in (" ", "#"):
-        escaped = "\\" + escaped
-    return escaped[:-1] + "\\ " if escaped.endswith(" ") and len(value) > 1 else escaped
+    """Escapes a value as Java does, so that none can look like a further part of the name (RFC 2253 section 2.4).
+
+    Java also escapes each ``=`` and ``#``, and every blank at both ends.
+    """
+    inner = value.strip(_BLANKS)
+    start = value.index(inner) if inner else len(value)
+    escaped = re.sub(r'([,=+<>#;"\\])', r"\\\1", inner).replace("\0", "\\00")
+    return _escaped_blanks(value[:start]) + escaped + _escaped_blanks(value[start + len(inner) :])
+
+
+def _escaped_blanks(blanks: str) -> str:
+    return "".join(f"\\{blank}" for blank in blanks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
