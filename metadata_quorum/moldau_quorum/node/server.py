@@ -22,16 +22,13 @@ from moldau.runtime.config import (
     ListenerEndpoint,
     addresses,
     bootstraps_from_itself,
-    connections_of_ips,
     controller_listeners,
-    key_of_listener,
     metadata_log_dir,
     quorum_voters,
 )
-from moldau.runtime.config.declaration import INT_MAX
 from moldau.runtime.config.sasl import bootstrap_credentials
 from moldau.runtime.net.serving.connection_tally import ConnectionTally
-from moldau.runtime.net.serving.server import Server, ServerLimits, idle_limit_ms, serve
+from moldau.runtime.net.serving.server import Server, ServerLimits, serve
 from moldau.runtime.sasl.listener import SaslListener, bootstrap_keys, peer_handlers
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.tls.context import ListenerTls, controllers_environment, listener_tls
@@ -56,6 +53,7 @@ from moldau_quorum.metadata.records import Endpoint
 from moldau_quorum.metadata.scram_credentials import ImageCredentials, bootstrap_records
 from moldau_quorum.node.active_controller import ActiveController
 from moldau_quorum.node.directory import NodeDirectory, open_node_directory
+from moldau_quorum.node.serving.connection_bounds import ConnectionBounds
 from moldau_quorum.node.serving.metadata_service import MetadataService
 from moldau_quorum.node.serving.principals import node_principals
 from moldau_quorum.node.serving.quotas import ControllerQuotas
@@ -63,12 +61,12 @@ from moldau_quorum.node.serving.requests import ControllerConnection, Controller
 from moldau_quorum.node.state_machine import MetadataStateMachine
 from moldau_quorum.node.voters.quorum_admin import QuorumAdmin
 from moldau_quorum.node.voters.voter_address import QuorumSearch
-from moldau_quorum.quotas.connections import ListenerRates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from moldau.runtime.net.serving.answers import HandlerFactory
+    from moldau.runtime.net.serving.connection_tally import AdmissionRates
     from moldau.runtime.net.serving.request_times import RequestTimes
     from moldau.runtime.ports.environment import Connection, Environment, Listener
     from moldau.runtime.sasl.attempts import ListenerAttempts
@@ -78,7 +76,6 @@ if TYPE_CHECKING:
 
 DISCOVERY_TIMEOUT_MS: Final = 5_000
 HANDOVER_TIMEOUT_MS: Final = 2_000
-REQUEST_BYTES_MAX: Final = 32 * 1024 * 1024
 
 
 class ServedListeners(NamedTuple):
@@ -234,7 +231,7 @@ async def _run(
             config,
             bound,
             lambda endpoint: _handlers(environment, config, endpoint, service, known_credentials, attempts, logger),
-            logger,
+            machine,
             requests,
         )
         search = QuorumSearch(
@@ -350,19 +347,6 @@ def _handlers(
     return peer_handlers(config, name, protocol, sasl, connect)
 
 
-def _limits(config: Config, endpoint: ListenerEndpoint) -> ServerLimits:
-    own = key_of_listener(endpoint.listener_name, "max.connections")
-    return ServerLimits(
-        request_bytes_max=min(REQUEST_BYTES_MAX, config.get_int("socket.request.max.bytes")),
-        buffered_bytes_max=config.get_int("queued.max.request.bytes"),
-        connections_max=config.get_int("max.connections"),
-        listener_connections_max=config.get_int(own) if own in config else INT_MAX,
-        connections_per_ip_max=config.get_int("max.connections.per.ip"),
-        connections_of_ips=connections_of_ips(config),
-        idle_ms=idle_limit_ms(config.get_int("connections.max.idle.ms")),
-    )
-
-
 async def _end_when_asked(shutdown: trio.Event, machine: MetadataStateMachine, scope: trio.CancelScope) -> None:
     """Ends the node in order: its successor is elected first, so that no client waits for an election timeout."""
     await shutdown.wait()
@@ -382,30 +366,36 @@ async def _serve_listeners(
     config: Config,
     bound: Sequence[tuple[ListenerEndpoint, Listener]],
     handlers: Callable[[ListenerEndpoint], HandlerFactory],
-    logger: EventLogger,
+    machine: MetadataStateMachine,
     requests: RequestTimes | None,
 ) -> ServedListeners:
     """Starts a server for each listener in ``nursery``; together they keep to the limits of connections."""
-    tally, rates = ConnectionTally(), ListenerRates(config, [endpoint.listener_name for endpoint, _ in bound])
+    log, logger = machine.log, EventLogger("moldau.controller", node=config.get_int("node.id"))
+    assert log is not None
+    tally = ConnectionTally()
+    bounds = ConnectionBounds(config, [endpoint for endpoint, _ in bound], lambda: len(log.voters), logger)
     certificates: dict[str, ListenerTls] = {}
     servers: dict[str, Server] = {}
     for endpoint, listener in bound:
         secure = listener_tls(environment, config, endpoint.listener_name, endpoint.security_protocol)
         if secure is not None:
             certificates[endpoint.listener_name] = secure
-        servers[endpoint.listener_name] = await nursery.start(
+        server = servers[endpoint.listener_name] = await nursery.start(
             _serve,
             environment,
             listener,
             handlers(endpoint),
-            _limits(config, endpoint),
+            bounds.limits(endpoint),
             tally,
-            rates,
+            bounds.rates,
             secure,
             logger,
             requests,
             endpoint.listener_name,
         )
+        bounds.serve(endpoint, server)
+    bounds.follow(machine.image)
+    machine.on_image(bounds.follow)
     found = tuple(listener.address for _, listener in bound)
     logger.info("listening", addresses=",".join(f"{host}:{port}" for host, port in found))
     return ServedListeners(found, certificates, servers)
@@ -417,7 +407,7 @@ async def _serve(
     connect: HandlerFactory,
     limits: ServerLimits,
     tally: ConnectionTally,
-    rates: ListenerRates,
+    rates: AdmissionRates,
     secure: ListenerTls | None,
     logger: EventLogger,
     requests: RequestTimes | None,

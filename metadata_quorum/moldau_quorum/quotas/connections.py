@@ -70,15 +70,20 @@ class ConnectionRates:
 
 
 class ListenerRates:
-    """The rates in a node's file, where addresses have no quota (an ``AdmissionRates``)."""
+    """The rates of a node's listeners, where addresses have no quota (an ``AdmissionRates``)."""
 
-    __slots__ = ("_rates",)
+    __slots__ = ("_names", "_rates")
 
     def __init__(self, config: Config, names: Iterable[str]) -> None:
         """``names`` are those of the node's listeners."""
+        self._names = tuple(names)
         size_ms = float(config.get_int("quota.window.size.seconds") * 1_000)
         self._rates = ConnectionRates(Windows(config.get_int("quota.window.num"), size_ms))
-        self._rates.configure(*connection_rate_limits(config, names), None)
+        self.follow(config)
+
+    def follow(self, config: Config) -> None:
+        """Applies a changed configuration."""
+        self._rates.configure(*connection_rate_limits(config, self._names), None)
 
     def arrived(self, listener: str, host: str, now_ms: float) -> Arrival:
         """See ``moldau.runtime.net.serving.connection_tally.AdmissionRates``."""

@@ -13,14 +13,14 @@ from moldau.protocol.access import Listeners
 from moldau.runtime.config import ConfigError, broker_listeners, controller_listener_names, join_address
 from moldau.runtime.config.processes import EVERY_INTERFACE
 from moldau.runtime.net.serving.connection_tally import ConnectionTally
-from moldau.runtime.net.serving.server import serve
+from moldau.runtime.net.serving.server import listener_limits, serve
 from moldau.runtime.tasks.sync import ByteBudget
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.tls.context import ListenerTls, listener_tls, reload_outgoing
 from moldau_broker.server.data_path.connection import BrokerConnection, listener_services
 from moldau_broker.server.handlers.apis import BASE_APIS, TELEMETRY_KEYS, ServedApi, api_table
 from moldau_broker.server.lifecycle.connection_room import ConnectionRoom
-from moldau_broker.server.lifecycle.startup import advertised_endpoints, bind, listener_limits
+from moldau_broker.server.lifecycle.startup import advertised_endpoints, bind
 from moldau_quorum.quotas.connections import connection_rate_limits
 
 if TYPE_CHECKING:

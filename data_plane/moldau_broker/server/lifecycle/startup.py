@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from moldau.runtime.config import advertised_listeners, connections_of_ips, key_of_listener, log_dirs, topic_config
+from moldau.runtime.config import advertised_listeners, log_dirs, topic_config
 from moldau.runtime.config.declaration import LONG_MAX
-from moldau.runtime.net.serving.server import ServerLimits, idle_limit_ms
 from moldau.runtime.ports.descriptors import DescriptorBudget
 from moldau.runtime.ports.environment import SocketBuffers
 from moldau_broker.log.config import LogConfig, LogManagerSettings
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from moldau.runtime.config import Config, ListenerEndpoint
     from moldau.runtime.ports.environment import Disk, Environment, Listener
     from moldau.values import BrokerId
-
-_UNBOUNDED_CONNECTIONS = 100_000
 
 
 class BrokerStartError(ValueError):
@@ -137,23 +134,6 @@ def advertised_endpoints(config: Config, addresses: Mapping[str, tuple[str, int]
             )
         )
     return tuple(advertised)
-
-
-def listener_limits(config: Config, endpoint: ListenerEndpoint) -> ServerLimits:
-    """Returns the bounds of a listener under ``config``.
-
-    A listener may have a ``max.connections`` of its own beside the broker's.
-    """
-    own = key_of_listener(endpoint.listener_name, "max.connections")
-    return ServerLimits(
-        request_bytes_max=config.get_int("socket.request.max.bytes"),
-        buffered_bytes_max=config.get_int("queued.max.request.bytes"),
-        connections_max=min(config.get_int("max.connections"), _UNBOUNDED_CONNECTIONS),
-        listener_connections_max=config.get_int(own) if own in config else _UNBOUNDED_CONNECTIONS,
-        connections_per_ip_max=config.get_int("max.connections.per.ip"),
-        connections_of_ips=connections_of_ips(config),
-        idle_ms=idle_limit_ms(config.get_int("connections.max.idle.ms")),
-    )
 
 
 # --- settings

@@ -11,13 +11,13 @@ import pytest
 import trio
 
 from moldau.runtime.config import BROKER_CONFIG, broker_listeners
-from moldau_broker.server.lifecycle.startup import listener_limits
-from moldau_quorum.node import server as controller
+from moldau.runtime.net.serving.server import listener_limits
+from moldau.runtime.telemetry.log import EventLogger
+from moldau_quorum.node.serving.connection_bounds import ConnectionBounds
 from support.quotas.paused_server import QUICK, answer, request, with_server
 from support.sasl import node_config
 
 if TYPE_CHECKING:
-    from moldau.runtime.net.serving.server import ServerLimits
     from support.quotas.paused_server import Log, Stage
 
 
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("role", ["broker", "controller"])
 def test_a_negative_limit_closes_no_connection(role: str, idle_ms: str, is_closed: bool) -> None:
     config = BROKER_CONFIG.parse(node_config(**{"connections.max.idle.ms": idle_ms}))
-    limits_of = listener_limits if role == "broker" else controller._limits
-    limits: ServerLimits = limits_of(config, broker_listeners(config)[0])
+    endpoint = broker_listeners(config)[0]
+    of_controller = ConnectionBounds(config, [endpoint], lambda: 1, EventLogger("test"))
+    limits = listener_limits(config, endpoint) if role == "broker" else of_controller.limits(endpoint)
 
     async def scenario(stage: Stage, log: Log) -> None:
         connection = await stage.connect()

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
+from moldau.runtime.config import connections_of_ips, key_of_listener
+from moldau.runtime.config.declaration import INT_MAX
 from moldau.runtime.net.buffers import BufferPool
 from moldau.runtime.net.serving.connection_loop import LARGE_BUFFER_MS, ConnectionLoop
 from moldau.runtime.net.serving.connection_tally import AdmissionRates, ConnectionTally
@@ -25,9 +27,13 @@ from moldau.runtime.telemetry.log import EventLogger
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from moldau.runtime.config import Config, ListenerEndpoint
     from moldau.runtime.net.serving.answers import HandlerFactory
     from moldau.runtime.net.serving.request_times import RequestTimes
     from moldau.runtime.ports.environment import Arrivals, Clock, Connection, Environment, Listener
+
+UNBOUNDED_CONNECTIONS: Final = 100_000
+"""The bound where ``max.connections`` is not set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +67,24 @@ class ServerLimits:
 def idle_limit_ms(configured_ms: int) -> float:
     """Returns the limit that ``connections.max.idle.ms`` stands for; a negative value is none, as in Kafka."""
     return math.inf if configured_ms < 0 else float(configured_ms)
+
+
+def listener_limits(config: Config, endpoint: ListenerEndpoint) -> ServerLimits:
+    """Returns the bounds of a listener under ``config``.
+
+    A listener may have a ``max.connections`` of its own beside the node's.
+    """
+    own = key_of_listener(endpoint.listener_name, "max.connections")
+    total = config.get_int("max.connections")
+    return ServerLimits(
+        request_bytes_max=config.get_int("socket.request.max.bytes"),
+        buffered_bytes_max=config.get_int("queued.max.request.bytes"),
+        connections_max=UNBOUNDED_CONNECTIONS if total == INT_MAX else total,
+        listener_connections_max=config.get_int(own) if own in config else INT_MAX,
+        connections_per_ip_max=config.get_int("max.connections.per.ip"),
+        connections_of_ips=connections_of_ips(config),
+        idle_ms=idle_limit_ms(config.get_int("connections.max.idle.ms")),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
