@@ -11,7 +11,7 @@ import math
 import os
 import socket
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -23,7 +23,7 @@ from moldau.runtime.ports.real_arrivals import real_arrivals
 from moldau.runtime.ports.system_calls import BUFFERS_PER_CALL_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from moldau.runtime.ports.environment import Arrivals, Connection, File
     from moldau.values import Buffer
@@ -46,6 +46,12 @@ ABORTED_ERRNOS = (
     errno.EPERM,
 )
 """``accept`` errors that belong to the one connection that was to be accepted (accept(2), "Error handling")."""
+
+FAMILY_ERRNOS = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+"""Errors of a socket or its name on a machine without the family, such as one where IPv6 is switched off."""
+
+SAME_PORT_ATTEMPTS = 10
+"""How often another free port is looked for, if it is free in the first family only."""
 
 SHORTAGE_WAIT_SECONDS = 0.1
 
@@ -163,14 +169,14 @@ def _closed_error() -> ConnectionAbortedError:
 
 
 class RealListener:
-    """A listening TCP socket."""
+    """Listening TCP sockets of one port, as a rule a single one; several for a host with an address in each family."""
 
-    __slots__ = ("_address", "_socket")
+    __slots__ = ("_address", "_sockets")
 
-    def __init__(self, listening: socket.socket, host: str | None = None) -> None:
-        """Takes over ``listening``, which listens already; ``host`` is shown in place of the bound one."""
-        self._socket = listening
-        bound, port = _host_and_port(listening.getsockname())
+    def __init__(self, listening: Sequence[socket.socket], host: str | None = None) -> None:
+        """Takes over ``listening``, which listen already; ``host`` is shown in place of the first bound one."""
+        self._sockets = list(listening)
+        bound, port = _host_and_port(listening[0].getsockname())
         self._address = host or bound, port
 
     @property
@@ -182,7 +188,7 @@ class RealListener:
         """See ``Listener.accept``; waits ``SHORTAGE_WAIT_SECONDS`` and tries again while descriptors are short."""
         while True:
             try:
-                accepted, name = self._socket.accept()
+                accepted, name = self._accept_nowait()
             except BlockingIOError:
                 await self._wait_acceptable()
                 continue
@@ -199,17 +205,44 @@ class RealListener:
             except OSError:
                 accepted.close()  # the peer was gone before its options could be set: not the listener's trouble
 
+    def _accept_nowait(self) -> tuple[socket.socket, object]:
+        """Accepts from one of the sockets; the next one has its turn after that."""
+        for listening in self._sockets[:-1]:
+            try:
+                accepted = listening.accept()
+            except BlockingIOError:
+                continue
+            self._sockets.remove(listening)
+            self._sockets.append(listening)
+            return accepted
+        return self._sockets[-1].accept()
+
     async def _wait_acceptable(self) -> None:
-        try:
-            await trio.lowlevel.wait_readable(self._socket)
-        except (trio.ClosedResourceError, ValueError) as error:
-            raise OSError(errno.EBADF, "the listener was closed") from error
+        closed = False
+
+        async def wait(listening: socket.socket, scope: trio.CancelScope) -> None:
+            nonlocal closed
+            try:
+                await trio.lowlevel.wait_readable(listening)
+            except (trio.ClosedResourceError, ValueError):
+                closed = True
+            scope.cancel()
+
+        if len(self._sockets) == 1:
+            await wait(self._sockets[0], trio.CancelScope())
+        else:
+            async with trio.open_nursery() as nursery:
+                for listening in self._sockets:
+                    nursery.start_soon(wait, listening, nursery.cancel_scope)
+        if closed:
+            raise OSError(errno.EBADF, "the listener was closed")
 
     def close(self) -> None:
         """See ``Listener.close``."""
-        if self._socket.fileno() >= 0:
-            trio.lowlevel.notify_closing(self._socket)
-            self._socket.close()
+        for listening in self._sockets:
+            if listening.fileno() >= 0:
+                trio.lowlevel.notify_closing(listening)
+                listening.close()
 
 
 def _descriptor_of(connection: Connection) -> int:
@@ -226,28 +259,22 @@ class RealNetwork:
     ) -> RealListener:
         """See ``Network.listen``; SO_REUSEADDR is set, so that a restart need not wait for TIME_WAIT.
 
-        An empty host is one socket for IPv6 and IPv4 if the system has such.
+        An empty host is one socket for IPv6 and IPv4 if the system has such. A name with addresses in both families,
+        such as ``localhost``, is a socket for each family that the machine has.
         """
         takes_both = not host and socket.has_dualstack_ipv6()
         host = host or ("::" if takes_both else ALL_ADDRESSES)
         found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, name = found[0]
-        listening = socket.socket(family, kind, protocol)
-        try:
-            listening.setblocking(False)
-            if takes_both:
-                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            # Accepted sockets inherit the sizes, which must be known before a peer is offered a window.
-            for option, size in ((socket.SO_SNDBUF, buffers.send_bytes), (socket.SO_RCVBUF, buffers.receive_bytes)):
-                if size >= 0:
-                    listening.setsockopt(socket.SOL_SOCKET, option, size)
-            listening.bind(name)
-            listening.listen(backlog)
-            return RealListener(listening, ALL_ADDRESSES if takes_both else None)
-        except BaseException:
-            listening.close()
-            raise
+        of_families: dict[int, tuple[Any, ...]] = {family: name for family, _, _, _, name in reversed(found)}
+        for attempts_left in range(SAME_PORT_ATTEMPTS, -1, -1):
+            try:
+                listening = _listen_on(of_families, found[0][0], backlog, buffers, takes_both=takes_both)
+            except OSError as error:
+                if port or error.errno != errno.EADDRINUSE or not attempts_left:
+                    raise
+            else:
+                break
+        return RealListener(listening, ALL_ADDRESSES if takes_both else None)
 
     def arrivals(self) -> Arrivals | None:
         """See ``Network.arrivals``."""
@@ -298,6 +325,59 @@ class RealNetwork:
         except BaseException:
             connecting.close()
             raise
+
+
+def _listen_on(
+    of_families: Mapping[int, tuple[Any, ...]], first: int, backlog: int, buffers: SocketBuffers, *, takes_both: bool
+) -> list[socket.socket]:
+    """Returns a listening socket for the name in each family, all with one port; that of family ``first`` is in front.
+
+    A family that the machine lacks is left out, if there is another one.
+
+    Raises:
+        OSError: a name cannot be bound, or none is of this machine.
+    """
+    listening: list[socket.socket] = []
+    lacking: OSError | None = None
+    port = 0
+    try:
+        for family in sorted(of_families, key=lambda family: family != first):
+            host, asked, *rest = of_families[family]
+            try:
+                one = _bound(family, (host, asked or port, *rest), buffers, takes_both=takes_both)
+            except OSError as error:
+                if error.errno not in FAMILY_ERRNOS:
+                    raise
+                lacking = lacking or error
+                continue
+            listening.append(one)
+            one.listen(backlog)
+            port = one.getsockname()[1]
+    except BaseException:
+        for one in listening:
+            one.close()
+        raise
+    if lacking is not None and not listening:
+        raise lacking
+    return listening
+
+
+def _bound(family: int, name: tuple[Any, ...], buffers: SocketBuffers, *, takes_both: bool) -> socket.socket:
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setblocking(False)
+        if takes_both:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted sockets inherit the sizes, which must be known before a peer is offered a window.
+        for option, size in ((socket.SO_SNDBUF, buffers.send_bytes), (socket.SO_RCVBUF, buffers.receive_bytes)):
+            if size >= 0:
+                bound.setsockopt(socket.SOL_SOCKET, option, size)
+        bound.bind(name)
+    except BaseException:
+        bound.close()
+        raise
+    return bound
 
 
 def _address_wait_s(left: int) -> float:
