@@ -209,6 +209,19 @@ def test_controllers_that_are_not_reached_are_given_up(monkeypatch):
         moved(monkeypatch, lambda now: None)
 
 
+def test_controllers_that_hang_are_named_with_the_cause(monkeypatch):
+    """A time limit has no text of its own: the error named the controllers, and nothing behind each."""
+
+    async def ask(*_):
+        with trio.fail_after(1):
+            await trio.sleep_forever()
+
+    monkeypatch.setattr(leadership_transfer, "_ask", ask)
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    with pytest.raises(ControllersUnreachableError, match="controller 1 at c1:9093: no answer; controller 2"):
+        trio.run(lambda: transfer_leadership(None, VOTERS), clock=clock)
+
+
 def test_a_code_of_later_versions_refuses_a_hand_over(monkeypatch):
     with pytest.raises(KafkaError) as caught:
         moved(monkeypatch, lambda now: LATER_CODE)

@@ -114,7 +114,7 @@ async def transfer_leadership(
                 try:
                     response = await _ask(environment, host, port, target_id, timeout_ms)
                 except (OSError, trio.TooSlowError) as error:
-                    failures.append(f"controller {node_id} at {host}:{port}: {error or type(error).__name__}")
+                    failures.append(f"controller {node_id} at {host}:{port}: {str(error) or 'no answer'}")
                     continue
                 answered = True
                 if response.error_code == ErrorCode.NOT_CONTROLLER:
