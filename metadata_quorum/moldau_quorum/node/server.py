@@ -27,7 +27,6 @@ from moldau.runtime.config import (
     quorum_voters,
 )
 from moldau.runtime.config.sasl import bootstrap_credentials
-from moldau.runtime.net.serving.connection_tally import ConnectionTally
 from moldau.runtime.net.serving.server import Server, ServerLimits, serve
 from moldau.runtime.sasl.listener import SaslListener, bootstrap_keys, peer_handlers
 from moldau.runtime.telemetry.log import EventLogger
@@ -53,7 +52,7 @@ from moldau_quorum.metadata.records import Endpoint
 from moldau_quorum.metadata.scram_credentials import ImageCredentials, bootstrap_records
 from moldau_quorum.node.active_controller import ActiveController
 from moldau_quorum.node.directory import NodeDirectory, open_node_directory
-from moldau_quorum.node.serving.connection_bounds import ConnectionBounds
+from moldau_quorum.node.serving.connection_bounds import ConnectionBounds, connection_tally
 from moldau_quorum.node.serving.metadata_service import MetadataService
 from moldau_quorum.node.serving.principals import node_principals
 from moldau_quorum.node.serving.quotas import ControllerQuotas
@@ -66,7 +65,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from moldau.runtime.net.serving.answers import HandlerFactory
-    from moldau.runtime.net.serving.connection_tally import AdmissionRates
+    from moldau.runtime.net.serving.connection_tally import AdmissionRates, ConnectionTally
     from moldau.runtime.net.serving.request_times import RequestTimes
     from moldau.runtime.ports.environment import Connection, Environment, Listener
     from moldau.runtime.sasl.attempts import ListenerAttempts
@@ -372,7 +371,7 @@ async def _serve_listeners(
     """Starts a server for each listener in ``nursery``; together they keep to the limits of connections."""
     log, logger = machine.log, EventLogger("moldau.controller", node=config.get_int("node.id"))
     assert log is not None
-    tally = ConnectionTally()
+    tally = connection_tally(environment.disk, config)
     bounds = ConnectionBounds(config, [endpoint for endpoint, _ in bound], lambda: len(log.voters), logger)
     certificates: dict[str, ListenerTls] = {}
     servers: dict[str, Server] = {}

@@ -23,7 +23,7 @@ from moldau.runtime.telemetry.log import EventLogger
 from moldau_jepsen.world.world import run_world
 from moldau_quorum.broker_side.controller_client import ControllerClient
 from moldau_quorum.metadata.image import RESOURCE_BROKER, MetadataImage
-from moldau_quorum.node.serving.connection_bounds import ConnectionBounds
+from moldau_quorum.node.serving.connection_bounds import ConnectionBounds, connection_tally
 from support.quorum.cluster import TestCluster, eventually
 from support.quorum.memory_log import MemoryLog
 
@@ -36,6 +36,10 @@ FILE = {
     "listeners": "CONTROLLER://c101:9093",
     "controller.quorum.voters": "101@c101:9093",
     "controller.listener.names": "CONTROLLER",
+}
+ROLES: dict[str, dict[str, str]] = {
+    "controller": {},
+    "broker,controller": {"process.roles": "broker,controller", "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093"},
 }
 OWN = "listener.name.controller.max.connections"
 
@@ -98,6 +102,24 @@ def test_a_controller_follows_the_bounds_in_the_metadata() -> None:
         await eventually(lambda: len(server.connections) == 3)
         await alter(None)
         assert server.limits == before
+
+    run_world(main, 1)
+
+
+@pytest.mark.parametrize(("roles", "most"), [("controller", 36), ("broker,controller", 24)])
+def test_connections_leave_descriptors_to_the_log(roles: str, most: int) -> None:
+    """A flood of silent connections took them all, and the controller ended when it was to write a snapshot."""
+    for limit, expected in ((96, most), (1024, {36: 576, 24: 256}[most])):
+        disk: Any = SimpleNamespace(open_files_max=lambda limit=limit: limit)
+        assert connection_tally(disk, BROKER_CONFIG.parse(FILE | ROLES[roles])).descriptors_max() == expected
+
+
+def test_a_controller_refuses_connections_before_descriptors_end() -> None:
+    async def main(world) -> None:
+        world.node("c101").disk.profile.open_files_max = 96
+        server = await opened(world, 60)
+        await eventually(lambda: server.refused == 24)
+        assert len(server.connections) == 36
 
     run_world(main, 1)
 

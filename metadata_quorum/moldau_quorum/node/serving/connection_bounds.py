@@ -10,7 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config import key_of_listener, with_dynamic
+from moldau.runtime.net.serving.connection_tally import ConnectionTally
 from moldau.runtime.net.serving.server import listener_limits
+from moldau.runtime.ports.descriptors import DescriptorBudget
 from moldau_quorum.metadata.image import RESOURCE_BROKER
 from moldau_quorum.quotas.connections import ListenerRates
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from moldau.runtime.config import Config, ListenerEndpoint
     from moldau.runtime.net.serving.server import Server, ServerLimits
+    from moldau.runtime.ports.environment import Disk
     from moldau.runtime.telemetry.log import EventLogger
     from moldau_quorum.metadata.image import MetadataImage
 
@@ -99,6 +102,17 @@ class ConnectionBounds:
                     remedy="raise it",
                 )
         self._warned = low
+
+
+def connection_tally(disk: Disk, config: Config) -> ConnectionTally:
+    """Returns the tally of a controller, whose log and snapshots must find free file descriptors.
+
+    A broker in the same process divides the most of them among its own files and connections.
+    """
+    limit = disk.open_files_max()
+    is_alone = "broker" not in config.get_list("process.roles")
+    most = DescriptorBudget(limit).connections_max(0) if is_alone else limit // 4
+    return ConnectionTally(lambda: most)
 
 
 def _with_room(limits: ServerLimits, of_file: ServerLimits, needed: int) -> ServerLimits:
