@@ -23,6 +23,7 @@ from moldau.runtime.config import (
     addresses,
     bootstraps_from_itself,
     controller_listeners,
+    join_address,
     metadata_log_dir,
     quorum_voters,
 )
@@ -436,7 +437,7 @@ async def _known_voters(
     client_id = f"controller-{directory.identity.node_id}"
     if directory.is_new:
         if bootstraps_from_itself(config):
-            own = f"{directory.identity.node_id}@{':'.join(map(str, servers[0]))}"
+            own = f"{directory.identity.node_id}@{join_address(*servers[0])}"
             raise ValueError(
                 "controller.quorum.bootstrap.servers names this node alone, which belongs to no quorum yet: "
                 f"to begin a new cluster, set controller.quorum.voters={own} in place of it"

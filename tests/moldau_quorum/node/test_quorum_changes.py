@@ -5,6 +5,7 @@ Each test runs production controllers and broker sessions; only the disk, the ne
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
@@ -22,12 +23,14 @@ from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumResponse,
 )
 from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from moldau.runtime.config import BROKER_CONFIG, quorum_voters
 from moldau.runtime.net.rpc import RpcConnection
 from moldau_jepsen.world.world import run_world
 from moldau_quorum.controller.context import Result
 from moldau_quorum.log.port import MembershipChangeError
 from moldau_quorum.metadata.records import RemoveTopicRecord
 from moldau_quorum.node import active_controller as active_module
+from moldau_quorum.node.server import _known_voters
 from moldau_quorum.node.voters.leadership_transfer import ControllersUnreachableError, transfer_leadership
 from support.quorum.cluster import TestCluster, create, eventually, topic
 
@@ -451,3 +454,20 @@ def test_a_lone_controller_stops_at_once_and_a_starting_one_too() -> None:
             await joining.node.wait_ended()
 
     run_world(main, 101)
+
+
+def test_the_advice_for_a_new_cluster_can_be_used():
+    """An address of IPv6 lacked its brackets, so the node refused what it had advised."""
+    keys = {
+        "process.roles": "controller",
+        "node.id": "7",
+        "listeners": "CONTROLLER://[::1]:9093",
+        "controller.listener.names": "CONTROLLER",
+    }
+    config = BROKER_CONFIG.parse(keys | {"controller.quorum.bootstrap.servers": "[::1]:9093"})
+    directory = SimpleNamespace(is_new=True, identity=SimpleNamespace(node_id=7))
+    with pytest.raises(ValueError, match="names this node alone") as refused:
+        trio.run(_known_voters, None, config, directory)
+    name, _, value = str(refused.value).partition("set ")[2].split(" ")[0].partition("=")
+    (voter,) = quorum_voters(BROKER_CONFIG.parse(keys | {name: value}))
+    assert (voter.node_id, voter.host, voter.port) == (7, "::1", 9093)
