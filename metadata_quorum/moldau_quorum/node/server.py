@@ -168,10 +168,11 @@ async def run_controller(
 
 async def _listen(environment: Environment, config: Config) -> list[tuple[ListenerEndpoint, Listener]]:
     bound: list[tuple[ListenerEndpoint, Listener]] = []
+    backlog = config.get_int("socket.listen.backlog.size")
     try:
         for endpoint in controller_listeners(config):
             try:
-                listener = await environment.network.listen(endpoint.host, endpoint.port)
+                listener = await environment.network.listen(endpoint.host, endpoint.port, backlog=backlog)
             except OSError as error:
                 reason = error.strerror or error
                 raise OSError(error.errno, f"listeners: cannot listen on {endpoint}: {reason}") from error

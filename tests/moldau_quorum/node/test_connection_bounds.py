@@ -23,6 +23,7 @@ from moldau.runtime.telemetry.log import EventLogger
 from moldau_jepsen.world.world import run_world
 from moldau_quorum.broker_side.controller_client import ControllerClient
 from moldau_quorum.metadata.image import RESOURCE_BROKER, MetadataImage
+from moldau_quorum.node.server import _listen
 from moldau_quorum.node.serving.connection_bounds import ConnectionBounds, connection_tally
 from support.quorum.cluster import TestCluster, eventually
 from support.quorum.memory_log import MemoryLog
@@ -104,6 +105,18 @@ def test_a_controller_follows_the_bounds_in_the_metadata() -> None:
         assert server.limits == before
 
     run_world(main, 1)
+
+
+def test_a_controller_listens_with_the_backlog_of_its_file() -> None:
+    asked: list[tuple[str, int, int]] = []
+
+    async def listen(host: str, port: int, *, backlog: int) -> None:
+        await trio.lowlevel.checkpoint()
+        asked.append((host, port, backlog))
+
+    environment: Any = SimpleNamespace(network=SimpleNamespace(listen=listen))
+    trio.run(_listen, environment, BROKER_CONFIG.parse(FILE | {"socket.listen.backlog.size": "4096"}))
+    assert asked == [("c101", 9093, 4096)]
 
 
 @pytest.mark.parametrize(("roles", "most"), [("controller", 36), ("broker,controller", 24)])
