@@ -165,9 +165,10 @@ class S3Store:
                 for item in page
                 if item["path"].startswith(prefix) and is_name(item["path"])
             ]
-            if found or not page or page[-1]["path"] > prefix:
+            last = page[-1]["path"] if page else ""
+            if found or not page or (last > prefix and not last.startswith(prefix)):
                 return found
-            offset = page[-1]["path"]
+            offset = last  # all names of the page are others, and those of the prefix may go on behind them
 
     async def list_folders(self, prefix: str) -> Sequence[str]:
         """See ``ObjectStore.list_folders``."""

@@ -222,6 +222,21 @@ def test_names_that_no_broker_writes_are_left_out(server):
     run(server, test)
 
 
+def test_a_page_of_other_names_is_not_the_end(server, monkeypatch):
+    """A listing that ended there lacked what brokers had written behind it, such as the whole log of a partition."""
+    monkeypatch.setattr(s3, "LISTED_MAX", 2)
+
+    async def test(store):
+        for name in ("c/t/a 1", "c/t/a 2", "c/t/a 3", "c/u/ 1", "c/u/ 2"):
+            server.objects[name] = (b"x", 0)
+        await store.put("c/t/b", Bytes(b"b"))
+        assert [found.name for found in await store.list("c/t/")] == ["c/t/b"]
+        assert [found.name for found in await store.list("c/t/", after="c/t/a")] == ["c/t/b"]
+        assert list(await store.list("c/t/", after="c/t/b")) == []
+
+    run(server, test)
+
+
 def test_short_pages_of_a_service_are_followed(server):
     async def test(store):
         server.page = 3
