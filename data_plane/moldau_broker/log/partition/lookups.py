@@ -9,7 +9,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau_broker.log.errors import CorruptLogFileError, LogError
 from moldau_broker.log.files.batches import scan_headers
 from moldau_broker.log.files.transaction_index import select_aborted
-from moldau_broker.log.partition.timestamps import find_in_batch
+from moldau_broker.log.partition.timestamps import find_in_batch, largest_in_batch
 from moldau_broker.log.values import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
@@ -115,27 +115,13 @@ def _largest_visible(
                     continue
                 if header.base_offset < start:
                     data = segment.file.read(at, header.size_bytes)
-                    largest = max(largest, (yield from _largest_in_batch(log, header, data, start)))
+                    largest = max(largest, (yield from largest_in_batch(header, data, start, log.config)))
                     break  # the log may have changed
                 largest = header.max_timestamp
             if position == begin:
                 raise CorruptLogFileError(segment.file.path, position, "no batch header")
             yield None
     return largest
-
-
-def _largest_in_batch(log: SegmentedLog, header: BatchHeader, data: bytes, start: int) -> Generator[Step, None, int]:
-    """Returns the largest timestamp of a batch's records from an offset on, by halving the range of times."""
-    low, high = NO_TIMESTAMP, header.max_timestamp
-    while low < high:
-        middle = (low + high + 1) // 2
-        found = yield from find_in_batch(header, data, middle, start, log.config)
-        if found is None:
-            high = middle - 1
-        else:
-            low = found.timestamp_ms
-        yield None
-    return low
 
 
 def _batch_with_timestamp(

@@ -1,4 +1,4 @@
-"""Search for the first record at or after a time in one batch (ListOffsets), in steps.
+"""Search for the first record at or after a time, and for the largest time, in one batch (ListOffsets), in steps.
 
 A compressed batch is decompressed as a whole: a small one at once, a larger one by a ``LongStep`` that the caller runs
 outside the event loop.
@@ -18,7 +18,7 @@ from moldau.records import (
     uncompressed_records,
 )
 from moldau.records.decompression import LongStep
-from moldau_broker.log.values import TimestampOffset
+from moldau_broker.log.values import NO_TIMESTAMP, TimestampOffset
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -70,6 +70,28 @@ def find_in_batch(
     if isinstance(outcome[0], CorruptRecordError):
         raise outcome[0]
     return _result(outcome[0], header)
+
+
+def largest_in_batch(
+    header: BatchHeader, data: bytes, start_offset: int, config: LogConfig
+) -> Generator[Step, None, int]:
+    """Returns the largest timestamp of a batch's records from an offset on, by halving the range of times.
+
+    -1 if no record of that range has one.
+
+    Raises:
+        CorruptRecordError: The batch is damaged.
+    """
+    low, high = NO_TIMESTAMP, header.max_timestamp
+    while low < high:
+        middle = (low + high + 1) // 2
+        found = yield from find_in_batch(header, data, middle, start_offset, config)
+        if found is None:
+            high = middle - 1
+        else:
+            low = found.timestamp_ms
+        yield None
+    return low
 
 
 def _result(found: tuple[int, int] | None, header: BatchHeader) -> TimestampOffset | None:

@@ -15,15 +15,16 @@ from moldau_broker.log.errors import CorruptLogFileError
 from moldau_broker.log.files.batches import parse, plausible
 from moldau_broker.log.files.index import OffsetIndex, TimeIndex, floor_in
 from moldau_broker.log.files.transaction_index import decode_entries, select_aborted
-from moldau_broker.log.partition.timestamps import find_in_batch
-from moldau_broker.log.values import AbortedTransaction, TimestampOffset
+from moldau_broker.log.partition.lookups import HEADERS_PER_STEP
+from moldau_broker.log.partition.timestamps import find_in_batch, largest_in_batch
+from moldau_broker.log.values import NO_TIMESTAMP, AbortedTransaction, TimestampOffset
 from moldau_broker.remote_log.core.errors import CorruptRemoteSegmentError
 from moldau_broker.remote_log.core.names import AUXILIARY, LOG
 from moldau_broker.remote_log.core.requests import ReadParts, ReadRange, answered_buffer, answered_parts
 
 if TYPE_CHECKING:
     import struct
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from moldau.records import BatchHeader
     from moldau.values import Buffer
@@ -121,6 +122,32 @@ def search_timestamp(
             return found
         start_offset = segment.end_offset
     return None
+
+
+def search_largest(
+    segments: Sequence[RemoteSegment], above_ms: int, start_offset: int, config: LogConfig
+) -> Reader[TimestampOffset | None]:
+    """Finds the first record at or after an offset that has the largest timestamp, if that is at or above ``above_ms``.
+
+    ``segments`` are as ``RemoteLog.segments_from`` the offset. The name of a segment tells its largest timestamp, which
+    may be that of a record below the offset, or of a batch that compaction has emptied. Only then batches are read.
+
+    Raises:
+        Exception: As ``search_timestamp``.
+    """
+    least = max(above_ms, 0)
+    largest = max((segment.max_timestamp_ms for segment in segments), default=NO_TIMESTAMP)
+    if largest < least:
+        return None
+    found = yield from search_timestamp(segments, largest, start_offset, config)
+    if found is not None:
+        return found
+    largest = NO_TIMESTAMP
+    for segment in sorted(segments, key=lambda each: each.max_timestamp_ms, reverse=True):
+        if segment.max_timestamp_ms < least or segment.max_timestamp_ms <= largest:
+            break
+        largest = max(largest, (yield from _largest_of(segment, max(start_offset, segment.base_offset), config)))
+    return (yield from search_timestamp(segments, largest, start_offset, config)) if largest >= least else None
 
 
 def aborted_transactions(
@@ -288,6 +315,28 @@ def _search_segment(
                 return found
         place = yield from bytes_.walk(position + header.size_bytes, header.next_offset)
     return None
+
+
+def _largest_of(segment: RemoteSegment, start_offset: int, config: LogConfig) -> Reader[int]:
+    """Returns the largest timestamp of a segment's records from an offset on, -1 if there is none."""
+    bytes_ = _Bytes(segment)
+    parts = answered_parts((yield ReadParts(segment)))
+    place = yield from _locate(bytes_, parts, start_offset)
+    largest, count = NO_TIMESTAMP, 0
+    while place is not None:
+        position, header = place
+        if header.record_count and header.max_timestamp > largest:
+            if header.base_offset < start_offset:
+                yield from bytes_.need(position, header.size_bytes)
+                data = bytes_.copy(position, header.size_bytes)
+                largest = max(largest, (yield from largest_in_batch(header, data, start_offset, config)))
+            else:
+                largest = header.max_timestamp
+        count += 1
+        if count % HEADERS_PER_STEP == 0:
+            yield None
+        place = yield from bytes_.walk(position + header.size_bytes, header.next_offset)
+    return largest
 
 
 def _first_candidate(

@@ -204,16 +204,7 @@ class RemoteReader:
         Raises:
             Exception: as ``search_timestamp``.
         """
-        log = partition.log
-        segments = (await self.known_or_listed(partition)).segments_from(log.log_start_offset)
-        largest = {each.max_timestamp_ms for each in segments if each.base_offset < log.local_log_start_offset}
-        for timestamp_ms in sorted(largest, reverse=True):
-            if timestamp_ms < max(above_ms, 0):
-                break
-            found = await self.search_timestamp(partition, timestamp_ms)
-            if found is not None:
-                return found  # else it lies below the log start offset
-        return None
+        return await self._attempt(partition, partial(self._search_largest, partition, above_ms))
 
     # --- attempts --------------------------------------------------------------------------------------------------
 
@@ -297,11 +288,29 @@ class RemoteReader:
 
     async def _search(self, partition: Partition, timestamp_ms: int, remote: RemoteLog) -> TimestampOffset | None:
         log = partition.log
+        start, segments = self._searched(partition, remote)
+        return await self._drive(partition, reading.search_timestamp(segments, timestamp_ms, start, log.config))
+
+    async def _search_largest(self, partition: Partition, above_ms: int, remote: RemoteLog) -> TimestampOffset | None:
+        log = partition.log
+        segments = remote.segments_from(log.log_start_offset)
+        end = log.local_log_start_offset
+        if not any(each.max_timestamp_ms >= max(above_ms, 0) for each in segments if each.base_offset < end):
+            return None
+        start, segments = self._searched(partition, remote)
+        return await self._drive(partition, reading.search_largest(segments, above_ms, start, log.config))
+
+    def _searched(self, partition: Partition, remote: RemoteLog) -> tuple[int, list[RemoteSegment]]:
+        """Returns the log start offset, and the segments from there to the local log start offset.
+
+        Raises:
+            RemoteSegmentMissingError: the store lacks one of them.
+        """
+        log = partition.log
         start, end = log.log_start_offset, log.local_log_start_offset
         if not remote.covers(start, end):
             raise self.missing(partition, remote.copied_end(start))
-        segments = [segment for segment in remote.segments_from(start) if segment.base_offset < end]
-        return await self._drive(partition, reading.search_timestamp(segments, timestamp_ms, start, log.config))
+        return start, [segment for segment in remote.segments_from(start) if segment.base_offset < end]
 
     # --- pieces of segments ----------------------------------------------------------------------------------------
 

@@ -12,20 +12,21 @@ from uuid import UUID
 
 import pytest
 
-from moldau.records import BATCH_HEADER_BYTES, iterate_batches
+from moldau.records import BATCH_HEADER_BYTES, decode_records, iterate_batches
 from moldau.values import LeaderEpoch
 from moldau_broker.log.files.transaction_index import AbortedEntry, decode_entries, encode_aborted
 from moldau_broker.log.partition import lookups
 from moldau_broker.log.values import SegmentParts
 from moldau_broker.remote_log.core.errors import CorruptRemoteSegmentError
 from moldau_broker.remote_log.core.names import Listing, RemoteSegment
-from moldau_broker.remote_log.core.reading import aborted_transactions, read, search_timestamp
+from moldau_broker.remote_log.core.reading import aborted_transactions, read, search_largest, search_timestamp
 from moldau_broker.remote_log.core.remote_log import RemoteLog
 from moldau_broker.remote_log.core.requests import ReadParts
 from support.log.model import START_MS, make_batch
 from support.remote_log.segments import Machine, Store, Writer, replicate
 
 if TYPE_CHECKING:
+    from moldau.records import Record
     from moldau_broker.log.partition.partition_log import PartitionLog
     from moldau_broker.log.values import ReadResult
 
@@ -45,6 +46,10 @@ class Tiered:
 
     def remote(self, extra: list[RemoteSegment] | None = None) -> RemoteLog:
         return RemoteLog(Listing([*self.segments, *(extra or [])], []), self.log.epochs.epoch_for_offset, 0)
+
+    def records(self, segment: RemoteSegment) -> list[Record]:
+        data = self.store.logs[segment.segment_id]
+        return [each for position, header in iterate_batches(data) for each in decode_records(data, position, header)]
 
     def read(self, segment: RemoteSegment, offset: int, max_bytes: int, upper: int, min_one_batch: bool = True):
         parts = self.store.parts[segment.segment_id]
@@ -182,6 +187,23 @@ def test_every_time_gives_the_record_of_the_log(seed: int) -> None:
             asked = [each.segment for each in tiered.store.asked if isinstance(each, ReadParts)]
             before = [each for each in segments if found is None or each.base_offset <= found.offset]
             assert asked == [each for each in before if each.max_timestamp_ms >= time]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_deleted_records_are_not_the_largest(seed: int) -> None:
+    """The largest timestamp is that of a record that is left, though a segment's name tells only that of all."""
+    tiered = Tiered(seed)
+    records = [record for segment in tiered.segments for record in tiered.records(segment)]
+    draw = random.Random(seed)
+    for start in [0, *sorted(draw.sample(range(tiered.end), 40))]:
+        segments = tiered.remote().segments_from(start)
+        left = [record for record in records if record.offset >= start]
+        largest = max(record.timestamp for record in left)
+        first = next(record.offset for record in left if record.timestamp == largest)
+        for above_ms in (-1, largest, largest + 1):
+            found = tiered.store.run(search_largest(segments, above_ms, start, tiered.log.config))
+            expected = None if above_ms > largest else (largest, first)
+            assert expected == (None if found is None else (found.timestamp_ms, found.offset)), (start, above_ms)
 
 
 @pytest.mark.parametrize("seed", range(4))

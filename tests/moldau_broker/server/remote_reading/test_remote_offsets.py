@@ -16,7 +16,7 @@ from moldau.protocol.messages.list_offsets import ListOffsetsPartition, ListOffs
 from moldau_broker.log.values import TimestampOffset
 from moldau_broker.server.remote_reading.offsets import RemoteQuestion, search
 from support.cluster.broker_cluster import batch, run_cluster
-from support.objects.tiered import TIERED, created, log_of, objects, store_away
+from support.objects.tiered import TIERED, created, delete_records, log_of, objects, store_away
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
@@ -29,12 +29,14 @@ STEP_MS = 10
 
 
 def run(
-    test: Callable[[Cluster, Client, int], Awaitable[None]], order: tuple[int, ...] = tuple(range(RECORDS)), **more: Any
+    test: Callable[[Cluster, Client, int], Awaitable[None]],
+    order: tuple[int, ...] = tuple(range(RECORDS)),
+    segment_bytes: str = "1024",
 ) -> None:
     """Runs a test on a tiered topic whose records have times in the given order, ``STEP_MS`` apart."""
 
     async def scenario(cluster: Cluster) -> None:
-        leader = await created(cluster, "t", local_retention_bytes="2000")
+        leader = await created(cluster, "t", local_retention_bytes="2000", segment_bytes=segment_bytes)
         client = cluster.client(leader)
         first_ms = cluster.client_environment.clock.wall_ms()
         for number in order:
@@ -43,7 +45,7 @@ def run(
         await cluster.until(lambda: log_of(cluster, leader, "t").local_log_start_offset >= RECORDS - 4)
         await test(cluster, client, first_ms)
 
-    run_cluster(scenario, **TIERED, **more)
+    run_cluster(scenario, **TIERED)
 
 
 async def found(client: Client, timestamp: int, version: int = 11, **fields: Any) -> tuple[int, int, int]:
@@ -90,6 +92,19 @@ def test_the_largest_timestamp_may_be_remote(largest_at: int) -> None:
         assert (await found(client, MAX))[:2] == (largest_at, first_ms + STEP_MS * RECORDS)
 
     run(test, tuple(order))
+
+
+@pytest.mark.parametrize("largest_left", [1, 6])
+def test_a_deleted_record_is_not_the_largest(largest_left: int) -> None:
+    """DeleteRecords has removed one with a time in the future, but not its remote segment, which has others."""
+    order = list(range(RECORDS))
+    order[0], order[largest_left] = 2 * RECORDS, RECORDS
+
+    async def test(cluster: Cluster, client: Client, first_ms: int) -> None:
+        await delete_records(client, "t", 1)
+        assert (await found(client, MAX))[:2] == (largest_left, first_ms + STEP_MS * RECORDS)
+
+    run(test, tuple(order), segment_bytes="2000")
 
 
 def test_a_topic_without_tiered_storage_answers_as_before() -> None:
