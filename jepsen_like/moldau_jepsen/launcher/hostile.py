@@ -256,6 +256,13 @@ class HostileDisk:
                 self.journal.add("n", _parent(each), _name(each), 0, os.lstat(each).st_ino)
         self._disk.make_directories(path)
 
+    def make_directory(self, path: str) -> None:
+        """See ``Disk.make_directory``."""
+        if self._disk.exists(path) or not self._disk.exists(str(Path(path).parent)):
+            self._disk.make_directory(path)  # Changes nothing, or raises the error of the port's contract.
+        else:
+            self.make_directories(path)
+
     def rename(self, source: str, target: str) -> None:
         """See ``Disk.rename``."""
         self.may_change(source)

@@ -574,6 +574,24 @@ def test_names(run):
     run(test)
 
 
+def test_one_directory_is_made_below_another(run):
+    """Its parent is never made: that may be a file system that is not mounted."""
+
+    async def test(given):
+        disk, root = given.server.disk, given.directory
+        with pytest.raises(FileNotFoundError):
+            disk.make_directory(root + "/a/b")
+        assert disk.list_directory(root) == []
+        for path in ("/a", "/a/b", "/a/b"):
+            disk.make_directory(root + path)
+        assert disk.is_directory(root + "/a/b")
+        disk.open(root + "/file", OpenMode.CREATE).close()
+        with pytest.raises(FileExistsError):
+            disk.make_directory(root + "/file")
+
+    run(test)
+
+
 def test_locks_exclude(run):
     async def test(given):
         disk, path = given.server.disk, given.directory + "/.lock"

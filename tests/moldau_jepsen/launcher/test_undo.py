@@ -278,6 +278,7 @@ def test_names_are_those_of_a_moment_since_the_last_sync(tmp_path: Path) -> None
             lambda m=machine, d=disk: d.remove(m.path("c")),
             lambda m=machine, d=disk: d.rename(m.path("new"), m.path("a")),
             lambda m=machine, d=disk: d.make_directories(m.path("below/deep")),
+            lambda m=machine, d=disk: d.make_directory(m.path("below/deep/one")),
         ):
             change()
             states.append(machine.tree())

@@ -333,6 +333,14 @@ class Disk(Protocol):
         """Creates the directory and its parents where missing."""
         ...
 
+    def make_directory(self, path: str) -> None:
+        """Creates the directory where missing.
+
+        Raises:
+            FileNotFoundError: its parent does not exist.
+        """
+        ...
+
     def rename(self, source: str, target: str) -> None:
         """Renames atomically, replacing a file ``target``; open files stay usable."""
         ...

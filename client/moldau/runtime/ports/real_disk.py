@@ -292,6 +292,14 @@ class RealDisk:
         """See ``Disk.make_directories``."""
         os.makedirs(_absolute(path), exist_ok=True)
 
+    def make_directory(self, path: str) -> None:
+        """See ``Disk.make_directory``; mkdir(2)."""
+        try:
+            os.mkdir(_absolute(path))
+        except FileExistsError:
+            if not self.is_directory(path):
+                raise
+
     def rename(self, source: str, target: str) -> None:
         """See ``Disk.rename``."""
         os.replace(_absolute(source), _absolute(target))

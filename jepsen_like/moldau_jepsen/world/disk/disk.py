@@ -356,6 +356,11 @@ class NodeDisk:
             elif not isinstance(found, Directory):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), current)
 
+    def make_directory(self, path: str) -> None:
+        """See ``Disk.make_directory``."""
+        self.check(path).directory(posixpath.dirname(path))
+        self.make_directories(path)
+
     def rename(self, source: str, target: str) -> None:
         """See ``Disk.rename``. Between directories it is two changes, each durable with its own directory."""
         disk = self.check(source)
