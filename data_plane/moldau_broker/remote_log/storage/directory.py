@@ -153,14 +153,18 @@ class DirectoryStore:
             file.close()
 
     def _make(self, temporary: str) -> File:
-        """Makes a file and its folders, which another broker may be removing because they were empty."""
-        self._check_root()
-        for _ in range(MAKE_TRIES - 1):
+        """Makes a file and its folders, which another broker may be removing because they were empty.
+
+        The folders are made one by one. The root may go away meanwhile, and none of them must take its place.
+        """
+        folders = [folder for folder in self._ancestors(temporary) if folder != self._root]
+        for _ in range(MAKE_TRIES):
             with suppress(FileNotFoundError):
-                self._disk.make_directories(posixpath.dirname(temporary))
+                for folder in reversed(folders):
+                    self._disk.make_directory(folder)
                 return self._disk.open(temporary, OpenMode.CREATE)
-        self._disk.make_directories(posixpath.dirname(temporary))
-        return self._disk.open(temporary, OpenMode.CREATE)
+            self._check_root()
+        raise OSError(errno.ENOENT, "its folders were removed again and again", temporary)
 
     def _finish(self, temporary: str, path: str, size: int) -> None:
         if self._disk.file_size(temporary) != size:

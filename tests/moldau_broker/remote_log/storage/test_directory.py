@@ -261,6 +261,31 @@ def test_puts_and_deletes_of_one_folder_go_together():
     run_world(main, 1)
 
 
+@pytest.mark.parametrize("calls", range(4))
+def test_a_root_that_goes_away_is_not_made(calls):
+    """It is unmounted while a put makes its folders, after so many calls on the disk."""
+
+    async def main(world):
+        node = await make_root(world)
+        store, disk = store_of(node.environment), node.environment.disk
+        left = calls
+
+        class Unmounted:
+            def __getattr__(self, name):
+                nonlocal left
+                if left == 0:
+                    disk.remove_tree("/store")
+                left -= 1
+                return getattr(disk, name)
+
+        store._disk = Unmounted()
+        with pytest.raises(ObjectStoreError, match="is it mounted"):
+            await store._call(partial(store._make, "/store/c/t/0/a.log~0"))
+        assert disk.list_directory("/") == []
+
+    run_world(main, 1)
+
+
 def test_files_of_others_in_the_directory_are_left_alone(tmp_path):
     async def main():
         store = DirectoryStore(real_environment(1), str(tmp_path))
