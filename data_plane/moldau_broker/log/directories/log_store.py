@@ -136,31 +136,30 @@ class LogStore:
 
         A shortage of descriptors is no failure of the directory: it is only logged.
         """
-        lost: list[TopicPartition] = []
         if isinstance(error, DescriptorsShortError) or is_shortage(error):
             self._warn_of_shortage(error)
-            return lost
+            return []
         directory = self.directories.get(path)
         if directory is None:
-            return lost  # the error concerns all directories, and each was failed on its own
+            return []  # the error concerns all directories, and each was failed on its own
         was_online = directory.online
         if was_online:
             directory.online = False
             directory.error = error
             _logger.error("log-directory-offline", directory=path, reason=error)
+        lost: dict[TopicPartition, None] = {}
         for logs in (self.table.current, self.table.future):
             for topic_partition in [key for key, log in logs.items() if log.parent_directory == path]:
                 logs.pop(topic_partition).storage.release()
                 self.cleaner.forget(topic_partition)
-                if topic_partition not in lost:
-                    lost.append(topic_partition)
+                lost[topic_partition] = None
         for key in [key for key, log in self.table.rivals.items() if log.parent_directory == path]:
             self.table.rivals.pop(key).storage.release()
         self.deletions.forget_directory(path)
         directory.release()
         if was_online:
             self.failure_listener(path, error)
-        return lost
+        return list(lost)
 
     def work_failed(self, directory: str, error: BaseException) -> None:
         """Takes the directory offline if the disk caused the error; any other error is a bug that the shell shows."""

@@ -57,6 +57,27 @@ def test_a_shortage_of_descriptors_fails_no_directory(monkeypatch: pytest.Monkey
     assert not manager.directories[0].online
 
 
+def test_a_failed_directory_compares_no_logs_with_each_other() -> None:
+    """With 10,000 logs that took two seconds, in which the broker did nothing else."""
+    compared = 0
+
+    class Counted(TopicPartition):
+        __hash__ = TopicPartition.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return super().__eq__(other)
+
+    manager = open_manager(VirtualMachine(1), ["/d1"])
+    keys = [Counted("t", number) for number in range(30)]
+    for key in keys:
+        create(manager, key)
+    compared = 0
+    assert manager.fail_directory("/d1", OSError(errno.EIO, "Input/output error")) == keys
+    assert compared <= 3 * len(keys)
+
+
 def test_a_checkpoint_without_a_descriptor_is_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """The directory goes on, and so do its checkpoints, though no log changes any more."""
     machine = VirtualMachine(1)
