@@ -260,7 +260,6 @@ class FollowerFetcher:
     def _step(self, followed: Followed, answer: FetchedPartition, now_ms: float) -> Step:
         error = answer.error_code
         if error == ErrorCode.NONE:
-            followed.failures = 0
             kind = StepKind.TRUNCATE if answer.diverging_end_offset >= 0 else StepKind.ADVANCE
             return Step(kind, followed, answer)
         if error == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -303,8 +302,12 @@ class FollowerFetcher:
         return self._partitions.get(followed.key) is followed
 
     def appended(self, followed: Followed, log_end_offset: Offset, last_epoch: int, log_start_offset: Offset) -> None:
-        """Records that the log now ends at ``log_end_offset``, with a batch of ``last_epoch``."""
+        """Records that the log now ends at ``log_end_offset``, with a batch of ``last_epoch``.
+
+        This ends the growth of the back-off. An answer alone does not, because the log may refuse its records.
+        """
         assert log_end_offset >= followed.fetch_offset
+        followed.failures = 0
         if (
             log_end_offset != followed.fetch_offset
             or last_epoch != followed.last_fetched_epoch

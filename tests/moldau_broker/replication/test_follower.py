@@ -234,8 +234,22 @@ def test_a_served_partition_backs_off_shortly_again() -> None:
     for now in (0.0, 50.0):
         core.answered(ErrorCode.NONE, 9, [answer(0, ErrorCode.STALE_BROKER_EPOCH)], request_of(core, now), now)
     core.answered(ErrorCode.NONE, 9, [answer(0)], request_of(core, 150), 150)
+    core.appended(a, 0, -1, 0)
     core.answered(ErrorCode.NONE, 9, [answer(0, ErrorCode.STALE_BROKER_EPOCH)], request_of(core, 150), 150)
     assert a.delayed_until_ms == 200
+
+
+def test_records_that_the_log_refuses_are_asked_for_more_rarely() -> None:
+    """The leader's disk has damaged a batch: each answer has it again, and costs a megabyte and a line of the log."""
+    a = followed(0)
+    core = fetcher(a)
+    now = 0.0
+    for back_off in (50, 100, 200, 400, 800, 1000, 1000):
+        steps = core.answered(ErrorCode.NONE, 9, [answer(0, records=b"damaged")], request_of(core, now), now)
+        assert [step.kind for step in steps] == [StepKind.ADVANCE]
+        core.delay(a, now)
+        assert a.delayed_until_ms == now + back_off
+        now += back_off
 
 
 def test_an_answer_for_a_partition_that_backs_off_is_dropped() -> None:
