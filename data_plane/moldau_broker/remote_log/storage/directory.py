@@ -19,6 +19,7 @@ import posixpath
 import re
 from contextlib import suppress
 from functools import partial
+from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
@@ -202,30 +203,41 @@ class DirectoryStore:
                 yield StoredObject(name, self._disk.file_size(path), self._disk.modified_ms(path))
 
     def _names(self, folder: str, prefix: str, after: str) -> Iterator[str]:
-        """Yields the names of the objects below a folder in order, without folders that have none to yield."""
-        for name, is_folder in self._entries(folder):
-            if is_folder:
-                is_before = after > name and not after.startswith(name)
-                if not is_before and (name.startswith(prefix) or prefix.startswith(name)):
-                    yield from self._names(name[:-1], prefix, after)
+        """Yields the names of the objects below a folder in order, without folders that have none to yield.
+
+        Whether a name is that of a folder is asked only for those that the page may hold or pass.
+        """
+
+        def may_count(name: str) -> bool:
+            below = f"{name}/"
+            is_before = after > below and not after.startswith(below)
+            return not is_before and (below.startswith(prefix) or prefix.startswith(below))
+
+        waiting = [name for name in self._entries(folder) if may_count(name)]
+        heapify(waiting)
+        while waiting:
+            name = heappop(waiting)
+            if name.endswith("/"):
+                yield from self._names(name[:-1], prefix, after)
+            elif self._disk.is_directory(self._path(name)):
+                heappush(waiting, f"{name}/")  # Its objects follow those whose names go on with less than a slash.
             elif name > after and name.startswith(prefix):
                 yield name
 
-    def _entries(self, folder: str) -> Sequence[tuple[str, bool]]:
-        """Returns the names in a folder in the order of the objects' names; those of folders end with ``/``."""
+    def _entries(self, folder: str) -> Sequence[str]:
+        """Returns the names of objects and folders in a folder."""
         try:
             found = self._disk.list_directory(self._path(folder) if folder else self._root)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        entries: list[tuple[str, bool]] = []
+        entries: list[str] = []
         for entry in found:
             name = posixpath.join(folder, entry)
             if _TEMPORARY.fullmatch(entry):
                 self._clean(self._path(name))
             elif is_name(name):
-                is_folder = self._disk.is_directory(self._path(name))
-                entries.append((f"{name}/" if is_folder else name, is_folder))
-        return sorted(entries)
+                entries.append(name)
+        return entries
 
     def _clean(self, temporary: str) -> None:
         """Removes a temporary file that is old. Where that is not possible, the next listing tries again."""
@@ -236,9 +248,9 @@ class DirectoryStore:
     def _list_folders(self, prefix: str) -> Sequence[str]:
         self._check_root()
         found = [
-            posixpath.basename(name[:-1])
-            for name, is_folder in self._entries(prefix[:-1])
-            if is_folder and next(self._names(name[:-1], "", ""), None) is not None
+            posixpath.basename(name)
+            for name in self._entries(prefix[:-1])
+            if self._disk.is_directory(self._path(name)) and next(self._names(name, "", ""), None) is not None
         ]
         self._check_root()
         return sorted(found)

@@ -286,6 +286,38 @@ def test_a_root_that_goes_away_is_not_made(calls):
     run_world(main, 1)
 
 
+def test_a_listing_asks_once_what_each_name_is(monkeypatch):
+    """On the file system of a server, each question is a request: 20,000 objects made 420,000 of them."""
+    monkeypatch.setattr("moldau_broker.remote_log.storage.directory.LISTED_MAX", 10)
+
+    async def main(world):
+        node = await make_root(world)
+        store, disk = store_of(node.environment), node.environment.disk
+        names = [f"c/t/{each}" for each in ("0", "0-1", "0.5", "1/a", "1-a", "1.a", "1/b/c", "2")]
+        names += [f"c/t/x/{number:02d}" for number in range(60)]
+        for name in names:
+            await store.put(name, Bytes(b""))
+        asked = []
+
+        class Counted:
+            def __getattr__(self, name):
+                return getattr(disk, name)
+
+            def is_directory(self, path):
+                asked.append(path)
+                return disk.is_directory(path)
+
+        store._disk = Counted()
+        found, pages = [], 0
+        while page := await store.list("c/", after=found[-1] if found else ""):
+            found += [item.name for item in page]
+            pages += 1
+        assert found == sorted(names)
+        assert len([path for path in asked if path.startswith("/store/c/t/x/")]) <= 60 + 2 * pages
+
+    run_world(main, 1)
+
+
 def test_files_of_others_in_the_directory_are_left_alone(tmp_path):
     async def main():
         store = DirectoryStore(real_environment(1), str(tmp_path))
