@@ -23,13 +23,15 @@ the shell performs on the log in order; it reports them with ``appended``, ``tru
 
 Requests are incremental (``fetch_session``): the core remembers the partitions of the leader's session and names only
 those that changed, so an idle follower of a thousand partitions sends a few dozen bytes. A failed request or an answer
-with an error starts a new session.
+with an error starts a new session. A request adds at most ``PARTITIONS_MAX`` partitions to the session, because the
+leader looks at all of them in one turn of its event loop; the next ones add the others. If the leader has no room for
+the session, a request names them all.
 """
 
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.protocol.errors import ErrorCode
 from moldau_broker.replication.fetch_session import INITIAL_EPOCH, INVALID_SESSION_ID, next_epoch
@@ -41,6 +43,9 @@ if TYPE_CHECKING:
     from moldau.protocol.hot import FetchedPartition
     from moldau.values import LeaderEpoch, Offset
     from moldau_broker.log.values import TopicPartition
+
+PARTITIONS_MAX: Final = 1_000
+"""Partitions that one request adds to a session. Each takes a leader up to 40 microseconds."""
 
 WireKey = tuple[bytes, int]
 """A partition as messages name it: the bytes of its topic's id, and its number. Hashed far faster than a ``UUID``."""
@@ -101,6 +106,8 @@ class FollowRequest(NamedTuple):
     session_epoch: int
     partitions: tuple[Followed, ...]
     forgotten: tuple[Followed, ...]
+    has_more: bool = False
+    """Whether the next request adds further partitions, so that the leader must not wait for records."""
 
 
 class StepKind(enum.Enum):
@@ -138,6 +145,7 @@ class FollowerFetcher:
         "_failures",
         "_fetching",
         "_known",
+        "_names_all",
         "_not_before_ms",
         "_partitions",
         "_session_epoch",
@@ -155,6 +163,7 @@ class FollowerFetcher:
         self._fetching = 0
         self._session_id = INVALID_SESSION_ID
         self._session_epoch = INITIAL_EPOCH
+        self._names_all = False  # whether the leader has no room for a session, or for more partitions in it
         self._failures = 0
         self._not_before_ms = float("-inf")
 
@@ -205,28 +214,41 @@ class FollowerFetcher:
 
     def _full_request(self) -> FollowRequest:
         fetching = [f for f in self._partitions.values() if f.state is FollowState.FETCHING]
-        self._known = {f.wire_key: f for f in fetching}
-        self._dirty = {}
+        named = fetching if self._names_all else fetching[:PARTITIONS_MAX]
+        self._known = {f.wire_key: f for f in named}
+        self._dirty = {f.wire_key: None for f in fetching[len(named) :]}
         return FollowRequest(
-            session_id=self._session_id, session_epoch=INITIAL_EPOCH, partitions=tuple(fetching), forgotten=()
+            session_id=self._session_id,
+            session_epoch=INITIAL_EPOCH,
+            partitions=tuple(named),
+            forgotten=(),
+            has_more=bool(self._dirty),
         )
 
     def _incremental_request(self) -> FollowRequest:
         changed: list[Followed] = []
         forgotten: list[Followed] = []
+        left: dict[WireKey, None] = {}
+        added = 0
         for key in self._dirty:
             followed = self._by_id.get(key)
             if followed is not None and followed.state is FollowState.FETCHING:
+                if key not in self._known:
+                    if added == PARTITIONS_MAX:
+                        left[key] = None
+                        continue
+                    added += 1
                 changed.append(followed)
                 self._known[key] = followed
             elif (known := self._known.pop(key, None)) is not None:
                 forgotten.append(known)
-        self._dirty = {}
+        self._dirty = left
         return FollowRequest(
             session_id=self._session_id,
             session_epoch=self._session_epoch,
             partitions=tuple(changed),
             forgotten=tuple(forgotten),
+            has_more=bool(self._dirty),
         )
 
     # --- answers ---------------------------------------------------------------------------------------------------
@@ -245,9 +267,11 @@ class FollowerFetcher:
         """
         if error != ErrorCode.NONE:
             self.request_failed(now_ms, session_lost=True)
+            self._names_all = error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
             return []
         self._failures = 0
         self._session_id = session_id
+        self._names_all = session_id == INVALID_SESSION_ID
         self._session_epoch = INITIAL_EPOCH if session_id == INVALID_SESSION_ID else next_epoch(request.session_epoch)
         steps = []
         for answer in answers:
@@ -285,6 +309,7 @@ class FollowerFetcher:
             self._session_id = INVALID_SESSION_ID
             self._session_epoch = INITIAL_EPOCH
             self._known = {}
+            self._names_all = False
         self._not_before_ms = now_ms + self._grown(self._failures)
         self._failures += 1
         for followed in [f for f in self._partitions.values() if f.state is FollowState.RESETTING]:

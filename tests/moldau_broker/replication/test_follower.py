@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.hot import FetchedPartition
 from moldau_broker.log.values import TopicPartition
+from moldau_broker.replication import follower
 from moldau_broker.replication.alter_partition import AlterPartitionQueue
 from moldau_broker.replication.fetch_session import FetchPartition, FetchSessionCache
 from moldau_broker.replication.follower import (
@@ -79,6 +81,43 @@ def test_the_first_request_is_full_and_later_ones_incremental() -> None:
     assert (request.session_id, request.session_epoch, request.partitions) == (9, 1, (a,))
     core.answered(ErrorCode.NONE, 9, [], request, 0)
     assert request_of(core).partitions == ()
+
+
+def names(request: FollowRequest) -> list[int]:
+    return [each.key.partition for each in request.partitions]
+
+
+def test_many_partitions_enter_a_session_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader looks at all partitions of a request in one turn: with 10,000 of them it stood still for 0.4 s."""
+    monkeypatch.setattr(follower, "PARTITIONS_MAX", 2)
+    partitions = [followed(number) for number in range(5)]
+    core = fetcher(*partitions)
+    request = request_of(core)
+    assert (names(request), request.session_epoch, request.has_more) == ([0, 1], 0, True)
+    core.answered(ErrorCode.NONE, 9, [answer(0, records=b"x")], request, 0)
+    core.appended(partitions[0], 4, 3, 0)
+    request = request_of(core)
+    assert (names(request), request.session_epoch, request.has_more) == ([2, 3, 0], 1, True)
+    core.answered(ErrorCode.NONE, 9, [], request, 0)
+    request = request_of(core)
+    assert (names(request), request.has_more) == ([4], False)
+    core.answered(ErrorCode.NONE, 9, [], request, 0)
+    for each in partitions:
+        core.appended(each, 7, 3, 0)
+    request = request_of(core)
+    assert (sorted(names(request)), request.has_more) == ([0, 1, 2, 3, 4], False), "the session has them all"
+
+
+@pytest.mark.parametrize("refusal", [ErrorCode.NONE, ErrorCode.FETCH_SESSION_ID_NOT_FOUND])
+def test_a_leader_without_room_for_a_session_gets_all(refusal: ErrorCode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It opens no session, or lets it not grow. Else the first partitions alone would be fetched again and again."""
+    monkeypatch.setattr(follower, "PARTITIONS_MAX", 2)
+    core = fetcher(*(followed(number) for number in range(5)))
+    core.answered(refusal, 0, [], request_of(core), 0)
+    request = request_of(core, 1000)
+    assert (names(request), request.session_epoch, request.has_more) == ([0, 1, 2, 3, 4], 0, False)
+    core.request_failed(1000)
+    assert names(request_of(core, 2000)) == [0, 1], "another leader may have room"
 
 
 def test_a_log_start_that_moves_alone_is_reported() -> None:

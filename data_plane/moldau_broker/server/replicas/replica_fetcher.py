@@ -384,7 +384,7 @@ class _Source:
         view = FetchRequestView(
             settings.broker_id,
             self._fetchers._broker_epoch(),
-            settings.fetch_wait_max_ms,
+            0 if request.has_more else settings.fetch_wait_max_ms,
             settings.fetch_min_bytes,
             settings.fetch_response_max_bytes,
             0,

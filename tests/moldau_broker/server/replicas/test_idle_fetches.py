@@ -12,6 +12,7 @@ import trio
 
 from moldau.values import Offset
 from moldau_broker.log.values import AppendOrigin
+from moldau_broker.replication import follower
 from moldau_broker.replication.fetch_session import FetchSession
 from moldau_broker.replication.replica import Replica
 from moldau_broker.server.coordination.internal_log import InternalTopicLog
@@ -203,5 +204,20 @@ def test_fetches_at_rest_count_as_caught_up() -> None:
         await trio.sleep(LAG_S)
         assert set(partition.replica.state.isr) == {1, 2}
         assert replicas.may_lag == {}
+
+    run_cluster(scenario, brokers=2, replica_fetch_wait_max_ms=WAIT_MS)
+
+
+def test_no_fetch_waits_before_the_session_has_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower that returns adds its partitions to the session a part at a time, with one fetch after the other."""
+    monkeypatch.setattr(follower, "PARTITIONS_MAX", 1)
+
+    async def scenario(cluster: Cluster) -> None:
+        await settled(cluster, 12)
+        await cluster.stop(2)
+        cluster.start_broker(2)
+        await cluster.until(lambda: 2 in cluster.running)
+        await trio.sleep(ON_TIME_S)
+        assert sum(len(session.partitions) for session in sessions(cluster)) >= 12, "broker 1 leads all of them"
 
     run_cluster(scenario, brokers=2, replica_fetch_wait_max_ms=WAIT_MS)
