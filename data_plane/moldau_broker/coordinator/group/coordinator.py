@@ -270,11 +270,14 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         return Completion(response_of(request, context.version, answers, self._catalogue))
 
     def _list_groups(self, request: ListGroupsRequest, context: RequestContext) -> Completion:
-        """Lists the groups of all partitions that this broker leads; an error if one of them is not loaded yet."""
+        """Lists the groups of all partitions that this broker leads; an error if one of them is not loaded yet.
+
+        A partition whose log is damaged is left out, as in Kafka: no later request would find it loaded.
+        """
         groups: list[ListedGroup] = []
         for _, shard in sorted(self._shards.items()):
             code = shard.refusal
-            if code is ErrorCode.NOT_COORDINATOR:
+            if code is ErrorCode.NOT_COORDINATOR or shard.corrupt:
                 continue
             if code is not ErrorCode.NONE:
                 return Completion(refusal(request, code, version=context.version))

@@ -308,7 +308,10 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
         return Completion(DescribeTransactionsResponse(transaction_states=states))
 
     def _list(self, request: ListTransactionsRequest, version: int) -> Completion:
-        """Lists the transactions of all partitions led by this broker; an error if one of them is not loaded yet."""
+        """Lists the transactions of all partitions led by this broker; an error if one of them is not loaded yet.
+
+        One whose log is damaged counts: an open transaction that is missing in the list is taken for a hanging one.
+        """
         states: list[ListedTransaction] = []
         unknown = unknown_states(request)
         matches = None

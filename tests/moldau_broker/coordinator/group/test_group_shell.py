@@ -537,6 +537,9 @@ def test_a_corrupt_log_stops_its_partition_and_no_other() -> None:
         await loaded(broker, 2)
         assert code_of(await broker.ask(commit_request(6), 9)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert code_of(await broker.ask(commit_request(6, group="h"), 9)) is ErrorCode.NONE
+        listed = broker.at_once(ListGroupsRequest(), 5)
+        assert isinstance(listed, ListGroupsResponse)
+        assert (listed.error_code, [group.group_id for group in listed.groups]) == (ErrorCode.NONE, ["h"])
         state.batches[0] = bytes(damaged[:-1]) + bytes((damaged[-1] ^ 1,))
         await loaded(broker, 3)
         assert code_of(await broker.ask(commit_request(6), 9)) is ErrorCode.NONE

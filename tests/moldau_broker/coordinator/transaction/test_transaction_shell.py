@@ -359,6 +359,26 @@ def test_a_fenced_partition_hides_no_other_in_a_list() -> None:
     run(scenario)
 
 
+def test_a_list_beside_a_damaged_partition_is_refused() -> None:
+    """A transaction that is missing in the list would be taken for a hanging one, and aborted."""
+    log = MemoryLog()
+
+    async def before(broker: Broker) -> None:
+        await broker.lead_all()
+        await broker.init("x")
+
+    async def after(broker: Broker) -> None:
+        state = log.partitions[partition_for("x", PARTITIONS)]
+        state.batches[0] = state.batches[0][:-1] + bytes((state.batches[0][-1] ^ 1,))
+        await broker.lead_all(2)
+        listing = await broker.ask(ListTransactionsRequest(), 1)
+        assert isinstance(listing, ListTransactionsResponse)
+        assert (listing.error_code, listing.transaction_states) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, ())
+
+    run(before, log)
+    run(after, log)
+
+
 def test_statistics_count_each_transaction_and_partition() -> None:
     """Partitions that load have no transactions yet, and those that another broker leads are not counted."""
 
