@@ -275,39 +275,57 @@ def test_a_write_of_a_failed_core_is_not_reported_to_the_next() -> None:
     assert committed == [8]
 
 
-@pytest.mark.parametrize("code", [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER])
-def test_a_log_that_cannot_be_read_ends_the_shard(code: ErrorCode) -> None:
+class UnreadableLog(Log):
+    """Holds ten records whose reads fail with the codes in turn; the last one fails all further reads."""
+
+    def __init__(self, *codes: ErrorCode) -> None:
+        super().__init__()
+        self.codes = list(codes)
+        self.reads: list[int] = []
+
+    def log_start_offset(self, *_: object) -> Offset:
+        return Offset(5 if self.reads else 0)
+
+    def log_end_offset(self, *_: object) -> Offset:
+        return Offset(10)
+
+    async def wait_committed(self, *_: object) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def read(self, partition: int, epoch: int, offset: int, bytes_max: int) -> bytes:
+        await trio.lowlevel.checkpoint()
+        self.reads.append(offset)
+        assert self.codes, "it is read again"
+        raise KafkaError(self.codes.pop(0))
+
+
+@pytest.mark.parametrize(
+    ("code", "is_damaged"), [(ErrorCode.NOT_LEADER_OR_FOLLOWER, False), (ErrorCode.CORRUPT_MESSAGE, True)]
+)
+def test_a_log_that_cannot_be_read_ends_the_shard(code: ErrorCode, is_damaged: bool) -> None:
     """The next leader loads the partition; only records that are deleted meanwhile are passed over."""
 
-    class DeletedLog(Log):
-        """Its first records are deleted while it is read; then the disk fails."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.reads: list[int] = []
-
-        def log_start_offset(self, *_: object) -> Offset:
-            return Offset(5 if self.reads else 0)
-
-        def log_end_offset(self, *_: object) -> Offset:
-            return Offset(10)
-
-        async def wait_committed(self, *_: object) -> None:
-            await trio.lowlevel.checkpoint()
-
-        async def read(self, partition: int, epoch: int, offset: int, bytes_max: int) -> bytes:
-            await trio.lowlevel.checkpoint()
-            self.reads.append(offset)
-            assert len(self.reads) <= 2, "it is read again"
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE if len(self.reads) == 1 else code)
-
     async def main() -> None:
-        log = DeletedLog()
+        log = UnreadableLog(ErrorCode.OFFSET_OUT_OF_RANGE, code)
         shard = shard_of(1, log)
         with trio.fail_after(5):
             await shard.run()
         assert log.reads == [0, 5]
-        assert (shard.resigned, shard.corrupt, shard.core) == (True, False, None)
+        assert (shard.resigned, shard.corrupt, shard.core) == (not is_damaged, is_damaged, None)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_a_load_goes_on_after_a_shortage_of_descriptors() -> None:
+    """The directory works and the broker still leads: no other broker would load the partition."""
+
+    async def main() -> None:
+        log = UnreadableLog(*[ErrorCode.KAFKA_STORAGE_ERROR] * 3, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        shard = shard_of(1, log)
+        with trio.fail_after(5):
+            await shard.run()
+        assert log.reads == [0, 0, 0, 0]
+        assert shard.resigned, "the leadership has ended"
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 

@@ -353,6 +353,8 @@ class ReplicatedShard(Generic[C]):
             await self._replay_log(core)
             serves = not self.resigned
         except KafkaError as error:
+            if error.code is ErrorCode.CORRUPT_MESSAGE:  # too damaged to find the batch
+                raise CorruptRecordError(str(error)) from error
             raise _LogLostError(str(error)) from error
         finally:
             if not serves:
@@ -368,9 +370,14 @@ class ReplicatedShard(Generic[C]):
             try:
                 data = await log.read(partition, epoch, offset, self._load_bytes_max)
             except KafkaError as error:
-                if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                    offset = log.log_start_offset(partition, epoch)
+                elif error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+                    # File descriptors may be short. A failed directory ends the leadership, which the next read finds.
+                    self._logger.warning("coordinator-load-failed", offset=offset, error=error)
+                    await trio.sleep(_LOAD_RETRY_SECONDS)
+                else:
                     raise
-                offset = log.log_start_offset(partition, epoch)
                 continue
             before = offset
             for position, header in iterate_batches(data):
