@@ -560,7 +560,7 @@ def test_a_dead_cluster_is_given_up_in_time():
 
 def test_a_request_that_is_given_up_tells_the_brokers_reason():
     def create(broker, request):
-        refused = ct.CreatableTopicResult(name="a", error_code=7, error_message="no controller today")
+        refused = ct.CreatableTopicResult(name="a", error_code=89, error_message="no controller today")
         return ct.CreateTopicsResponse(topics=[refused])
 
     async def scenario(cluster, admin):

@@ -15,6 +15,7 @@ from moldau.protocol.messages import create_topics as ct
 from moldau.protocol.messages import delete_topics as dt
 from moldau.protocol.messages import describe_groups as desc
 from moldau.protocol.messages import find_coordinator as fc
+from moldau.protocol.messages import unregister_broker as ub
 from support.client.admin_stories import simulate
 
 THROTTLED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
@@ -131,6 +132,40 @@ def test_a_refusal_outlives_the_success_of_another_topic():
         assert asked == [["a", "b"], ["b"]]
 
     simulate(scenario, {ApiKey.CREATE_TOPICS: create})
+
+
+TIMED_OUT = ErrorCode.REQUEST_TIMED_OUT
+
+
+def test_a_change_that_may_still_happen_is_not_repeated():
+    """The second attempt would refuse what the first one did, as if another client had done it."""
+    asked = []
+
+    def create(broker, request):
+        asked.append(request.topics[0].name)
+        return ct.CreateTopicsResponse(topics=[ct.CreatableTopicResult(name="a", error_code=TIMED_OUT)])
+
+    def extend(broker, request):
+        asked.append(request.topics[0].count)
+        return cp.CreatePartitionsResponse(results=[cp.CreatePartitionsTopicResult(name="a", error_code=TIMED_OUT)])
+
+    def unregister(broker, request):
+        asked.append(request.broker_id)
+        return ub.UnregisterBrokerResponse(error_code=TIMED_OUT)
+
+    async def scenario(cluster, admin):
+        for change in (
+            admin.create_topics([NewTopic(name="a")]),
+            admin.create_partitions({"a": 5}),
+            admin.unregister_broker(2),
+        ):
+            with pytest.raises(KafkaError) as caught:
+                await change
+            assert caught.value.code is TIMED_OUT
+        assert asked == ["a", 5, 2]
+
+    handlers = {ApiKey.CREATE_TOPICS: create, ApiKey.CREATE_PARTITIONS: extend, ApiKey.UNREGISTER_BROKER: unregister}
+    simulate(scenario, handlers)
 
 
 @pytest.mark.parametrize("answer", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None])

@@ -51,8 +51,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
 
-_FINAL_FOR_DELETION = (*ABSENT, ErrorCode.REQUEST_TIMED_OUT)
-"""Codes after which a deletion is not repeated: after a timeout, which may still take effect, it finds no topic."""
+_FINAL_FOR_CREATION = (ErrorCode.REQUEST_TIMED_OUT,)
+"""Codes after which a creation is not repeated: after a timeout, which may still take effect, it finds its topic."""
+_FINAL_FOR_CHANGE = (*ABSENT, *_FINAL_FOR_CREATION)
+"""Codes after which a deletion is not repeated, which would find no topic, nor an addition of partitions."""
 _DELETED_BY_ID = NeededVersion(6, "deletion of topics by id (KIP-516, Kafka 2.8)")
 _DESCRIBED_BY_ID = NeededVersion(12, "descriptions of topics by id (KIP-516, Kafka 3.1)")
 
@@ -75,7 +77,9 @@ class Topics:
                 validate_only=validate_only,
             )
             response = await requester.ask(
-                CreateTopicsResponse, request, code_of=lambda each: only_passing(t.error_code for t in each.topics)
+                CreateTopicsResponse,
+                request,
+                code_of=lambda each: only_passing((t.error_code for t in each.topics), final=_FINAL_FOR_CREATION),
             )
             judged = judge(
                 "topic",
@@ -91,7 +95,9 @@ class Topics:
                 )
             return judged.failures
 
-        failures = await self._requester.change_each((topic.name for topic in checked), create)
+        failures = await self._requester.change_each(
+            (topic.name for topic in checked), create, final=_FINAL_FOR_CREATION
+        )
         results = [created[name] for name in dict.fromkeys(topic.name for topic in checked) if name in created]
         raise_failures(failures, results)
         return results
@@ -114,7 +120,7 @@ class Topics:
             response = await requester.ask(
                 DeleteTopicsResponse,
                 request,
-                code_of=lambda each: only_passing((t.error_code for t in each.responses), final=_FINAL_FOR_DELETION),
+                code_of=lambda each: only_passing((t.error_code for t in each.responses), final=_FINAL_FOR_CHANGE),
                 needed=_DELETED_BY_ID if by_id else None,
             )
             answers = (
@@ -124,7 +130,7 @@ class Topics:
             )
             return judge("topic", names, answers).failures
 
-        raise_failures(await self._requester.change_each(map(str, wanted), delete, final=_FINAL_FOR_DELETION))
+        raise_failures(await self._requester.change_each(map(str, wanted), delete, final=_FINAL_FOR_CHANGE))
 
     async def create_partitions(
         self,
@@ -162,12 +168,12 @@ class Topics:
             response = await requester.ask(
                 CreatePartitionsResponse,
                 request,
-                code_of=lambda each: only_passing((t.error_code for t in each.results), final=ABSENT),
+                code_of=lambda each: only_passing((t.error_code for t in each.results), final=_FINAL_FOR_CHANGE),
             )
             answers = ((each.name, error_of(each.error_code, each.error_message), None) for each in response.results)
             return judge("topic", names, answers).failures
 
-        raise_failures(await self._requester.change_each(counts, create, final=ABSENT))
+        raise_failures(await self._requester.change_each(counts, create, final=_FINAL_FOR_CHANGE))
 
     async def list_topics(self, *, include_internal: bool = False) -> list[TopicListing]:
         """Implements ``Admin.list_topics``."""
