@@ -185,6 +185,7 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             return
         assert self._group is not None
         assert self._fetcher is not None
+        self._deliveries.release_unread()
         async with trio.open_nursery() as nursery:  # a leader that hangs must not keep the member in its group
             nursery.start_soon(self._fetcher.end_sessions)
             await self._group.leave()
@@ -315,8 +316,8 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             RuntimeError: in the mode ``explicit``, records of earlier polls are not acknowledged (a renewal suffices);
                 or another task polls.
             KafkaError: the brokers refuse the member, or a batch is damaged (its records are rejected).
-            RecordDeserializationError: a deserializer refuses a record, which is released; ``acknowledge_offset``
-                rejects it.
+            RecordDeserializationError: a deserializer refuses a record, which the next call releases, unless
+                ``acknowledge_offset`` rejects it first.
             RegistryError: the schema registry does not answer; the next poll asks again.
         """
         client = self._opened()
@@ -350,6 +351,7 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
                 f"{waiting} records of earlier polls are not acknowledged: share.acknowledgement.mode=explicit needs "
                 "acknowledge() for each record before the next poll"
             )
+        self._deliveries.release_unread()
 
     async def _poll_until(self, deadline_ms: float, limit: int) -> list[ShareRecord[KeyOut, ValueOut]]:
         client, fetcher, group = self._opened(), self._fetching(), self._group
@@ -411,9 +413,7 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         except (RecordDeserializationError, RegistryError) as error:
             unread = taken.pop()
             if not taken and isinstance(error, RecordDeserializationError):
-                self._deliveries.settle(
-                    unread.node.node_id, unread.key, [unread.record.offset], AcknowledgeType.RELEASE
-                )
+                self._deliveries.leave_unread(unread.node.node_id, unread.key, unread.record.offset)
                 raise
             buffer.appendleft(unread)
             if not taken:
@@ -527,6 +527,7 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         limit_ms = arguments.time_limit("commit", timeout_ms, self._config.get_int("default.api.timeout.ms"))
         if not self._is_explicit:
             self._deliveries.accept_all()
+        self._deliveries.release_unread()
         self._call_back()
         with trio.fail_after(limit_ms / 1000):
             await fetcher.acknowledge_all()
@@ -545,6 +546,7 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         fetcher = self._fetching()
         if not self._is_explicit:
             self._deliveries.accept_all()
+        self._deliveries.release_unread()
         fetcher.send()
 
     def _call_back(self) -> None:

@@ -31,6 +31,10 @@ class AckBatch(NamedTuple):
     types: tuple[int, ...]
 
 
+_UNREAD = -1
+"""Kind of a record that no deserializer can read, until the application's next call releases it."""
+
+
 @dataclass(slots=True)
 class _Held:
     node_id: int
@@ -43,11 +47,12 @@ class _Held:
 class Deliveries:
     """The deliveries that the application holds. Invariant: an offset of a partition is held at most once."""
 
-    __slots__ = ("_held", "_unacknowledged")
+    __slots__ = ("_held", "_unacknowledged", "_unread")
 
     def __init__(self) -> None:
         self._held: dict[tuple[TopicPartition, int], _Held] = {}
         self._unacknowledged = 0
+        self._unread: list[_Held] = []
 
     def __len__(self) -> int:
         return len(self._held)
@@ -74,6 +79,18 @@ class Deliveries:
             self._drop((key[1], offset))
             self._held[key[1], offset] = _Held(node_id, key, offset, kind)
 
+    def leave_unread(self, node_id: int, key: ShareKey, offset: int) -> None:
+        """Notes a record that the application cannot read: `release_unread` releases it unless it is acknowledged."""
+        self.settle(node_id, key, [offset], _UNREAD)
+        self._unread.append(self._held[key[1], offset])
+
+    def release_unread(self) -> None:
+        """Releases the records that the application could not read, and has not acknowledged since."""
+        for held in self._unread:
+            if held.kind == _UNREAD:
+                held.kind = int(AcknowledgeType.RELEASE)
+        self._unread.clear()
+
     def acknowledge(self, partition: TopicPartition, offset: int, kind: AcknowledgeType) -> None:
         """Notes the application's acknowledgement; a later one before it is sent replaces it.
 
@@ -95,11 +112,12 @@ class Deliveries:
 
     def nodes(self) -> list[int]:
         """Returns the brokers for which there are acknowledgements."""
-        return list(dict.fromkeys(held.node_id for held in self._held.values() if held.kind is not None))
+        found = (held.node_id for held in self._held.values() if held.kind is not None and held.kind != _UNREAD)
+        return list(dict.fromkeys(found))
 
     def holds(self, node_id: int) -> bool:
         """Returns whether the application works on a record of a broker: it has no acknowledgement, or a renewal."""
-        going_on = (None, AcknowledgeType.RENEW)
+        going_on = (None, _UNREAD, AcknowledgeType.RENEW)
         return any(held.node_id == node_id and held.kind in going_on for held in self._held.values())
 
     def take(self, node_id: int, *, renewals: bool) -> dict[ShareKey, list[tuple[int, int]]]:
@@ -110,6 +128,8 @@ class Deliveries:
         found: dict[ShareKey, list[tuple[int, int]]] = {}
         for place, held in list(self._held.items()):
             if held.kind is None or held.node_id != node_id or (held.kind == AcknowledgeType.RENEW) != renewals:
+                continue
+            if held.kind == _UNREAD:
                 continue
             found.setdefault(held.key, []).append((held.offset, held.kind))
             if renewals:

@@ -520,6 +520,29 @@ def test_an_unreadable_record_waits_for_its_error(run):
     run(scenario)
 
 
+def test_an_unreadable_record_is_released_by_the_next_call(run):
+    """A renewal is on its way when the error comes; what follows it must not release what is to be rejected."""
+
+    async def scenario(cluster):
+        await produce(cluster, b"1", b"2", b"bad")
+        objects = {"value_deserializer": lambda data: int(data)}
+        async with consumer(cluster, share_acknowledgement_mode="explicit", objects=objects) as one:
+            one.subscribe(["t"])
+            good, slow = await polled(one, 2)
+            one.acknowledge(good)
+            one.acknowledge(slow, AcknowledgeType.RENEW)
+            one.commit_nowait()
+            with pytest.raises(RecordDeserializationError):
+                await one.poll(1000)
+            await trio.sleep(1)  # the application writes the record elsewhere
+            one.acknowledge_offset(P0, 2, AcknowledgeType.REJECT)
+            one.acknowledge(slow)
+            assert await one.commit() == {P0: None}
+        assert list(cluster.memory.start_offsets.values()) == [3]
+
+    run(scenario)
+
+
 def test_a_fetch_may_wait_longer_than_a_lock_lasts(run):
     """The record comes after the time of a lock: it was dropped each time, and given up without a delivery."""
 
