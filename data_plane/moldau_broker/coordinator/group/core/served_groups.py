@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 SESSION = "session"
 """The kind of deadline by which a member must send a heartbeat."""
+REBALANCE = "rebalance"
+"""The kind of deadline by which a member must have given back what it has lost."""
 CHANGES_MAX = 1_000
 """Changes after which a write takes no more parked operations."""
 WRITE_BYTES_MAX = 1 << 18
@@ -118,6 +120,30 @@ class Fence:
     epoch: int
 
 
+class RevokingMember(Protocol):
+    """A member that may have to give back what others wait for."""
+
+    @property
+    def member_id(self) -> str:
+        """Its id."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """The group epoch that it has reached."""
+        ...
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The time that it has for giving back."""
+        ...
+
+    @property
+    def is_revoking(self) -> bool:
+        """Whether it has something left to give back."""
+        ...
+
+
 GroupT = TypeVar("GroupT", bound=LoggedGroup)
 DraftT = TypeVar("DraftT", bound=GroupDraft)
 AskedT = TypeVar("AskedT", bound=ParkedRequest)
@@ -158,7 +184,16 @@ class ServedGroup(Generic[GroupT, DraftT, AskedT, OperationT]):
         return self.draft is None and not self.parked
 
 
+@dataclass(slots=True, kw_only=True)
+class FencedGroup(ServedGroup[GroupT, DraftT, AskedT, OperationT]):
+    """A group whose members have time limits for giving back what they have lost."""
+
+    fences: list[Fence] = field(default_factory=list)
+    """Removals in the write; they are repeated if it fails."""
+
+
 ServedT = TypeVar("ServedT", bound=ServedGroup[Any, Any, Any, Any])
+FencedT = TypeVar("FencedT", bound=FencedGroup[Any, Any, Any, Any])
 
 
 class ServedGroups(Generic[ServedT, GroupT]):
@@ -419,3 +454,60 @@ class GroupsOfType(ABC, Generic[ServedT, GroupT]):
     def resign(self, code: ErrorCode) -> None:
         """Answers what is parked after leadership is lost; `answer_write` serves what waits for a write."""
         self._served.resign(code)
+
+
+class FencingGroups(GroupsOfType[FencedT, GroupT]):
+    """Groups of a type whose members are removed if they do not give back what they have lost: consumer and streams."""
+
+    @abstractmethod
+    def _work(self, served: FencedT, moment: Moment) -> None:
+        """Decides on what is parked, unless a write is in flight, and writes the changes."""
+
+    @abstractmethod
+    def _remove(self, served: FencedT, draft: Any, member_id: str) -> None:  # noqa: ANN401 - the draft of the type
+        """Removes a member from a draft."""
+
+    def _fence(self, served: FencedT, draft: Any, fence: Fence) -> None:  # noqa: ANN401 - the draft of the type
+        """Removes a member whose time is up, unless it has been heard of, or has moved on, since."""
+        member: RevokingMember | None = draft.group.members.get(fence.member_id)
+        if member is None:
+            return
+        key = (fence.kind, served.group.group_id, fence.member_id)
+        if fence.kind != REBALANCE and self.deadlines.get(key) is not None:
+            return
+        if fence.kind == REBALANCE and not _is_stuck(member, fence):
+            if _is_stuck(served.group.members.get(fence.member_id), fence):
+                # It moves on with the write that follows, and has its time again if that fails.
+                served.fences.append(fence)
+            return
+        self._remove(served, draft, fence.member_id)
+        served.fences.append(fence)
+
+    def _watch(self, group_id: str, member: RevokingMember, moment: Moment) -> None:
+        """Sets the deadline of a member that has something to give back, or cancels it."""
+        key = (REBALANCE, group_id, member.member_id)
+        if member.is_revoking:
+            self.deadlines.set(key, moment.now_ms + member.rebalance_timeout_ms)
+        else:
+            self.deadlines.cancel(key)
+
+    def on_timer(self, moment: Moment) -> None:
+        """Removes the members whose time is up, and performs what else is due."""
+        while (key := self.deadlines.pop_due(moment.now_ms)) is not None:
+            served = self._served.all.get(key[1])
+            operation = None if served is None else self._due(served, key)
+            if served is not None and operation is not None:
+                served.parked.append(operation)
+                self._work(served, moment)
+
+    def _due(self, served: FencedT, key: tuple[str, ...]) -> object | None:
+        """Returns the operation that a deadline begins; None if its member is gone."""
+        kind, _, member_id = key
+        # A member that joins, or leaves, with the write in flight: that write may fail.
+        member = served.group.members.get(member_id) or served.latest.members.get(member_id)
+        return None if member is None else Fence(member_id=member_id, kind=kind, epoch=member.epoch)
+
+
+def _is_stuck(member: RevokingMember | None, fence: Fence) -> bool:
+    """Returns whether a member still has to give back that for which its time is over."""
+    return member is not None and member.is_revoking and member.epoch == fence.epoch

@@ -38,10 +38,16 @@ from moldau_broker.coordinator.group.consumer.core.state import (
     ConsumerGroup,
     ConsumerMember,
     Current,
-    MemberState,
     Subscription,
 )
-from moldau_broker.coordinator.group.core.served_groups import SESSION, Fence, GroupsOfType, ServedGroups, WriteRecords
+from moldau_broker.coordinator.group.core.served_groups import (
+    REBALANCE,
+    SESSION,
+    Fence,
+    FencingGroups,
+    ServedGroups,
+    WriteRecords,
+)
 from moldau_broker.coordinator.runtime.pending import ConsumerGroupWritten
 
 if TYPE_CHECKING:
@@ -55,12 +61,12 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.group.core.member_memory import MemberMemory
     from moldau_broker.coordinator.runtime.effects import Moment, RequestContext, StateRecord
 
-_REBALANCE, _JOIN, _SYNC = "rebalance", "join", "sync"
-_KINDS = (SESSION, _REBALANCE, _JOIN, _SYNC)
+_JOIN, _SYNC = "join", "sync"
+_KINDS = (SESSION, REBALANCE, _JOIN, _SYNC)
 """Deadlines of members. The last two are those of classic members, by which they must join again, or send SyncGroup."""
 
 
-class ConsumerGroups(GroupsOfType[ServedConsumerGroup, ConsumerGroup]):
+class ConsumerGroups(FencingGroups[ServedConsumerGroup, ConsumerGroup]):
     """All consumer groups of one partition. Effects go to the queue of the core."""
 
     def __init__(
@@ -270,22 +276,8 @@ class ConsumerGroups(GroupsOfType[ServedConsumerGroup, ConsumerGroup]):
         )
         self._served.in_flight(served, append_id)
 
-    def _fence(self, served: ServedConsumerGroup, draft: Draft, fence: Fence) -> None:
-        """Removes a member whose time is up, unless it has been heard of since."""
-        member = draft.group.members.get(fence.member_id)
-        if member is None:
-            return
-        key = (fence.kind, served.group.group_id, fence.member_id)
-        if fence.kind != _REBALANCE and self.deadlines.get(key) is not None:
-            return
-        if fence.kind == _REBALANCE and not _is_stuck(member, fence):
-            if _is_stuck(served.group.members.get(fence.member_id), fence):
-                served.fences.append(
-                    fence
-                )  # it moves on with the write that follows, and has its time again if that fails
-            return
-        self._decisions.fence(draft, fence.member_id)
-        served.fences.append(fence)
+    def _remove(self, served: ServedConsumerGroup, draft: Draft, member_id: str) -> None:
+        self._decisions.fence(draft, member_id)
 
     # Outcomes of writes
 
@@ -340,28 +332,6 @@ class ConsumerGroups(GroupsOfType[ServedConsumerGroup, ConsumerGroup]):
             timeout = self._decisions.session_timeout_ms(group_id)
         return self._served.renew(group_id, member_id, timeout, moment)
 
-    def _watch(self, group_id: str, member: ConsumerMember, moment: Moment) -> None:
-        """Sets the deadline of a member that has to release partitions, or cancels it."""
-        key = (_REBALANCE, group_id, member.member_id)
-        if member.state is not MemberState.UNREVOKED_PARTITIONS:
-            self.deadlines.cancel(key)
-        else:
-            self.deadlines.set(key, moment.now_ms + member.rebalance_timeout_ms)
-
-    def on_timer(self, moment: Moment) -> None:
-        """Removes the members whose time is up."""
-        while (key := self.deadlines.pop_due(moment.now_ms)) is not None:
-            kind, group_id, member_id = key
-            served = self._served.all.get(group_id)
-            if served is None:
-                continue
-            # A member that joins, or leaves, with the write in flight: that write may fail.
-            member = served.group.members.get(member_id) or served.latest.members.get(member_id)
-            if member is None:
-                continue
-            served.parked.append(Fence(member_id=member_id, kind=kind, epoch=member.epoch))
-            self._work(served, moment)
-
     # The end of groups
 
     def give_way(self, group_id: str, moment: Moment) -> ErrorCode:
@@ -387,11 +357,6 @@ class ConsumerGroups(GroupsOfType[ServedConsumerGroup, ConsumerGroup]):
         served.draft = Draft(served.group)
         end_group(served.draft)
         return tuple(change_record(change) for change in served.draft.changes)
-
-
-def _is_stuck(member: ConsumerMember | None, fence: Fence) -> bool:
-    """Returns whether a member still has to release the partitions for which its time is over."""
-    return member is not None and member.state is MemberState.UNREVOKED_PARTITIONS and member.epoch == fence.epoch
 
 
 def _new_group(group_id: str) -> ServedConsumerGroup:

@@ -17,7 +17,7 @@ from moldau_broker.coordinator.group.consumer.core.classic_members import Classi
 from moldau_broker.coordinator.group.consumer.core.heartbeat import Draft
 from moldau_broker.coordinator.group.consumer.core.state import LEAVE_STATIC_EPOCH, ConsumerGroup
 from moldau_broker.coordinator.group.core.member_memory import MEMBER_BYTES, protocols_bytes
-from moldau_broker.coordinator.group.core.served_groups import Fence, ServedGroup
+from moldau_broker.coordinator.group.core.served_groups import Fence, FencedGroup
 
 if TYPE_CHECKING:
     from moldau.protocol.schema import Response
@@ -55,13 +55,11 @@ Operation = MemberAsked | Fence
 
 
 @dataclass(slots=True, kw_only=True)
-class ServedConsumerGroup(ServedGroup[ConsumerGroup, Draft, MemberAsked, Operation]):
+class ServedConsumerGroup(FencedGroup[ConsumerGroup, Draft, MemberAsked, Operation]):
     """A consumer group with what this coordinator knows of it beyond the log."""
 
     converts: bool = False
     """Whether the write in flight ends the group, and begins a classic one with its members."""
-    fences: list[Fence] = field(default_factory=list)
-    """Removals in the write; they are repeated if it fails."""
     looked_version: int | None = None
     """The version of the topics at the last look of a committed write."""
     looked_ms: int = 0

@@ -94,6 +94,11 @@ class ConsumerMember:
         """All partitions that no other member may get."""
         return self.assigned | self.revoking
 
+    @property
+    def is_revoking(self) -> bool:
+        """Whether the member has partitions left to release."""
+        return self.state is MemberState.UNREVOKED_PARTITIONS
+
     def is_reconciled_to(self, epoch: int) -> bool:
         """Returns whether the member has its whole target assignment of this epoch."""
         return self.state is MemberState.STABLE and self.epoch == epoch

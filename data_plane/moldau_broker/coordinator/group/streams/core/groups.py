@@ -21,10 +21,11 @@ from moldau.protocol.refusals import refusal
 from moldau_broker.coordinator.group.consumer.core.served import TOPIC_BYTES, for_members
 from moldau_broker.coordinator.group.core.member_memory import MEMBER_BYTES
 from moldau_broker.coordinator.group.core.served_groups import (
+    REBALANCE,
     SESSION,
     Fence,
-    GroupsOfType,
-    ServedGroup,
+    FencedGroup,
+    FencingGroups,
     ServedGroups,
     WriteRecords,
 )
@@ -34,7 +35,6 @@ from moldau_broker.coordinator.group.streams.core.state import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     LEAVE_STATIC_EPOCH,
-    MemberState,
     StreamsCurrent,
     StreamsDraft,
     StreamsGroup,
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.group.streams.core.topology import Topology
     from moldau_broker.coordinator.runtime.effects import Moment, RequestContext, StateRecord
 
-_REBALANCE, _DELAY = "rebalance", "delay"
-_KINDS = (SESSION, _REBALANCE)
+_DELAY = "delay"
+_KINDS = (SESSION, REBALANCE)
 """Deadlines of members; the delay before the first assignment is one of the group."""
 CREATE_AGAIN_MS = 10_000
 """How long a group waits before it has internal topics created again after an attempt has failed."""
@@ -107,19 +107,17 @@ Operation = StreamsRequest | Fence | DelayOver
 
 
 @dataclass(slots=True, kw_only=True)
-class ServedStreamsGroup(ServedGroup[StreamsGroup, StreamsDraft, StreamsRequest, Operation]):
+class ServedStreamsGroup(FencedGroup[StreamsGroup, StreamsDraft, StreamsRequest, Operation]):
     """A streams group with what this coordinator knows of it beyond the log; holds its topology under an empty id."""
 
     around: Surroundings = field(default_factory=Surroundings)
-    fences: list[Fence] = field(default_factory=list)
-    """Removals in the write; they are repeated if it fails."""
     creation: CreateTopics | None = None
     """Topics whose creation follows the commit of the write."""
     is_creating: bool = False
     create_again_ms: int = 0
 
 
-class StreamsGroups(GroupsOfType[ServedStreamsGroup, StreamsGroup]):
+class StreamsGroups(FencingGroups[ServedStreamsGroup, StreamsGroup]):
     """All streams groups of one partition. Effects go to the queue of the core."""
 
     def __init__(
@@ -324,21 +322,8 @@ class StreamsGroups(GroupsOfType[ServedStreamsGroup, StreamsGroup]):
         append_id = self._effects.append((*before, *write.records), StreamsGroupWritten(group_id=group_id), moment)
         self._served.in_flight(served, append_id)
 
-    def _fence(self, served: ServedStreamsGroup, draft: StreamsDraft, fence: Fence) -> None:
-        """Removes a member whose time is up, unless it has been heard of, or has moved on, since."""
-        member = draft.group.members.get(fence.member_id)
-        if member is None:
-            return
-        if fence.kind == SESSION and self.deadlines.get((SESSION, served.group.group_id, fence.member_id)) is not None:
-            return
-        if fence.kind == _REBALANCE and not _is_stuck(member, fence):
-            if _is_stuck(served.group.members.get(fence.member_id), fence):
-                served.fences.append(
-                    fence
-                )  # it moves on with the write that follows, and has its time again if that fails
-            return
-        self._decisions.fence(draft, served.around, fence.member_id)
-        served.fences.append(fence)
+    def _remove(self, served: ServedStreamsGroup, draft: StreamsDraft, member_id: str) -> None:
+        self._decisions.fence(draft, served.around, member_id)
 
     # Outcomes of writes
 
@@ -389,29 +374,9 @@ class StreamsGroups(GroupsOfType[ServedStreamsGroup, StreamsGroup]):
         """Begins a session again, and returns when it would have ended."""
         return self._served.renew(group_id, member_id, self._decisions.session_timeout_ms(group_id), moment)
 
-    def _watch(self, group_id: str, member: StreamsMember, moment: Moment) -> None:
-        """Sets the deadline of a member that has to close tasks, or cancels it."""
-        key = (_REBALANCE, group_id, member.member_id)
-        if member.state is not MemberState.UNREVOKED_TASKS:
-            self.deadlines.cancel(key)
-        else:
-            self.deadlines.set(key, moment.now_ms + member.rebalance_timeout_ms)
-
-    def on_timer(self, moment: Moment) -> None:
-        """Removes the members whose time is up, and ends the delays of new groups."""
-        while (key := self.deadlines.pop_due(moment.now_ms)) is not None:
-            served = self._served.all.get(key[1])
-            if served is None:
-                continue
-            if key[0] == _DELAY:
-                served.parked.append(DelayOver())
-            else:
-                # A member that joins, or leaves, with the write in flight: that write may fail.
-                member = served.group.members.get(key[2]) or served.latest.members.get(key[2])
-                if member is None:
-                    continue
-                served.parked.append(Fence(member_id=key[2], kind=key[0], epoch=member.epoch))
-            self._work(served, moment)
+    def _due(self, served: ServedStreamsGroup, key: tuple[str, ...]) -> object | None:
+        """Returns the operation that a deadline of a member, or the delay of a new group, begins."""
+        return DelayOver() if key[0] == _DELAY else super()._due(served, key)
 
     # The end of groups
 
@@ -438,11 +403,6 @@ class StreamsGroups(GroupsOfType[ServedStreamsGroup, StreamsGroup]):
         served.draft = StreamsDraft(served.group)
         served.draft.add_all(end_of(served.group))
         return tuple(change_record(change) for change in served.draft.changes)
-
-
-def _is_stuck(member: StreamsMember | None, fence: Fence) -> bool:
-    """Returns whether a member still has to close the tasks for which its time is over."""
-    return member is not None and member.state is MemberState.UNREVOKED_TASKS and member.epoch == fence.epoch
 
 
 def _new_group(group_id: str) -> ServedStreamsGroup:

@@ -120,6 +120,11 @@ class StreamsMember:
     revoking: TaskSets = EMPTY_TASKS
     since: Mapping[Task, int] = field(default_factory=dict)
 
+    @property
+    def is_revoking(self) -> bool:
+        """Whether the member has tasks left to close."""
+        return self.state is MemberState.UNREVOKED_TASKS
+
     def is_reconciled_to(self, epoch: int) -> bool:
         """Returns whether the member has its whole target assignment of this epoch."""
         return self.state is MemberState.STABLE and self.epoch == epoch
