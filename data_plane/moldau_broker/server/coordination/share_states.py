@@ -91,14 +91,13 @@ class ShareStateClient:
         kind = type(request)
         left = asks_of(request)
         answered: list[Response] = []
-        refused = dict.fromkeys(left, KeyAnswer(code=ErrorCode.REQUEST_TIMED_OUT))
         backoff = _BACKOFF_FIRST_SECONDS
         with trio.move_on_after(DEADLINE_SECONDS):
             while True:
+                refused = dict.fromkeys(left, KeyAnswer(code=ErrorCode.REQUEST_TIMED_OUT))
                 # It cannot be created while too few brokers are there.
                 if SHARE_STATE_TOPIC not in self._metadata.image.topics_by_name and self._ensure_topic is not None:
                     await self._ensure_topic()
-                refused = dict.fromkeys(left, KeyAnswer(code=ErrorCode.REQUEST_TIMED_OUT))
                 codes = await self._attempt(kind, request.group_id, left, answered)
                 refused = {key: KeyAnswer(code=code) for key, code in codes.items()}
                 left = {key: left[key] for key in refused}
