@@ -36,7 +36,7 @@ ANSWER_BYTES_MAX = 16 << 20
 TURN_BYTES = 256 << 10
 """Bytes that are read before other tasks have their turn; one read takes ``READ_BYTES_MAX`` at most."""
 READS_MAX = 16
-"""Reads of one partition: each passes a megabyte of records that are not wanted, such as aborted ones."""
+"""Reads of one partition at a time: each passes a megabyte of records that are not wanted, such as aborted ones."""
 WATCHED_MAX = 10_000
 """Bound of the partitions for whose records one fetch waits; those behind are found by the next fetch."""
 
@@ -64,6 +64,8 @@ class Fetched:
     waiting: list[LedPartition] = field(default_factory=list)
     reads: list[RemoteRead] = field(default_factory=list)
     """Reads of remote records in progress."""
+    has_more: bool = False
+    """Whether all that was read of a partition is not wanted, and more follows."""
 
     @property
     def is_final(self) -> bool:
@@ -153,6 +155,9 @@ class ShareFetcher:
         while True:
             is_last = self._clock.monotonic_ms() >= until_ms
             found = await self._collect(query, settings, keys, lookup, is_open, is_last=is_last)
+            if found.has_more and not (found.acquired or found.errors or is_last):
+                await trio.lowlevel.checkpoint()
+                continue  # nothing wakes a fetch for records that are there already
             if found.reads and not (found.acquired or found.errors or is_last):
                 if not await self._wait_for_reads(found.reads, until_ms):
                     return found  # the reads go on, and the next fetch finds what they have read
@@ -213,6 +218,8 @@ class ShareFetcher:
                 elif acquisition is not None:
                     found.errors[key] = acquisition
                 break
+            else:
+                found.has_more = True
         return found
 
     def _acquire_remote(

@@ -112,7 +112,7 @@ class LongReads:
     def open(self, _: str, partition: Any) -> Any:
         return partition
 
-    def acquire(self, led: int, _: Wanted) -> Acquisition:
+    def acquire(self, led: Any, _: Wanted) -> Acquisition:
         self.reads.append((self.turn, led))
         if sum(number == led for _, number in self.reads) <= self.wanted_from:
             return Acquisition(FileRecords(()), (), 0, TURN_BYTES)
@@ -141,6 +141,20 @@ def test_other_tasks_run_between_long_reads(wanted_from: int) -> None:
     assert [led for _, led in groups.reads] == [led for led in range(3) for _ in range(wanted_from + 1)]
     turns = [turn for turn, _ in groups.reads]
     assert len(dict.fromkeys(turns)) == len(turns), "two reads in one turn"
+
+
+def test_a_fetch_reads_on_behind_many_unwanted_records() -> None:
+    """An aborted transaction of a gigabyte: a fetch that waited behind its first part would not be woken."""
+    led: Any = SimpleNamespace(is_acquirable=lambda _: True)
+    groups: Any = LongReads(40)
+    clock: Any = SimpleNamespace(monotonic_ms=lambda: 0.0)
+    keys: Any = (0,)
+    lookup: Any = lambda _: led  # noqa: E731
+    waits: Any = None  # it does not wait
+    asked = replace(query(), max_wait_ms=60_000)
+    found = trio.run(ShareFetcher(clock, groups, waits).fetch, asked, keys, lookup, 1 << 20, is_open)
+    assert list(found.acquired) == [0]
+    assert len(groups.reads) == 41
 
 
 def test_a_session_that_ends_between_reads_gets_nothing_more() -> None:
