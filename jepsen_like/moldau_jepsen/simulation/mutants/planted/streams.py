@@ -50,7 +50,7 @@ def revoked_without_order() -> list[Patch]:
 
 def streams_session_never_ends() -> list[Patch]:
     """The sessions of members of streams groups never end."""
-    return [(StreamsGroups, "_fence", lambda self, served, draft, fence: None)]
+    return [(StreamsGroups, "_remove", lambda self, served, draft, member_id: None)]
 
 
 def commit_of_stranger_accepted() -> list[Patch]:
