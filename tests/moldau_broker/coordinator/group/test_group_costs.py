@@ -382,6 +382,21 @@ def test_requests_that_wait_get_writes_that_the_log_takes(kind: str) -> None:
     assert max(sizes) < 500_000, "not far below the default of max.message.bytes"
 
 
+@pytest.mark.parametrize("kind", ["consumer", "share", "streams"])
+def test_many_members_expire_at_once(kind: str) -> None:
+    """A look at the topics of all others with each one stopped a broker for half a second with 1,000 members."""
+
+    def steps(count: int) -> int:
+        driver = streams_driver() if kind == "streams" else CoreDriver()
+        for number in range(count):
+            driver.send(joins(kind, driver, number), 1)
+        found = steps_of(lambda: driver.pass_time(200_000))
+        assert not any(group.members for groups in driver.core._all for group in groups.committed.values())
+        return found
+
+    assert steps(LARGE) <= 1.1 * LARGE / SMALL * steps(SMALL)
+
+
 @pytest.mark.parametrize("partitions", [LARGE, 4, 1])
 def test_assigning_a_share_group_costs_what_it_assigns(partitions: int) -> None:
     """A look at all members for each partition stopped a broker for half a second, with each member that joined."""

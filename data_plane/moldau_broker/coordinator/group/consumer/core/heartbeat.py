@@ -312,10 +312,13 @@ class HeartbeatDecisions:
 
     def fence(self, draft: Draft, member_id: str) -> None:
         """Removes a member; the next heartbeat of another member assigns its partitions."""
-        regex = draft.group.members[member_id].regex
+        member = draft.group.members[member_id]
         self._remove(draft, member_id)
-        self._regexes.forget(draft, regex)
-        hashed = metadata_hash(draft.group.subscribed_topics(), self._catalogue)
+        self._regexes.forget(draft, member.regex)
+        hashed = draft.group.metadata_hash
+        # Many members may be removed at once. Topics that have changed besides are found by the next look.
+        if not any(other.subscribed_as(member) for other in draft.group.members.values()):
+            hashed = metadata_hash(draft.group.subscribed_topics(), self._catalogue)
         self._raise_epoch(draft, hashed)
 
     def _remove(self, draft: Draft, member_id: str) -> None:

@@ -172,11 +172,15 @@ class ShareDecisions:
 
     def fence(self, draft: ShareDraft, member_id: str) -> None:
         """Removes a member; the next heartbeat of another member assigns its partitions."""
-        group_id = draft.group.group_id
+        group_id, topics = draft.group.group_id, draft.group.members[member_id].topics
         draft.add(ShareCurrent(group_id=group_id, member_id=member_id, member=None))
         draft.add(ShareTarget(group_id=group_id, member_id=member_id, partitions=None))
         draft.add(ShareSubscription(group_id=group_id, member_id=member_id, member=None))
-        draft.raise_epoch(metadata_hash(draft.group.subscribed_topics(), self._catalogue))
+        # Many members may be removed at once. Topics that have changed besides are found by the next look.
+        if any(other.topics == topics for other in draft.group.members.values()):
+            draft.raise_epoch()
+        else:
+            draft.raise_epoch(metadata_hash(draft.group.subscribed_topics(), self._catalogue))
 
     def _wait_ms(self, group: ShareGroup, moment: Moment) -> int:
         """Returns how long a group still waits for a new target assignment; see ``target_wait_ms``."""
