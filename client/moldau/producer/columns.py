@@ -11,6 +11,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
+from moldau.producer.core.batch_memory import row_at
 from moldau.producer.core.partitioner import RoundRobin
 from moldau.records import group_rows
 
@@ -65,7 +66,8 @@ class RowAppender:
         self._keyless = keyless
         self._available = available
         self._draw = draw
-        self.batches: dict[ProducerBatch, None] = {}
+        self.batches: dict[ProducerBatch, tuple[int, int]] = {}
+        """The batches that took rows, each with the index and the timestamp of the last one."""
 
     def append(
         self,
@@ -127,8 +129,9 @@ class RowAppender:
                 yield
                 continue
             batch, taken = appended
-            self.batches[batch] = None
             at += taken
+            moment = self._columns.timestamp(row_at(rows, at - 1))
+            self.batches[batch] = batch.builder.record_count - 1, moment if moment >= 0 else timestamp
             is_new = batch is not last
             is_full = at < end or batch.builder.is_full
             if queue is None:

@@ -350,7 +350,7 @@ class RecordIntake:
             await self._wait_memory(topic, client.now_ms + self._max_block_ms)
         state.sent += columns.length
         self.topics.refresh_load(topic, state, sender)
-        return tuple(ColumnsDelivery(batch, batch.builder.record_count - 1, -1) for batch in appender.batches)
+        return tuple(ColumnsDelivery(batch, *last) for batch, last in appender.batches.items())
 
     async def append_encoded(self, topic: str, partition: int, data: Buffer) -> Delivery:
         """Appends a whole record batch; ``Producer.send_encoded`` documents the arguments and the errors."""

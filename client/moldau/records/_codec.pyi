@@ -380,6 +380,9 @@ class RowColumns:
     def size_bound(self, row: int) -> int:
         """Returns an upper bound of the size of a batch of this row alone, uncompressed."""
 
+    def timestamp(self, row: int) -> int:
+        """Returns the timestamp of a row; -1 if it has none."""
+
     def largest_bound(self) -> int:
         """Returns the greatest ``size_bound`` of a row; 0 without rows."""
 

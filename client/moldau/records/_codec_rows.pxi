@@ -135,6 +135,11 @@ cdef class RowColumns:
             raise IndexError(f"row {row} of {self.length}")
         return self.bound(row)
 
+    def timestamp(self, Py_ssize_t row):
+        if not 0 <= row < self.length:
+            raise IndexError(f"row {row} of {self.length}")
+        return -1 if self.timestamps == NULL else max(self.timestamps[row], -1)
+
     def largest_bound(self):
         cdef Py_ssize_t row
         cdef Py_ssize_t largest = 0

@@ -104,6 +104,7 @@ def test_twins_agree_on_rows(rows, count):
     assert one.fingerprint() == other.fingerprint()
     assert one.partitions_by_key(count) == other.partitions_by_key(count)
     assert [one.size_bound(row) for row in range(len(rows))] == [other.size_bound(row) for row in range(len(rows))]
+    assert [one.timestamp(row) for row in range(len(rows))] == [other.timestamp(row) for row in range(len(rows))]
     assert one.largest_bound() == other.largest_bound()
     chosen = one.partitions_by_key(count)
     assert compiled.group_rows(chosen, count) == pure_codec.group_rows(chosen, count)

@@ -117,6 +117,12 @@ class RowColumns:
         key, value = self.keys[row], self.values[row]
         return 97 + len(key or b"") + len(value or b"") + self._headers_bytes(row)
 
+    def timestamp(self, row: int) -> int:
+        """Returns the timestamp of a row; -1 if it has none."""
+        if not 0 <= row < self.length:
+            raise IndexError(f"row {row} of {self.length}")
+        return -1 if self.timestamps is None else max(self.timestamps[row], -1)
+
     def largest_bound(self) -> int:
         """Returns the greatest ``size_bound`` of a row; 0 without rows."""
         return max(map(self.size_bound, range(self.length)), default=0)

@@ -7,9 +7,11 @@ import trio
 
 from moldau import KafkaError, Producer
 from moldau.producer import partition_for_key
+from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
+from moldau.records import RowColumns
 from moldau_jepsen.world.world import run_world
-from support.client.columns import rows
+from support.client.columns import column, rows
 from support.client.fake_cluster import FakeCluster, batch_count, whole_log
 
 
@@ -106,5 +108,49 @@ def test_a_row_that_is_too_large_is_refused():
                 await producer.send_columns("t", rows([b"small", b"x" * 2000]))
             assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
         assert part.values() == []
+
+    simulate(scenario)
+
+
+def test_a_delivery_of_rows_has_the_last_rows_timestamp():
+    """Rows without a timestamp, all or single ones, have the time of the call."""
+
+    async def scenario(cluster, open_producer):
+        (part,) = cluster.add_topic("t")
+        times = array("q", [40, -1, 20]).tobytes()
+        async with open_producer() as producer:
+            for count in (3, 2):
+                given = RowColumns(count, None, column([b"row"] * count), times)
+                (delivery,) = await producer.send_columns("t", given)
+                assert (await delivery).timestamp == part.records()[-1].timestamp
+            (delivery,) = await producer.send_columns("t", rows([b"row"]))
+            assert (await delivery).timestamp == part.records()[-1].timestamp
+
+    simulate(scenario)
+
+
+def test_a_delivery_of_rows_names_the_place_of_its_last_row():
+    """Records that another task adds to the batch, while the call waits for memory, are not its rows."""
+
+    async def scenario(cluster, open_producer):
+        first, _ = cluster.add_topic("t", 2)
+        cluster.fail_next(ApiKey.INIT_PRODUCER_ID, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)  # so batches stay open
+        async with open_producer(batch_size=1000, buffer_memory=2500) as producer:
+            await producer.partitions_for("t")
+            deliveries = []
+
+            async def send():
+                named = array("i", [0, 1, 1, 1]).tobytes()
+                values = [b"mine", *(bytes(900) for _ in range(3))]
+                deliveries.extend(await producer.send_columns("t", rows(values), partitions=named))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(send)
+                await trio.sleep(0.001)
+                assert producer.statistics().waiting_threads == 1
+                await producer.send("t", b"other", partition=0)
+            (mine,) = [each for each in deliveries if each.partition == 0]
+            assert (await mine).offset == 0
+        assert first.values() == [b"mine", b"other"]
 
     simulate(scenario)
