@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from moldau.consumer import CommitFailedError
-from moldau.processing.steps import POLL_MS, Plan, plan_of, wall_ms
+from moldau.processing.steps import POLL_MS, Plan, no_room, plan_of, shorter, wall_ms
 from moldau.protocol.errors import KafkaError
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.serialization.core.values import KeyOut, RecordDeserializationError, ValueOut
@@ -178,9 +178,20 @@ class _Processor:
 
     def _send(self, output: OutputRecord[Any, Any], *, is_raw: bool = False) -> None:
         assert self._producer is not None
-        topic, value, key, headers, *_ = output
         send = self._producer.send_bytes if is_raw else self._producer.send
-        send(topic, value, key, headers=headers).result()
+
+        def attempt(output: OutputRecord[Any, Any]) -> None:
+            topic, value, key, headers, *_ = output
+            send(topic, value, key, headers=headers).result()
+
+        try:
+            attempt(output)
+        except KafkaError as error:
+            output = shorter(output, error)
+            try:
+                attempt(output)
+            except KafkaError as again:
+                raise no_room(output, again) from error
 
     def _end(self) -> None:
         """Returns the records that were not processed to the consumer, and ends the pauses; see ``SharedSteps.end``."""

@@ -9,7 +9,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Protocol
 
 from moldau.consumer import CommitFailedError
-from moldau.processing.steps import POLL_MS, Plan
+from moldau.processing.steps import POLL_MS, Plan, no_room, shorter
 from moldau.protocol.errors import KafkaError
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.serialization.core.values import RecordDeserializationError
@@ -122,9 +122,20 @@ class SharedSteps:
             (self._work.finish if is_done else self._work.fail)(record)
 
     async def _send(self, output: OutputRecord[Any, Any], *, is_raw: bool = False) -> None:
-        topic, value, key, headers, *_ = output
         send = self._producer.send_bytes if is_raw else self._producer.send
-        await (await send(topic, value, key, headers=headers))
+
+        async def attempt(output: OutputRecord[Any, Any]) -> None:
+            topic, value, key, headers, *_ = output
+            await (await send(topic, value, key, headers=headers))
+
+        try:
+            await attempt(output)
+        except KafkaError as error:
+            output = shorter(output, error)
+            try:
+                await attempt(output)
+            except KafkaError as again:
+                raise no_room(output, again) from error
 
     def end(self) -> None:
         """Returns the records that were not processed to the consumer, and ends the pauses, once no handler runs.

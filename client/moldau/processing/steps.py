@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.cluster.arguments import milliseconds
+from moldau.processing.core.retry_topics import without_error_text
 from moldau.processing.core.work import Work
+from moldau.producer.core.splitting import TOO_LARGE
+from moldau.protocol.errors import KafkaError
 from moldau.runtime.config import ConfigError
 
 if TYPE_CHECKING:
     from moldau.processing.core.retry_topics import RetryTopics
+    from moldau.producer import OutputRecord
 
 POLL_MS: Final = 100.0
 """How long a processor waits in one poll: so long may a paused partition or a due record wait longer than it must."""
@@ -49,6 +53,28 @@ def plan_of(
         raise TypeError("process: retries needs the producer that sends failed records, and the producer needs retries")
     work = Work(concurrency=concurrency, order=order, pending_max=pending_max)
     return Plan(work, milliseconds("process", commit_interval_ms, "commit_interval_ms"), retries)
+
+
+def shorter(output: OutputRecord[Any, Any], error: KafkaError) -> OutputRecord[Any, Any]:
+    """Returns a failed record with less in its headers, after ``error`` has refused it.
+
+    A record that was written under the same limits has no room for long headers. ``process`` would end with it again at
+    each start.
+
+    Raises:
+        KafkaError: ``error``, unless the record was too large.
+    """
+    if error.code not in TOO_LARGE:
+        raise error
+    return without_error_text(output)
+
+
+def no_room(output: OutputRecord[Any, Any], error: KafkaError) -> KafkaError:
+    """Returns the error of a failed record that is refused in its shortest form too."""
+    if error.code not in TOO_LARGE:
+        return error
+    text = f"{output.topic}: the failed record does not fit with the headers that say where it comes from ({error})"
+    return KafkaError(error.code, f"{text}; raise max.request.size of the producer and max.message.bytes of the topic")
 
 
 def wall_ms() -> int:

@@ -118,6 +118,15 @@ class RetryTopics:
         return OutputRecord(target, record.value, record.key, _with_failure(record.headers, failure))
 
 
+def without_error_text(output: OutputRecord[Any, Any]) -> OutputRecord[Any, Any]:
+    """Returns the record that ``RetryTopics.failed`` made with the error's type alone, for one that is too large."""
+    headers = tuple(
+        (name, bytes(value).partition(b":")[0] if name == ERROR and value is not None else value)
+        for name, value in output.headers
+    )
+    return output._replace(headers=headers)
+
+
 def failure_of(headers: Iterable[tuple[str, Buffer | None]]) -> Failure | None:
     """Returns what the headers say, None for a record that has not failed, or whose headers are damaged."""
     found = {name: bytes(value) for name, value in headers if name.startswith(PREFIX) and value is not None}
