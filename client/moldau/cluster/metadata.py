@@ -164,8 +164,16 @@ class ClusterMetadata:
         return True
 
     def add_broker(self, broker: BrokerNode) -> None:
-        """Takes the address of a broker from a Produce or Fetch answer (KIP-951)."""
-        if self.brokers.get(broker.node_id) != broker:
+        """Takes the address of a broker from a Produce, Fetch (KIP-951) or FindCoordinator answer.
+
+        The last one has no rack: that of a broker with the same address stays.
+        """
+        known = self.brokers.get(broker.node_id)
+        if broker.rack is None and known is not None:
+            broker = replace(
+                broker, rack=known.rack if known.host == broker.host and known.port == broker.port else None
+            )
+        if known != broker:
             self.brokers[broker.node_id] = broker
             self.version += 1
 

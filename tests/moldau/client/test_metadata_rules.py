@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from moldau import TopicPartition
-from moldau.cluster.metadata import NO_EPOCH, NO_LEADER, ClusterMetadata
+from moldau.cluster.metadata import NO_EPOCH, NO_LEADER, BrokerNode, ClusterMetadata
 from moldau.cluster.offsets import list_offsets
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.list_offsets import ListOffsetsPartitionResponse, ListOffsetsTopicResponse
@@ -120,3 +120,14 @@ def test_offsets_are_asked_of_the_next_leader():
     client.backoff, client.request = backoff, request
     found = trio.run(list_offsets, client, {T0: -1}, 60_000)
     assert (found, asked) == ({T0: (7, -1)}, [1, 2])
+
+
+def test_an_answer_without_racks_changes_no_broker():
+    """FindCoordinator names no rack: the answer took the broker's away, and counted as news of the cluster."""
+    racked = MetadataResponse(brokers=[MetadataResponseBroker(node_id=1, host="b1", port=9092, rack="r")])
+    metadata = after(racked)
+    version = metadata.version
+    metadata.add_broker(BrokerNode(node_id=1, host="b1", port=9092))
+    assert (metadata.brokers[1].rack, metadata.version) == ("r", version)
+    metadata.add_broker(BrokerNode(node_id=1, host="elsewhere", port=9092))
+    assert (metadata.brokers[1].rack, metadata.version) == (None, version + 1)
