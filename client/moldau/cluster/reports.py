@@ -55,6 +55,7 @@ class TelemetryHandle:
         "_offered",
         "_opened",
         "_shell",
+        "assigned_id",
         "member_id",
     )
 
@@ -63,6 +64,8 @@ class TelemetryHandle:
         self._application: ApplicationMetrics | None = None
         self.member_id: Callable[[], str] = str
         """Returns the client's id in its group; empty without one."""
+        self.assigned_id: UUID | None = None
+        """The id of a client that pushes no metrics, once a broker has assigned it; its parts share it."""
         self._began_ms = client.environment.clock.wall_ms()
         self._connections: list[RpcConnection] = []
         self._creations = Samples()

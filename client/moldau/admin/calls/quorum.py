@@ -86,14 +86,14 @@ class Quorum:
 
     def __init__(self, requester: Requester) -> None:
         self._requester = requester
-        self._instance_id: UUID | None = None
 
     async def client_instance_id(self, timeout_ms: float | None) -> UUID:
         """Implements ``Admin.client_instance_id``."""
         requester = self._requester
         check_has_instance_id(requester.client.config)
         limit_ms = arguments.time_limit("client_instance_id", timeout_ms, requester.timeout_ms)
-        if self._instance_id is None:
+        telemetry = requester.client.telemetry
+        if telemetry.assigned_id is None:
             with trio.move_on_after(limit_ms / 1000) as scope:
                 response = await requester.ask(
                     GetTelemetrySubscriptionsResponse,
@@ -105,8 +105,9 @@ class Quorum:
             error = error_of(response.error_code, None)
             if error is not None:
                 raise error
-            self._instance_id = response.client_instance_id
-        return self._instance_id
+            if telemetry.assigned_id is None:  # another task may have got one meanwhile
+                telemetry.assigned_id = response.client_instance_id
+        return telemetry.assigned_id
 
     async def describe_cluster(
         self, *, include_fenced: bool = False, include_authorized_operations: bool = False

@@ -272,6 +272,27 @@ def test_clients_that_push_nothing() -> None:
     run_cluster(scenario)
 
 
+def test_an_admin_client_has_one_id() -> None:
+    """The calls ask at the same time, and within a limit of their own; brokers give each question another id."""
+    found = []
+
+    async def scenario(cluster: Cluster) -> None:
+        async with (
+            Admin(settings("a"), environment=cluster.client_environment) as admin,
+            trio.open_nursery() as nursery,
+        ):
+
+            async def ask(asked: Admin) -> None:
+                found.append(await asked.client_instance_id())
+
+            for each in (admin, admin, admin.within(5_000)):
+                nursery.start_soon(ask, each)
+        assert len(found) == 3
+
+    run_cluster(scenario)
+    assert len(set(found)) == 1
+
+
 class Telemetry:
     """The telemetry of a fake cluster, with answers and error codes that a test sets."""
 
