@@ -124,7 +124,11 @@ class TopicListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDescription:
-    """A partition. ``leader`` is -1 while there is none."""
+    """A partition. ``leader`` is -1 while there is none.
+
+    ``elr`` are the eligible leader replicas, which have left the ISR with all committed records; ``last_known_elr`` are
+    those of before an unclean stop (KIP-966). Both are empty if the brokers do not say.
+    """
 
     partition: int
     leader: int

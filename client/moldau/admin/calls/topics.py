@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 from uuid import UUID
@@ -209,7 +210,8 @@ class Topics:
             allow_auto_topic_creation=False,
             include_topic_authorized_operations=include_authorized_operations,
         )
-        response = await self._requester.ask(
+        bounded = self._requester.within(self._requester.timeout_ms)
+        response = await bounded.ask(
             MetadataResponse,
             request,
             node_id=node_id,
@@ -245,6 +247,7 @@ class Topics:
                 ),
                 authorized_operations=operations_of(topic.topic_authorized_operations),
             )
+        await _add_eligible(bounded, found, node_id)
         raise_failures(judged.failures, found)
         return found
 
@@ -357,6 +360,27 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
         ],
         configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
     )
+
+
+async def _add_eligible(requester: Requester, found: dict[str, TopicDescription], node_id: int | None) -> None:
+    """Describes partitions again that may have eligible leader replicas; those of a cluster in good order have none."""
+    from moldau.admin.calls.eligible_replicas import described_with_eligible, may_have_eligible
+
+    names = [name for name, topic in found.items() if may_have_eligible(topic.partitions)]
+    if not names:
+        return
+    parts = await described_with_eligible(requester, names, node_id)
+    for name in names:
+        topic = found[name]
+        described = ((part, parts.get((topic.topic_id, part.partition), part)) for part in topic.partitions)
+        # Metadata names no leader that the client's listener does not have.
+        found[name] = replace(
+            topic,
+            partitions=tuple(
+                replace(now, leader=before.leader) if now.leader_epoch == before.leader_epoch else now
+                for before, now in described
+            ),
+        )
 
 
 def _description_error(name: str, code: int) -> KafkaError | None:
