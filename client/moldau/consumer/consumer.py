@@ -371,7 +371,9 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
 
         No object is created for a record.
         """
-        return await self._poll(timeout_ms, lambda: take_columns(self._positions, max_bytes))
+        taken = await self._poll(timeout_ms, lambda: take_columns(self._positions, max_bytes))
+        self._polling().count(sum(each.columns.length for each in taken))
+        return taken
 
     async def poll_encoded(
         self, timeout_ms: float = 1000, *, max_bytes: int = 16 * 1024 * 1024
@@ -381,7 +383,9 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         Nothing is decompressed or decoded. A result without batches reports a position that moved past markers or
         aborted records. Otherwise it works like ``poll``.
         """
-        return await self._poll(timeout_ms, lambda: take_encoded(self._positions, max_bytes))
+        taken = await self._poll(timeout_ms, lambda: take_encoded(self._positions, max_bytes))
+        self._polling().count(sum(batch.new_records for each in taken for batch in each.batches))
+        return taken
 
     async def _poll(self, timeout_ms: float, take: Callable[[], list[T]]) -> list[T]:
         poller = self._polling()

@@ -117,10 +117,14 @@ class Poller:
         decoding = self._decoding
         if decoding is not None:
             batches = await self.continue_poll(lambda: decoding.decode(taken))
-        self.counters.polled(sum(len(batch.records) for batch in batches), self._client.now_ms)
+        self.count(sum(len(batch.records) for batch in batches))
         if self._interceptors and batches:
             return on_consume(self._interceptors, batches)
         return batches
+
+    def count(self, records: int) -> None:
+        """Counts records that reach the application."""
+        self.counters.polled(records, self._client.now_ms)
 
     async def _poll_until(self, deadline_ms: float, take: Callable[[], list[T]]) -> list[T]:
         client, fetcher = self._client, self._fetcher

@@ -101,6 +101,11 @@ class EncodedBatch(NamedTuple):
     """The whole batch, whose CRC was checked; borrowed from the answer of the fetch."""
     first_offset: int
 
+    @property
+    def new_records(self) -> int:
+        """How many records were not returned before; more where compaction has removed some of them."""
+        return min(self.header.record_count, self.header.next_offset - self.first_offset)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedBatches:
