@@ -293,6 +293,7 @@ class NodeFetcher:
         for position, generation, _ in asked.values():
             if position.generation == generation:
                 position.is_idle = True  # unless there is something in the answer
+        records = 0
         with_records = sum(bool(answer.records) for topic in response.responses for answer in topic.partitions)
         for topic in response.responses:
             name = topic.topic or names.get(topic.topic_id, "")
@@ -310,7 +311,10 @@ class NodeFetcher:
                         )
                     follows = found[0].partition in planned.from_follower
                     copies = with_records > 1
-                    self._fetched_partition(*found, answer, copies=copies, topic_id=topic.topic_id, follows=follows)
+                    records += self._fetched_partition(
+                        *found, answer, copies=copies, topic_id=topic.topic_id, follows=follows
+                    )
+        self._counters.arrived(records, client.now_ms)
         self._host.arrived.notify()
 
     def _fetched_partition(
@@ -323,8 +327,8 @@ class NodeFetcher:
         copies: bool,
         topic_id: UUID,
         follows: bool,
-    ) -> None:
-        """Takes one partition of an answer.
+    ) -> int:
+        """Takes one partition of an answer; returns the number of its records.
 
         ``copies`` is set if other partitions share the answer's memory and may keep it longer, ``follows`` if a
         follower was asked.
@@ -332,14 +336,14 @@ class NodeFetcher:
         code = ErrorCode.of(answer.error_code)
         if code is not ErrorCode.NONE:
             self._fetch_error(position, offset, code, answer, follows=follows)
-            return
+            return 0
         position.high_watermark = answer.high_watermark
         position.end_offset = answer.last_stable_offset if self._isolation else answer.high_watermark
         position.log_start_offset = answer.log_start_offset
         if answer.preferred_read_replica >= 0:
             self._take_advice(position, answer.preferred_read_replica)
         if not answer.records:
-            return
+            return 0
         aborted = [(each.producer_id, each.first_offset) for each in answer.aborted_transactions or ()]
         try:
             chunk = FetchedChunk(
@@ -352,11 +356,12 @@ class NodeFetcher:
             )
         except CorruptRecordError as error:
             self._corrupt(position, offset, str(error))
-            return
+            return 0
         if chunk.is_empty:
             self._corrupt(position, offset, f"{chunk.size_bytes} bytes came without one whole batch")
-            return
+            return 0
         position.add_chunk(generation, offset, chunk)
+        return chunk.record_count
 
     def _take_advice(self, position: PartitionPosition, replica: int) -> None:
         """Reads from the follower that the leader names; from the leader while metadata do not contain it."""

@@ -124,7 +124,7 @@ class Poller:
 
     def count(self, records: int) -> None:
         """Counts records that reach the application."""
-        self.counters.polled(records, self._client.now_ms)
+        self.counters.polled(records)
 
     async def _poll_until(self, deadline_ms: float, take: Callable[[], list[T]]) -> list[T]:
         client, fetcher = self._client, self._fetcher

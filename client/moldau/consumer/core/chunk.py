@@ -52,6 +52,7 @@ class FetchedChunk:
         "epoch",
         "last_epoch",
         "offset",
+        "record_count",
         "size_bytes",
         "topic_id",
     )
@@ -87,7 +88,10 @@ class FetchedChunk:
         self.end_offset = offset
         self.last_epoch = -1
         self.epoch = -1  # leader epoch of the batch that was handed out last
+        self.record_count = 0
+        """Records of the batches, without markers. Those before ``offset`` and of aborted transactions count too."""
         for _, header in iterate_batches(data):
+            self.record_count += 0 if header.is_control else header.record_count
             self.end_offset = max(self.end_offset, header.next_offset)
             self.last_epoch = header.partition_leader_epoch
         self._batches: Iterator[tuple[int, BatchHeader]] = iterate_batches(data)

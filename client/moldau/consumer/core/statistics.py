@@ -102,11 +102,14 @@ class ConsumerCounters:
         """Counts an answered fetch."""
         self._fetches.answered(size_bytes, latency_ms, now_ms)
 
-    def polled(self, records: int, now_ms: float) -> None:
-        """Counts records that reach the application."""
-        self.records += records
+    def arrived(self, records: int, now_ms: float) -> None:
+        """Counts the records that the answer of a fetch has brought."""
         if records:
             self._fetches.records.add(records, now_ms)
+
+    def polled(self, records: int) -> None:
+        """Counts records that reach the application."""
+        self.records += records
 
     def polled_for(self, began_ms: float, now_ms: float) -> None:
         """Counts a poll, and the time between the poll before and it."""

@@ -97,7 +97,7 @@ def test_counters_begin_at_zero_and_count_by_one() -> None:
     assert (fresh.fetch_total, fresh.commit_total, fresh.commit_failed_total, fresh.rebalance_total) == (0, 0, 0, 0)
     assert (fresh.records_consumed_total, fresh.bytes_consumed_total, math.isnan(fresh.records_lag_max)) == (0, 0, True)
     counters.fetched(10, 5, 0)
-    counters.polled(2, 0)
+    counters.polled(2)
     counters.committed(1, 0, failed=True)
     positions.assigned(A).end_offset = 0
     found = counters.statistics(positions.by_partition.values(), 1, 0)

@@ -52,3 +52,21 @@ def test_a_batch_that_is_read_from_its_middle_counts_the_rest():
             assert consumer.statistics().records_consumed_total == 6
 
     simulate(scenario)
+
+
+@pytest.mark.parametrize("read", [poll, iterate, poll_columns, poll_encoded])
+def test_records_of_a_request_do_not_depend_on_the_polls(read):
+    """Each answer has three batches of ten; the application reads them in smaller or larger parts."""
+
+    async def scenario(cluster, open_consumer):
+        (part,) = cluster.add_topic("t")
+        fill(part, 0, 300, value=b"x" * 90)
+        size = len(part.read(0, 1))
+        async with open_consumer(max_poll_records=7, max_partition_fetch_bytes=3 * size) as consumer:
+            consumer.assign([T0])
+            count = 0
+            while count < 300:
+                count += await read(consumer)
+            assert consumer.statistics().records_per_request_avg == 30
+
+    simulate(scenario)

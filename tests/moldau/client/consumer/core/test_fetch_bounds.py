@@ -198,12 +198,13 @@ def test_a_partition_without_position_has_no_lag(offset, end, phase, lag):
 
 
 def test_statistics_are_what_was_counted():
-    """A poll without records is no request with records; the latency of a commit that failed is not counted."""
+    """A fetch without records is no request with records; the latency of a commit that failed is not counted."""
     counters = ConsumerCounters()
     counters.fetched(100, 4, 0)
     counters.fetched(300, 8, 0)
     for records in (6, 0, 10):
-        counters.polled(records, 0)
+        counters.arrived(records, 0)
+    counters.polled(16)
     counters.committed(3, 0, failed=False)
     counters.committed(7, 0, failed=False)
     counters.committed(90, 0, failed=True)
