@@ -156,7 +156,7 @@ def test_a_downgrade_is_asked_for_in_both_shapes(allow_downgrade, unsafe, sent):
         requests.append(request)
         return UpdateFeaturesResponse()
 
-    quorum = Quorum(SimpleNamespace(ask=ask, timeout_ms=1_000))
+    quorum = Quorum(SimpleNamespace(ask=ask, broker_timeout_ms=1_000))
 
     async def main():
         await quorum.update_features({"metadata.version": 5}, allow_downgrade=allow_downgrade, unsafe=unsafe)

@@ -11,6 +11,7 @@ from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.add_raft_voter import AddRaftVoterResponse
 from moldau.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
+from moldau.protocol.messages.update_features import UpdateFeaturesResponse
 from moldau_jepsen.world.world import run_world
 from support.client.fake_cluster import FakeCluster
 
@@ -110,5 +111,24 @@ def test_a_voter_that_catches_up_slowly_is_named():
         cluster.handlers = {ApiKey.ADD_RAFT_VOTER: add}
         with pytest.raises(KafkaError, match=slow):
             await admin.add_voter(7, "h", 9093)
+
+    with_servers(scenario, **{"request.timeout.ms": "30000"})
+
+
+def test_levels_that_no_controller_takes_have_the_brokers_reason():
+    """The broker waits for a controller no longer than the client waits for the broker."""
+    away = "no active controller answered in time"
+
+    async def scenario(world, cluster, admin):
+        def update(broker, request):
+            async def answer():
+                await trio.sleep(0.8 * request.timeout_ms / 1000)
+                return UpdateFeaturesResponse(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=away)
+
+            return answer
+
+        cluster.handlers = {ApiKey.UPDATE_FEATURES: update}
+        with pytest.raises(KafkaError, match=away):
+            await admin.update_features({"metadata.version": 4})
 
     with_servers(scenario, **{"request.timeout.ms": "30000"})

@@ -280,7 +280,7 @@ class Quorum:
             arguments.integer("update_features", f"the level of {name}", level)
         downgrade = _UNSAFE_DOWNGRADE if unsafe else _SAFE_DOWNGRADE
         request = UpdateFeaturesRequest(
-            timeout_ms=self._requester.timeout_ms,
+            timeout_ms=self._requester.broker_timeout_ms,
             feature_updates=[
                 FeatureUpdateKey(
                     feature=name,
