@@ -451,7 +451,7 @@ class Admin(AioClient):
     async def describe_groups(
         self, group_ids: Iterable[str], *, include_authorized_operations: bool = False
     ) -> dict[str, GroupDescription]:
-        """Returns classic groups with their members.
+        """Returns groups, of the classic or the consumer protocol, with their members.
 
         Raises:
             AdminError: some of the items failed.

@@ -42,7 +42,8 @@ class ShareConsumer(ShareCalls, AioClient, Generic[KeyOut, ValueOut]):
     ) -> None:
         """Takes Kafka's configuration keys of share consumers, a callback and deserializers.
 
-        The callback, an ordinary function, runs in the event loop; the deserializers run in the trio thread.
+        The callback, an ordinary function, runs in the event loop, whose exception handler receives its errors. The
+        deserializers run in the trio thread.
 
         Raises:
             ConfigError: a key is unknown or has a value that is not allowed, or ``group.id`` is not set.
@@ -76,7 +77,7 @@ class ShareConsumer(ShareCalls, AioClient, Generic[KeyOut, ValueOut]):
     async def close(self, timeout_ms: float = 30_000) -> None:
         """Sends the acknowledgements, releases all other records and leaves the group; idempotent.
 
-        Takes at most ``timeout_ms``. An error of the callback is raised once the consumer is closed.
+        Takes at most ``timeout_ms``.
         """
         limit_ms = arguments.milliseconds("close", timeout_ms)
         self._begin_close()
