@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -182,7 +183,8 @@ class _Processor:
 
         def attempt(output: OutputRecord[Any, Any]) -> None:
             topic, value, key, headers, *_ = output
-            send(topic, value, key, headers=headers).result()
+            # Not for a time of its own: the delivery ends with the producer's error, which names the cause.
+            send(topic, value, key, headers=headers).result(math.inf)
 
         try:
             attempt(output)

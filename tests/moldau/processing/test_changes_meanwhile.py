@@ -131,7 +131,7 @@ class Poisoned:
 
 def poisoned_threads(group):
     def send_bytes(*_, **__):
-        return SimpleNamespace(result=group.send)
+        return SimpleNamespace(result=lambda _: group.send())
 
     consumer = face(group, lambda timeout_ms: group.poll(), group.commit, seek=group.seek)
     producer, until = SimpleNamespace(send_bytes=send_bytes), lambda: group.polls > 1
@@ -251,7 +251,7 @@ def refuse():
 
 def refused_threads(log, **settings):
     consumer = face(log, lambda timeout_ms: log.poll(), log.commit, seek=log.seek)
-    producer = SimpleNamespace(send=lambda *_, **__: SimpleNamespace(result=refuse))
+    producer = SimpleNamespace(send=lambda *_, **__: SimpleNamespace(result=lambda _: refuse()))
     with pytest.raises(KafkaError):
         moldau.blocking.processing.process(consumer, log.handle, producer=producer, **settings)
 

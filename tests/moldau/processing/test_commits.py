@@ -4,6 +4,7 @@ Method: the processors of threads, trio and asyncio, with a consumer whose commi
 """
 
 import asyncio
+import math
 import threading
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ import moldau.aio.processing
 import moldau.blocking.processing
 from moldau import TopicPartition
 from moldau.consumer import CommitFailedError, ConsumedBatch
-from moldau.processing import process
+from moldau.processing import RetryTopics, process
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import Record
 
@@ -153,3 +154,21 @@ def test_a_second_cancellation_leaves_the_last_commit():
 
     asyncio.run(main())
     assert ended == [{PLACE: 1}]
+
+
+def test_threads_wait_for_a_failed_record_as_long_as_it_may_take():
+    """After 120 s they raised TimeoutError; trio and asyncio wait for the delivery, whose error names the cause."""
+    log, limits = Log(), []
+
+    def result(timeout_ms=120_000):
+        limits.append(timeout_ms)
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "not delivered within 300000 ms")
+
+    def handler(record):
+        raise ValueError
+
+    consumer = consumer_of(lambda _: log.poll(), lambda offsets, **_: log.commit(offsets))
+    producer = SimpleNamespace(send=lambda *_, **__: SimpleNamespace(result=result))
+    with pytest.raises(KafkaError, match="not delivered within 300000 ms"):
+        moldau.blocking.processing.process(consumer, handler, retries=RetryTopics("t"), producer=producer)
+    assert limits == [math.inf]

@@ -55,7 +55,7 @@ class Case:
 
 def in_threads(case):
     def send(topic, value, key, headers):
-        return SimpleNamespace(result=lambda: case.send(topic, headers))
+        return SimpleNamespace(result=lambda _: case.send(topic, headers))
 
     def handler(record):
         raise ValueError("x" * 900)
