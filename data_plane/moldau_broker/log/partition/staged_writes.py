@@ -97,3 +97,5 @@ class StagedWrites:
         self.flush()
         if marker is not None:
             self._storage.end_transaction(header, marker)
+        else:
+            self._storage.producer_state.apply(header)

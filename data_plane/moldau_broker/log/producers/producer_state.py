@@ -78,6 +78,10 @@ class EndMarker(NamedTuple):
     coordinator_epoch: int
 
 
+_CLEANED_MARKER = EndMarker(commit=False, coordinator_epoch=-1)
+"""No transaction that it could end has any data left."""
+
+
 class CompletedTransaction(NamedTuple):
     """A transaction whose marker is in the log."""
 
@@ -316,8 +320,13 @@ class ProducerStateManager:
         self._staged.clear()
 
     def apply(self, header: BatchHeader) -> None:
-        """Applies a data batch of the log without checks, in replication and recovery."""
-        if header.producer_id != NO_PRODUCER_ID and not header.attributes & CONTROL_BIT:
+        """Applies a batch of the log that holds no marker without checks, in replication and recovery.
+
+        A control batch without records is what the cleaner leaves of a producer's last marker, because of its epoch.
+        """
+        if header.producer_id != NO_PRODUCER_ID and header.attributes & CONTROL_BIT and not header.record_count:
+            self.replay(header, _CLEANED_MARKER)
+        elif header.producer_id != NO_PRODUCER_ID and not header.attributes & CONTROL_BIT:
             entry = self._entries.get(header.producer_id)
             if entry is None:
                 entry = self._entries[header.producer_id] = ProducerEntry(producer_id=header.producer_id)

@@ -134,6 +134,31 @@ def test_data_of_a_forgotten_producer_leaves_no_header() -> None:
     assert 2 in batches(lab), "the marker holds the producer's epoch"
 
 
+@pytest.mark.parametrize("commit", [False, True])
+def test_an_epoch_that_a_marker_began_outlives_all_records(commit: bool) -> None:
+    """The header of the marker is all that still fences the former epoch where the snapshots are lost, or on a copy."""
+    lab = Lab(delete_retention_ms=DAY)
+    lab.begin(7, {b"k": b"1"})
+    lab.log.append_end_transaction_marker(
+        producer_id=7, producer_epoch=1, coordinator_epoch=0, commit=commit, leader_epoch=LeaderEpoch(1), now_ms=lab.now
+    )
+    for number in range(4):
+        lab.put(b"k", b"%d" % number)
+        lab.fill()
+        lab.clean()
+        lab.now += 2 * DAY
+    assert 0 not in batches(lab)
+    assert parse_batch_header(batches(lab)[1]).record_count == 0
+    copy = lab.create(TopicPartition("copy", 0))
+    for _, data in sorted(batches(lab).items()):
+        copy.append_as_follower(memoryview(data), now_ms=lab.now)
+    for offset in lab.log.storage.snapshots.offsets():
+        lab.machine.disk.remove(lab.log.storage.snapshots.path(offset))
+    lab.log.storage.snapshots.restore(lab.log.storage.segments, lab.log.log_end_offset)
+    for log in (lab.log, copy):
+        assert [(each.producer_id, each.producer_epoch) for each in log.producer_state.describe()] == [(7, 1)]
+
+
 def test_kept_batches_keep_their_bytes() -> None:
     """Neither records nor the marker of a transaction that still has data begin to count down to their removal."""
     lab = Lab(delete_retention_ms=DAY)
