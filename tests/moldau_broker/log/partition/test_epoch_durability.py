@@ -292,6 +292,32 @@ def test_a_log_restarted_at_an_offset_has_no_former_epochs(crashes: bool) -> Non
 
 
 @pytest.mark.parametrize("power_lost", [False, True])
+@pytest.mark.parametrize("offset", [1, 40])
+def test_a_restart_cut_short_keeps_no_epoch_too_many(offset: int, power_lost: bool) -> None:
+    """Whichever write is the last one: the epochs are those of the former log's rest, or none in a log that is new."""
+    writes, ended = 1, False
+    while not ended:
+        machine = VirtualMachine(1)
+        manager = open_manager(machine)
+        log = create(manager)
+        put(log, 3)
+        put(log, 5)
+        log.flush()
+        manager.directories[0].write_checkpoints(manager.logs.values())
+        machine.arm(writes)
+        try:
+            log.truncate_fully_and_start_at(offset, START_MS)
+            ended = True
+        except PowerLoss:
+            writes += 1
+        again = create(crash(machine, manager, power_lost=power_lost))
+        is_new = again.log_start_offset == offset
+        former = [] if is_new else [each for each in [(3, 0), (5, 1)] if each[1] < again.log_end_offset]
+        assert entries(again) == former, f"after {writes} writes"
+    assert writes > 10
+
+
+@pytest.mark.parametrize("power_lost", [False, True])
 def test_a_restart_cut_short_forgets_the_former_log_start(power_lost: bool) -> None:
     """An empty log at its former start would follow a leader from there on, and lack the leader's earlier records."""
     writes, ended = 1, False
