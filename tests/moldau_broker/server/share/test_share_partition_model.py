@@ -2,7 +2,7 @@
 
 Method: all histories of two members over three records, up to a depth, and random histories over a dozen. After each
 step the runs, the answers and the writes are compared with a model that keeps one entry for each record. In passing the
-tests check that no record is ever held by two members.
+tests check that no record is ever held by two members, and that each step wakes the fetches that can go on with it.
 """
 
 import copy
@@ -54,6 +54,14 @@ class Pair:
         getattr(self, name)(*arguments)
         self.check()
 
+    @property
+    def has_records(self):
+        """Whether a fetch would find records now; one that found none waits until the effects of a step wake it."""
+        return self.real.can_acquire and self.real.next_fetch_offset < self.log_end
+
+    def compare_wake(self, effects: Effects, could_acquire):
+        assert effects.acquirable or could_acquire or not self.has_records, "a fetch that waits is not woken"
+
     def acquire(self, member, most):
         offset = self.real.next_fetch_offset
         assert offset == self.model.next_fetch()
@@ -74,35 +82,41 @@ class Pair:
 
     def acknowledge(self, member, first, *kinds):
         batch = AcknowledgementBatch(first, first + len(kinds) - 1, kinds)
-        writing = self.model.writing
+        writing, could_acquire = self.model.writing, self.has_records
         answer = self.real.acknowledge(member, [batch], now_ms=self.now)
         wanted = [(first + index, kind) for index, kind in enumerate(kinds)]
         assert (answer.error, answer.token) == self.model.acknowledge(member, wanted, self.now)
         self.compare_write(answer.effects, writing)
+        self.compare_wake(answer.effects, could_acquire)
 
     def release(self, member, is_lost):
-        writing = self.model.writing
+        writing, could_acquire = self.model.writing, self.has_records
         answer = self.real.release(member, is_lost=is_lost)
         assert answer.token == self.model.release(member, is_lost)
         self.compare_write(answer.effects, writing)
+        self.compare_wake(answer.effects, could_acquire)
 
     def persisted(self, error):
         if self.model.writing is None:
             return
+        could_acquire = self.has_records
         effects = self.real.persisted(error)
         assert [each.token for each in effects.settled] == self.model.persisted(error)
         assert all(each.error is error for each in effects.settled)
         self.compare_write(effects, None)
+        self.compare_wake(effects, could_acquire)
 
     def wait(self, elapsed_ms):
         self.now += elapsed_ms
-        writing = self.model.writing
+        writing, could_acquire = self.model.writing, self.has_records
         effects = self.real.on_timer(self.now)
         self.model.expire(self.now)
         self.compare_write(effects, writing)
+        self.compare_wake(effects, could_acquire)
 
     def move_log_start(self, offset):
-        self.real.move_log_start(offset)
+        could_acquire = self.has_records
+        self.compare_wake(self.real.move_log_start(offset), could_acquire)
         self.model.move_log_start(offset)
 
     def compare_write(self, effects: Effects, before):
