@@ -39,6 +39,16 @@ def test_partitions_of_a_session():
     assert (len(sessions), sessions.partition_count) == (0, 0)
 
 
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_partition_that_is_named_and_forgotten_is_not_read(epoch):
+    """A member names a partition for its acknowledgements alone, and forgets it in the same request."""
+    sessions = ShareSessions(sessions_max=2)
+    if epoch:
+        fetch(sessions, 0, [A])
+    assert list(fetch(sessions, epoch, [A, B], [B]).partitions) == [A]
+    assert sessions.partition_count == 1
+
+
 def test_epochs():
     """Each request has the next epoch; acknowledgements and fetches share the sequence; it wraps to 1."""
     sessions = ShareSessions(sessions_max=2)
