@@ -345,9 +345,26 @@ def test_a_batch_that_was_not_written_moves_on_at_once():
     assert (good.producer_epoch, good.base_sequence) == (1, 0)
 
 
-@pytest.mark.parametrize("code", [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.NOT_LEADER_OR_FOLLOWER])
+REFUSED_BEFORE_THE_APPEND = (
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.UNKNOWN_PRODUCER_ID,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [code for code in ErrorCode if code.retriable and code not in REFUSED_BEFORE_THE_APPEND],
+    ids=lambda code: code.name,
+)
 def test_a_batch_that_may_be_written_keeps_its_sequence(code):
-    """Under a new sequence the broker would not know it again, and would write it twice."""
+    """Under a new sequence the broker would not know it again, and would write it twice.
+
+    Its leader may be deposed, lose its disk or its followers after the append.
+    """
     core = acknowledged(accumulator())
     add(core, b"bad")
     (bad,) = sent(core)
