@@ -161,6 +161,21 @@ def test_power_loss_takes_no_more_than_what_was_not_synced(seed, steps):
     assert (contents(log), found_state) in histories
 
 
+@pytest.mark.parametrize("size", [5, 3000])
+def test_no_torn_write_leaves_an_entry_of_a_later_epoch(size):
+    """An epoch is written before its entries: a voter whose epoch lay below theirs could begin one that is over."""
+    for seed in range(40):
+        virtual_disk = fresh_disk(seed)
+        wal, _, _ = open_wal(virtual_disk, 1 << 20)
+        write(wal, HardState(epoch=1, voted_for=1), [entry(index, 1) for index in range(1, 5)])
+        sync(wal)
+        write(wal, HardState(epoch=2, voted_for=3), [entry(index, 2, size) for index in range(3, 6)], prev_epoch=1)
+        virtual_disk.lose_power()
+        _, hard_state, log = open_wal(virtual_disk, 1 << 20)
+        assert hard_state.epoch >= log.last_epoch, f"seed {seed}"
+        assert contents(log)[:2] == [entry(1, 1), entry(2, 1)]
+
+
 _NEXT_OF_SYNC = {"done": "begin", "begin": "run", "run": "done"}
 """A sync is begun, runs in a thread, and is noted as done; then the next one may begin."""
 
