@@ -73,6 +73,16 @@ def test_a_pair_is_due_when_a_translation_would_lag_too_far(count, is_due):
     assert emitter.copied(P, count, 100 + count, 1) == ([OffsetSync(P, count, 100 + count)] if is_due else [])
 
 
+def test_a_pair_before_a_break_does_not_follow_it():
+    """The source's topic was created again: a pair of the former one would contradict those of its successor."""
+    emitter, store = SyncEmitter(lag_max=100), SyncStore()
+    due = emitter.copied(P, 1000, 500, 1) + emitter.copied(P, 1001, 501, 5)
+    due += emitter.copied(P, 0, 506, 1)
+    for sync in [*due, *emitter.take_delayed()]:
+        store.add(sync)
+    assert store.translate(P, 1) == 507
+
+
 @st.composite
 def histories(draw):
     """Runs of copied records: (upstream, downstream, count), with gaps on both sides and returns of the mirror."""
@@ -115,17 +125,16 @@ def test_translation_skips_no_unread_record(runs, lag_max, data):
                 assert skipped == [], f"offset {offset} became {translated}"
 
 
-@settings(deadline=None)
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=40))
-def test_the_end_of_a_caught_up_partition_is_exact(counts):
-    """After a flush, a group at the end of the source goes on at the end of the target."""
-    emitter, store = SyncEmitter(100), SyncStore()
-    offset = 0
-    for count in counts:
-        for sync in [*emitter.copied(P, offset, offset + 1000, count), *emitter.take_delayed()]:
+@settings(deadline=None, max_examples=examples(60))
+@given(histories(), st.integers(0, 100), st.data())
+def test_the_end_of_a_caught_up_partition_is_exact(runs, lag_max, data):
+    """After a flush, a group at the end of the source goes on at the end of the target, whatever came before."""
+    emitter, store = SyncEmitter(lag_max), SyncStore()
+    for upstream, downstream, count in runs:
+        due, is_flushed = emitter.copied(P, upstream, downstream, count), data.draw(st.booleans())
+        for sync in [*due, *(emitter.take_delayed() if is_flushed else ())]:
             store.add(sync)
-        offset += count
-        assert store.translate(P, offset) == offset + 1000
+        assert not is_flushed or store.translate(P, upstream + count) == downstream + count
 
 
 def book_of(*pairs):
