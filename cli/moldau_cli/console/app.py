@@ -215,9 +215,8 @@ class Endpoints:
             session = await sessions.open(token="", user="", password="", mechanism="")
             return self._with_cookie(session)
         if session is None:
-            return JSONResponse(
-                {"signed_in": False, "wants_token": sessions.wants_token, "wants_login": sessions.wants_login}
-            )
+            wanted = {"wants_token": sessions.wants_token, "wants_login": sessions.wants_login}
+            return JSONResponse({"signed_in": False, **wanted, "mechanisms": sessions.mechanisms})
         return JSONResponse(self._described(session))
 
     def _described(self, session: Session) -> Answer:

@@ -10,7 +10,7 @@ import trio
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli.console.core.access import same_secret
-from moldau_cli.console.core.logins import login_settings
+from moldau_cli.console.core.logins import login_settings, offered_mechanisms
 from moldau_cli.console.identities import open_identity
 
 if TYPE_CHECKING:
@@ -77,6 +77,11 @@ class Sessions:
     def wants_login(self) -> bool:
         """Whether a new session needs a user of the cluster."""
         return self._shared is None
+
+    @property
+    def mechanisms(self) -> list[str]:
+        """The mechanisms of a login, the likeliest first."""
+        return offered_mechanisms(self._settings)
 
     def find(self, key: str | None) -> Session | None:
         """Returns the session with a cookie's key; ends it if it is too old."""

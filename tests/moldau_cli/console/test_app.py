@@ -5,6 +5,7 @@ everything, before and after a broker is killed, and the tests look at the answe
 """
 
 import json
+from importlib.resources import files
 
 import httpx
 import pytest
@@ -12,7 +13,7 @@ import trio
 
 from moldau import Consumer, Producer
 from moldau_cli.console.app import ASSETS, BODY_BYTES_MAX, Console, application
-from moldau_cli.console.core.logins import login_settings, with_any_login
+from moldau_cli.console.core.logins import login_settings, offered_mechanisms, with_any_login
 from moldau_cli.console.identities import SAMPLE_S, UNUSED_S, open_identity
 from moldau_cli.console.pages import QUESTIONS
 from moldau_cli.console.records import SCANNED_RECORDS_MAX, Search
@@ -458,7 +459,8 @@ def test_cookies_and_headers_guard_the_session(seen):
     for answer in (seen["index"], seen["overview"], seen["foreign host"], seen["unchanged"]):
         assert "script-src 'self'" in answer.headers["content-security-policy"]
     assert seen["session"].json()["signed_in"]
-    assert seen["token wanted"].json() == {"signed_in": False, "wants_token": True, "wants_login": False}
+    wanted = {"signed_in": False, "wants_token": True, "wants_login": False, "mechanisms": offered_mechanisms({})}
+    assert seen["token wanted"].json() == wanted
     assert seen["right token"].json()["read_only"]
     assert seen["displaced"]
 
@@ -492,3 +494,11 @@ def test_a_login_becomes_the_clients_configuration():
     assert dict(module.options) == {"username": 'a"b', "password": 'p\\"q'}
     with pytest.raises(ValueError, match="unknown mechanism"):
         login_settings({}, "a", "b", "GSSAPI")
+
+
+def test_the_form_begins_with_the_configured_mechanism():
+    """A cluster of SCRAM-SHA-512 alone refused each first login, though the console's settings named it."""
+    assert offered_mechanisms({"sasl.mechanism": "SCRAM-SHA-512"}) == ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"]
+    assert offered_mechanisms({"sasl.mechanism": "GSSAPI"}) == offered_mechanisms({})
+    form = (files("moldau_cli.console") / "assets" / "console.js").read_text("utf-8")
+    assert "wanted.mechanisms.map(" in form

@@ -97,7 +97,7 @@ function signIn(wanted, token = "") {
     wanted.wants_login ? [
       h("label", { class: "field" }, h("span", {}, "User of the cluster"), h("input", { name: "user", required: true, autocomplete: "username", autocapitalize: "none", spellcheck: "false" })),
       h("label", { class: "field" }, h("span", {}, "Password"), h("input", { name: "password", type: "password", required: true, autocomplete: "current-password" })),
-      h("label", { class: "field" }, h("span", {}, "Mechanism"), h("select", { name: "mechanism" }, ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"].map((each) => h("option", { value: each }, each)))),
+      h("label", { class: "field" }, h("span", {}, "Mechanism"), h("select", { name: "mechanism" }, wanted.mechanisms.map((each) => h("option", { value: each }, each)))),
       h("p", { class: "quiet" }, "You see and do what this user may see and do."),
     ] : null,
     h("button", { class: "primary", type: "submit" }, "Sign in"), said);

@@ -39,6 +39,12 @@ def login_settings(settings: Mapping[str, str], user: str, password: str, mechan
     }
 
 
+def offered_mechanisms(settings: Mapping[str, str]) -> list[str]:
+    """Returns the mechanisms that a user may choose from; the first one is that of the console's own settings."""
+    wanted = settings.get("sasl.mechanism", "").upper()
+    return sorted(MECHANISMS, key=lambda name: name != wanted)
+
+
 def _protocol(settings: Mapping[str, str]) -> str:
     return settings.get("security.protocol", "").upper()
 
