@@ -341,7 +341,8 @@ class ClusterClient:
         if refusals:  # another server would refuse the same login, even where some cannot be reached now
             self.bootstrap_error = BootstrapError(refusals[-1].message, refusals[-1].code)
         elif not all(map(is_final, errors)):
-            reason = getattr(errors[-1], "strerror", None) or str(errors[-1]) or "no answer in time"
+            cause = next((error for error in errors if is_final(error)), errors[-1])  # the one that the user can mend
+            reason = getattr(cause, "strerror", None) or str(cause) or "no answer in time"
             return ConnectionError(f"no {kind} of {servers} answers: {reason}")
         elif not is_first and isinstance(errors[-1], UnsupportedApiError):
             return errors[-1]  # another request may be served

@@ -318,3 +318,18 @@ def test_a_web_server_is_named():
         assert "Errno" not in str(caught.value)
 
     simulate(scenario, listeners=[False], tls=False)
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_the_reason_is_that_of_a_server_that_cannot_be_used(order):
+    """The other one is down: the error named the one that was asked last, so it blamed now the one, now the other."""
+
+    async def scenario(cluster, config, environment):
+        cluster.kill_broker(2)
+        addresses = cluster.bootstrap.split(",")
+        config |= {"bootstrap.servers": ",".join(addresses[number - 1] for number in order)}
+        async with Admin(config, environment=environment) as admin:
+            with pytest.raises(KafkaError, match=SPEAKS_TLS):
+                await admin.within(10_000).describe_cluster()
+
+    simulate(scenario, listeners=[True, False], tls=False)
