@@ -7,6 +7,7 @@ what it waits for.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
@@ -35,6 +36,8 @@ ANSWER_S: Final = 15.0
 LOOK_S: Final = 3.0
 """How long a look may take; brokers answer a healthy cluster's in milliseconds."""
 NEXT_LOOK_S: Final = 10.0
+ANSWERS: Final = " answers: "
+"""Precedes the reason where the client says that it has asked all servers."""
 NO_LEADER: Final = (
     "the brokers reach no controller that leads the quorum, so nothing can be changed: start controllers until a "
     "majority runs that has its data; the command waits, and Ctrl-C ends it"
@@ -126,16 +129,30 @@ async def _look_until_noted(
                 found = await reason_to_wait(admin)
                 if is_first and found == SILENT:
                     note(noted := SILENT)
-                    with trio.move_on_at(began_s + answer_s) as patience:
-                        await admin.describe_cluster()
-                    if patience.cancelled_caught:
-                        raise CommandError(unanswered)
+                    await _first_answer(admin, began_s + answer_s, unanswered)
         except (KafkaError, OSError):
             return  # the command itself meets the same, and reports it
         if found not in (None, noted):
             note(noted := found)
         is_first = False
         await trio.sleep(NEXT_LOOK_S)
+
+
+async def _first_answer(admin: Admin, until_s: float, unanswered: str) -> None:
+    """Waits until a broker answers.
+
+    Raises:
+        CommandError: none has by ``until_s``; the text has the reason of one that can be reached and cannot be used.
+    """
+    left_s = until_s - trio.current_time()
+    asking = admin if math.isinf(left_s) else admin.within(max(1, round(left_s * 1000)))
+    try:
+        await asking.describe_cluster()
+    except KafkaError as error:
+        if trio.current_time() < until_s - 0.01 or error.code is not ErrorCode.REQUEST_TIMED_OUT:
+            raise
+        reason = error.message.partition(ANSWERS)[2]
+        raise CommandError(f"{unanswered}; {reason}" if reason else unanswered) from error
 
 
 async def reason_to_wait(admin: Admin) -> str | None:

@@ -84,6 +84,23 @@ def test_a_command_says_that_no_broker_answers(fault):
     assert after_s < 4
 
 
+@pytest.mark.parametrize("servers", ["b1:9092,b2:9092", "b2:9092,b1:9092"])
+def test_the_error_names_a_server_that_cannot_be_used(servers):
+    """Of two servers one was down, and one did not suit the client's settings: the command blamed a hanging one."""
+
+    async def scenario(cluster):
+        cluster.world.node("b1").kill()
+        opened = opener(cluster, **{"bootstrap.servers": servers, "security.protocol": "SSL"})
+        began = trio.current_time()
+        async with opened() as admin:
+            with pytest.raises(ExceptionGroup) as raised:
+                await explaining_waits(admin.describe_cluster, opened, lambda _: None, unanswered="nothing answers")
+        assert raised.group_contains(CommandError, match="nothing answers; b2:9092: .* does not speak TLS")
+        assert trio.current_time() - began == pytest.approx(ANSWER_S)
+
+    run_cluster(scenario, brokers=2)
+
+
 def test_brokers_that_hang_later_are_waited_for():
     """A command that has begun its work goes on when they answer again."""
     notes = []
