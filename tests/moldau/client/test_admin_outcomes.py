@@ -194,6 +194,7 @@ def test_a_broker_that_shows_no_directories_is_named():
         with pytest.raises(KafkaError) as refused:
             await admin.describe_log_dirs([2])
         assert refused.value.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        assert refused.value.message == ErrorCode.CLUSTER_AUTHORIZATION_FAILED.message
         assert [*await admin.describe_log_dirs([1])] == [1]
 
     simulate(scenario, {ApiKey.DESCRIBE_LOG_DIRS: describe})

@@ -161,7 +161,7 @@ class Replicas:
                 DescribeLogDirsResponse, DescribeLogDirsRequest(topics=topics), node_id=node_id
             )
             if response.error_code:
-                raise KafkaError(ErrorCode.of(response.error_code), f"broker {node_id}")
+                raise KafkaError(ErrorCode.of(response.error_code))  # the caller has named the broker
             return response
 
         wanted = arguments.integers("describe_log_dirs", "broker_ids", broker_ids)
