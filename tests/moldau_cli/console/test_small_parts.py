@@ -98,6 +98,22 @@ def test_a_part_that_waits_for_its_turn_has_all_of_its_time():
     assert notes.texts == []
 
 
+def test_notes_stand_in_the_order_of_the_questions():
+    """They stood in the order of the answers, so the warnings of a page changed places every two seconds."""
+    notes = asking.Notes()
+
+    def refused(after_s):
+        async def call():
+            await trio.sleep(after_s)
+            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+        return call
+
+    asked = [(f"broker {number}", refused(1 / number)) for number in (1, 2, 3)]
+    assert trio.run(asking.ask_each, asked, notes, clock=MockClock(autojump_threshold=0)) == {}
+    assert [text.partition(":")[0] for text in notes.texts] == ["broker 1", "broker 2", "broker 3"]
+
+
 def test_the_oldest_transaction_is_on_the_page(monkeypatch):
     """It may be the last one of thousands of transactional ids."""
     count = asking.ROWS_MAX + 1

@@ -45,6 +45,7 @@ class Notes:
 async def ask_each(asked: Iterable[tuple[str, Callable[[], Awaitable[T]]]], notes: Notes) -> dict[str, T]:
     """Runs named calls side by side and returns the answers; a call that fails or is late leaves a note."""
     found: dict[str, T] = {}
+    missing: dict[str, str] = {}
     limit = trio.CapacityLimiter(REQUESTS_AT_ONCE)
 
     async def one(name: str, call: Callable[[], Awaitable[T]]) -> None:
@@ -53,13 +54,16 @@ async def ask_each(asked: Iterable[tuple[str, Callable[[], Awaitable[T]]]], note
                 with trio.fail_after(PART_TIMEOUT_S):
                     found[name] = await call()
             except trio.TooSlowError:
-                notes.add(f"{name}: no answer within {PART_TIMEOUT_S:g} s")
+                missing[name] = f"no answer within {PART_TIMEOUT_S:g} s"
             except KafkaError as error:
-                notes.add(f"{name}: {error.message} ({error.code.name})")
+                missing[name] = f"{error.message} ({error.code.name})"
 
+    wanted = list(asked)
     async with trio.open_nursery() as nursery:
-        for name, call in asked:
+        for name, call in wanted:
             nursery.start_soon(one, name, call)
+    for name in (each for each, _ in wanted if each in missing):
+        notes.add(f"{name}: {missing[name]}")
     return found
 
 
