@@ -77,6 +77,18 @@ class Identity:
             await trio.sleep(max(SAMPLE_S, SAMPLE_REST * (trio.current_time() - began_s)))
 
 
+async def check_login(settings: Mapping[str, str], environment: Environment | None = None) -> None:
+    """Asks the cluster one question with one client, so that a refused login is refused, and counted, once.
+
+    Raises:
+        ConfigError: a setting is invalid.
+        KafkaError: the login was refused, or no broker answered.
+    """
+    bounded = {"default.api.timeout.ms": str(API_TIMEOUT_MS), "request.timeout.ms": str(API_TIMEOUT_MS), **settings}
+    async with Admin(bounded, environment=environment) as admin:
+        await admin.describe_cluster()
+
+
 @asynccontextmanager
 async def open_identity(settings: Mapping[str, str], environment: Environment | None = None) -> AsyncIterator[Identity]:
     """Opens the clients of one user for the length of the block; does not wait for a broker.

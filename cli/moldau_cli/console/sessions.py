@@ -11,7 +11,7 @@ import trio
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli.console.core.access import same_secret
 from moldau_cli.console.core.logins import login_settings, offered_mechanisms
-from moldau_cli.console.identities import open_identity
+from moldau_cli.console.identities import check_login, open_identity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -119,18 +119,17 @@ class Sessions:
             settings = login_settings(self._settings, user, password, mechanism)
         except ValueError as error:
             raise LoginError(str(error)) from error
-        scope: trio.CancelScope
-        scope, identity = await self._nursery.start(self._keep_identity, settings)
         try:
             with trio.fail_after(LOGIN_TIMEOUT_S):
-                await identity.admin.describe_cluster()
+                await check_login(settings, self._environment)
         except (KafkaError, trio.TooSlowError) as error:
-            scope.cancel()
             if isinstance(error, KafkaError) and error.code is not ErrorCode.SASL_AUTHENTICATION_FAILED:
                 raise
             if isinstance(error, trio.TooSlowError):
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no broker answered in time") from error
             raise LoginError("the cluster refused this user and password") from error
+        scope: trio.CancelScope
+        scope, identity = await self._nursery.start(self._keep_identity, settings)
         return self._add(Session(identity=identity, user=user, scope=scope))
 
     async def _keep_identity(

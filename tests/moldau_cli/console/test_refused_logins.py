@@ -1,4 +1,4 @@
-"""Goal: a refused login leaves no clients of the cluster behind.
+"""Goal: a refused login is tried once, and leaves no client of the cluster behind.
 
 Method: the sessions alone, with clients of the test; virtual time.
 """
@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau_cli.console import sessions
+from moldau_cli.console import identities
 from moldau_cli.console.sessions import LoginError, Sessions
 
 if TYPE_CHECKING:
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("answer", [ErrorCode.SASL_AUTHENTICATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None])
-def test_a_refused_login_closes_its_clients(answer: ErrorCode | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anyone who reaches the console could fill it with clients otherwise. None: no broker answers."""
+def test_a_refused_login_is_tried_by_one_client(answer: ErrorCode | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All four clients of a user tried it, so brokers counted four refused logins for one. None: no broker answers."""
     is_open: list[str] = []
+    opened: list[str] = []
 
     async def describe_cluster() -> None:
         if answer is None:
@@ -33,14 +34,15 @@ def test_a_refused_login_closes_its_clients(answer: ErrorCode | None, monkeypatc
         raise KafkaError(answer or ErrorCode.NONE)
 
     @asynccontextmanager
-    async def open_identity(settings: Any, environment: Any) -> AsyncIterator[Any]:
-        is_open.append("clients")
+    async def admin(settings: Any, *, environment: Any) -> AsyncIterator[Any]:
+        opened.append(settings["sasl.jaas.config"])
+        is_open.append("client")
         try:
-            yield SimpleNamespace(admin=SimpleNamespace(describe_cluster=describe_cluster))
+            yield SimpleNamespace(describe_cluster=describe_cluster)
         finally:
-            is_open.remove("clients")
+            is_open.remove("client")
 
-    monkeypatch.setattr(sessions, "open_identity", open_identity)
+    monkeypatch.setattr(identities, "Admin", admin)
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
@@ -48,7 +50,7 @@ def test_a_refused_login_closes_its_clients(answer: ErrorCode | None, monkeypatc
             with pytest.raises((LoginError, KafkaError)):
                 await of_console.open(token="", user="eve", password="guess", mechanism="SCRAM-SHA-256")
             await trio.testing.wait_all_tasks_blocked()
-            assert is_open == []
+            assert (len(opened), is_open) == (1, [])
             nursery.cancel_scope.cancel()
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
