@@ -517,3 +517,10 @@ def test_the_unit_is_valid(tmp_path):
     unit.write_text(text.replace("User=moldau", "User=root").replace("Group=moldau", "Group=root"))
     done = subprocess.run([systemd, "verify", str(unit)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_systemd_never_gives_a_node_up():
+    """Five starts a minute were the limit, which a node whose port is in use reaches in ten seconds."""
+    keys = dict(line.split("=", 1) for line in UNIT.read_text().splitlines() if "=" in line and line[0] not in "#[")
+    assert (keys["Restart"], keys["RestartPreventExitStatus"]) == ("always", "2")
+    assert keys["StartLimitIntervalSec"] == "0", "any other value, and systemd's default, stops the restarts"
