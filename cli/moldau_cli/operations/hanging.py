@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
+from moldau.admin import AdminError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau_cli.operations.partial import LISTING_S, OFFSETS_S, ask_transactions
@@ -48,12 +49,14 @@ async def find_hanging(admin: Admin, leaders: Mapping[TopicPartition, int], *, s
     ``leaders`` names the partitions, each with its leader.
 
     Raises:
-        KafkaError: no partition or no coordinator answered.
+        AdminError: no partition answered; it names the first.
+        KafkaError: no coordinator answered.
     """
     failures: dict[str, KafkaError] = {}
     found = await _open_transactions(admin, leaders, failures)
     if failures and len(failures) == len(leaders):
-        raise next(iter(failures.values()))
+        first = min(failures)
+        raise AdminError({first: failures[first]})
     suspects = [one for one in found if one.producer.last_timestamp_ms < silent_before_ms]
     if not suspects:
         return Hanging([], failures)
