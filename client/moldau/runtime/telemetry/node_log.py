@@ -76,6 +76,8 @@ class NodeLogHandler(logging.StreamHandler[TextIO]):
         ``process`` is the node's id on each line, if the nodes of one machine share the stream.
         """
         super().__init__(stream)
+        self.log_format = log_format
+        self.process = process
         node = "" if process is None else f" [{process}]"
         text = f"%(asctime)s.%(msecs)03d{node} %(levelname)s %(name)s %(message)s"
         as_text = LineFormatter(text, datefmt="%Y-%m-%dT%H:%M:%S")
