@@ -14,10 +14,12 @@ the last tick counts as waiting too.
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
 import sys
+import time
 
 TICK_S = 0.1
 WITHOUT_PROCESSOR_MAX = 10
@@ -68,7 +70,26 @@ def read_scheduling(pid: int) -> Scheduling:
         return Scheduling()
 
 
-def main(pid: int, silence_ms: int) -> int:
+def last_line(now_s: float, pid: int, silence_ms: int, log_format: str, process: str) -> str:
+    """Returns the line about a kill in the form of the node's log; ``process`` is empty unless nodes share the stream.
+
+    It says what ``moldau.runtime.telemetry.node_log`` would, which this process does not load.
+    """
+    milliseconds = int(now_s % 1 * 1000)
+    fields = {"pid": pid, "node.watchdog.ms": silence_ms}
+    reason = "the event loop has not turned"
+    if log_format == "json":
+        when = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now_s))}.{milliseconds:03d}Z"
+        shared = {"process": int(process)} if process else {}
+        head = {"time": when, "level": "CRITICAL", "logger": "moldau.watchdog", **shared, "event": "watchdog-killed"}
+        return json.dumps({**head, **fields, "reason": reason})
+    when = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.localtime(now_s))}.{milliseconds:03d}"
+    node = f" [{process}]" if process else ""
+    pairs = " ".join(f"{key}={value}" for key, value in fields.items())
+    return f'{when}{node} CRITICAL moldau.watchdog watchdog-killed {pairs} reason="{reason}"'
+
+
+def main(pid: int, silence_ms: int, log_format: str = "text", process: str = "") -> int:
     """Watches until the node has ended or was killed; returns the exit code."""
     limit_s = max(TICK_S, silence_ms / 1000)
     silence = Silence(limit_s, read_scheduling(pid))
@@ -79,11 +100,11 @@ def main(pid: int, silence_ms: int) -> int:
             silence = Silence(limit_s, read_scheduling(pid))
         elif silence.tick(read_scheduling(pid)):
             break
-    sys.stderr.write(f"watchdog-killed pid={pid} node.watchdog.ms={silence_ms}: the event loop has not turned\n")
+    sys.stderr.write(last_line(time.time(), pid, silence_ms, log_format, process) + "\n")
     sys.stderr.flush()
     os.kill(pid, signal.SIGKILL)
     return 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]))

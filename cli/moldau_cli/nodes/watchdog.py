@@ -8,6 +8,7 @@ the import of a role may take seconds.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from moldau.runtime.telemetry.log import EventLogger
+from moldau.runtime.telemetry.node_log import NodeLogHandler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,6 +60,14 @@ class SystemdNotifier:
                     _logger.warning("systemd-not-notified", socket=self._address, error=error)
 
 
+def _form_of_log() -> list[str]:
+    """Returns the format of the node's log, and the node's id if several nodes share the stream; empty if unknown."""
+    handler = next((each for each in logging.getLogger().handlers if isinstance(each, NodeLogHandler)), None)
+    if handler is None:
+        return []
+    return [handler.log_format, "" if handler.process is None else str(handler.process)]
+
+
 class Guard:
     """The guard's process and the pipe to it."""
 
@@ -68,7 +78,7 @@ class Guard:
             os.set_blocking(self._write, False)
             command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py"))]
             self._process = subprocess.Popen(
-                [*command, str(os.getpid()), str(silence_ms)],
+                [*command, str(os.getpid()), str(silence_ms), *_form_of_log()],
                 stdin=read,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,  # signals of the terminal are for the node
