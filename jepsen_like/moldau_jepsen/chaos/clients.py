@@ -296,6 +296,7 @@ class RunClients:
                 nursery.cancel_scope.cancel()
         if self._share is not None:
             await self._share.set_group(self._environment)
+            await self._share.ask_times(self._environment)  # a run that ends early is judged by them
         if self._streams is not None and self._asks_session:
             with trio.fail_after(TOPIC_TIMEOUT_S):
                 await self._streams.ask_session(self._environment)

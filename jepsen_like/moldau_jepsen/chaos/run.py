@@ -291,7 +291,7 @@ class _Run:
                 self.copies = workload.copies
                 self.faults += workload.kills
                 self.stuck = workload.stuck
-                self.wrong = workload.wrong if self.is_final else []
+                self.wrong = workload.wrong
                 self.groups = workload.groups
                 if self.unwritten is None:
                     writer.flush()

@@ -131,7 +131,8 @@ class ShareWorkload:
         """Why the final read did not end."""
         self.evidence = ""
         """Times of the group that brokers use, and why the coordinators' log was not read where it was needed."""
-        self._judges_loss = True
+        self._judges_loss = False
+        """Whether everything was drained at the end, and it is known which records were given up."""
         self._lock_ms = options.lock_ms
 
     def stop(self) -> None:
@@ -280,6 +281,13 @@ class ShareWorkload:
                 except KafkaError:
                     await trio.sleep(RETRY_S)
 
+    async def ask_times(self, environment: Environment) -> tuple[int, int]:
+        """Returns the lock and the session that brokers use for the group; asks until there is an answer."""
+        lock_ms, session_ms = await group_times_ms(self._reach, environment, self._options.group)
+        self._lock_ms = lock_ms
+        self.evidence = f"lock {lock_ms} ms, session {session_ms} ms"
+        return lock_ms, session_ms
+
     async def final_read(self, environment: Environment, seconds: float) -> None:
         """Accepts whatever is left; sets ``stuck`` if that does not end within ``seconds`` and twice the lock."""
         try:
@@ -289,32 +297,38 @@ class ShareWorkload:
             if not self.evidence:
                 self._lock_ms = 0  # the brokers' locks are not known: no member is convicted for holding a record
             return
-        await self._ask_what_was_given_up(environment)
+        self._judges_loss = await self._ask_what_was_given_up(environment)
 
-    async def _ask_what_was_given_up(self, environment: Environment) -> None:
+    async def _ask_what_was_given_up(self, environment: Environment) -> bool:
         """Adds the records that the coordinators archived, if the history alone would call a record lost.
 
-        If their log cannot be read, it is not known, and ``stuck`` says so. Without the topic nothing was archived.
+        Returns whether it is known which records were given up. If the coordinators' log cannot be read, it is not, and
+        ``stuck`` says so. Without the topic nothing was archived.
         """
         options = self._options
         if all(one.kind is not ShareAnomalyKind.LOST for one in self._verdict().anomalies):
-            return
+            return True
         try:
             with trio.fail_after(EVIDENCE_SECONDS):
                 self.events += await archived_records(
                     self._reach, environment, options.group, options.topic, self._lock_ms
                 )
         except PrunedLogError as error:  # whether a record was given up or lost cannot be known
-            self._judges_loss = False
             self.evidence += f"; not judged whether records were lost: {error}"
+            return False
         except (KafkaError, DecodeError, trio.TooSlowError) as error:
             why = f"the log of the coordinators was not read: {type(error).__name__} {error}"
             self.evidence += f"; {why}"
             if not (isinstance(error, KafkaError) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                 self.stuck = f"whether share group {options.group} lost records is not known: {why}"
+                return False
+        return True
 
     def wrong(self) -> list[tuple[str, str]]:
-        """Returns the kind and the text of each violation of the group."""
+        """Returns the kind and the text of each violation of the group.
+
+        Before the end of the final read no record counts as lost.
+        """
         found = self._verdict().anomalies
         return [
             (one.kind.value, f"{one.kind.value}: offset {one.place[1]} of {one.place[0]}: {one.text}")
@@ -338,9 +352,7 @@ class ShareWorkload:
         """
         number = self._new_member()
         with trio.fail_after(timeout_s) as scope:
-            lock_ms, session_ms = await group_times_ms(self._reach, environment, self._options.group)
-            self._lock_ms = lock_ms
-            self.evidence = f"lock {lock_ms} ms, session {session_ms} ms"
+            lock_ms, session_ms = await self.ask_times(environment)
             allowed_ms = max(self._options.quiet_ms, 2 * lock_ms + session_ms)
             scope.deadline += allowed_ms / 1000
             async with self._consumer(environment) as member:

@@ -20,12 +20,14 @@ from moldau_jepsen.chaos.folder import RunFacts, judge, read_facts, write_facts
 from moldau_jepsen.chaos.foreign import delete_topics, new_mark, with_own_names
 from moldau_jepsen.chaos.nemesis.stage import ProcessStage
 from moldau_jepsen.chaos.options import ChaosOptions, Network, once_more, possible_kinds, refuse_impossible
+from moldau_jepsen.chaos.run import _Run
 from moldau_jepsen.checkers import CheckOptions, RegisterOperation
 from moldau_jepsen.checkers.group.share import Acknowledged, Acknowledgement, Delivered, Sent
+from moldau_jepsen.checkers.group.streams import Holding
 from moldau_jepsen.checkers.log.topics import TopicRead, TopicsMade, TopicWrite
 from moldau_jepsen.faults.kinds import FaultKind
 from moldau_jepsen.history import HistoryWriter, TopicPartition, write_history
-from moldau_jepsen.launcher import LauncherUsageError, Node
+from moldau_jepsen.launcher import LauncherError, LauncherUsageError, Node
 from moldau_jepsen.launcher.spec import Door
 from moldau_jepsen.workloads.pipe import PipeOptions
 from moldau_jepsen.workloads.queue import QueueOptions
@@ -166,12 +168,19 @@ def test_topics_of_a_run_are_deleted_or_it_is_said_why_not() -> None:
     assert said[2].startswith("left there: ")
 
 
-def test_a_read_that_does_not_end_hides_no_violation() -> None:
-    """Members saw a record change and two of them hold one, and then the cluster did not answer any more.
+PLACE = (TopicPartition("share", 0), 0)
+TWO_HOLD_IT = [
+    Sent(PLACE, 1),
+    Sent((TopicPartition("share", 0), 1), 2),
+    Delivered(PLACE, 1, 1, 1, 0, 1),
+    Delivered(PLACE, 7, 1, 2, 2, 3),
+    Acknowledged(PLACE, 1, Acknowledgement.ACCEPT, 4, 5, True),
+]
+"""Members saw a record change, and two of them hold one; no member saw another record."""
 
-    Whether a record was lost, and whether a lock had expired, is not known then.
-    """
-    place = (TopicPartition("share", 0), 0)
+
+def test_a_read_that_does_not_end_hides_no_violation() -> None:
+    """The cluster did not answer any more at the end: whether a record was lost is not known then."""
     options = ClientOptions(workload=Workload.SHARE)
 
     async def scenario(cluster) -> None:
@@ -181,17 +190,43 @@ def test_a_read_that_does_not_end_hides_no_violation() -> None:
         cluster.kill(1)
         share = clients._share
         assert share is not None
-        share.events += [Sent(place, 1), Sent((TopicPartition("share", 0), 1), 2)]
-        share.events += [Delivered(place, 1, 1, 1, 0, 1), Delivered(place, 7, 1, 2, 2, 3)]
-        share.events += [Acknowledged(place, 1, Acknowledgement.ACCEPT, 4, 5, True)]
+        share.events += TWO_HOLD_IT
         await clients.final_read(1)
         found.extend([*clients.stuck, *clients.wrong])
 
     found: list[str] = []
     run_cluster(scenario, **options.settings)
-    assert len(found) == 2, found
+    assert len(found) == 3, found
     assert "did not come to its end" in found[0]
     assert found[1].startswith("share-altered: ")
+    assert found[2].startswith("share-two-holders: "), "the lock was asked for at the beginning"
+
+
+@pytest.mark.parametrize("workload", [Workload.SHARE, Workload.STREAMS])
+def test_a_run_that_ended_early_keeps_what_groups_saw(
+    workload: Workload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The final read never began, so no record counts as lost."""
+
+    async def load(run: _Run, *parts: object) -> None:
+        await trio.lowlevel.checkpoint()
+        run.began = True
+        (clients,) = (part for part in parts if isinstance(part, RunClients))
+        if clients._share is not None:
+            clients._share.events += TWO_HOLD_IT
+        if clients._streams is not None:
+            task = ("0", 0)
+            clients._streams.history.holdings += [Holding(task, name, 0.0, 1.0, {3}) for name in ("m1", "m2")]
+        raise LauncherError("node 2 did not come back")
+
+    monkeypatch.setattr(_Run, "_load", load)
+    clients = ClientOptions(workload=workload)
+    options = ChaosOptions(directory=tmp_path, bootstrap="127.0.0.1:1", kinds=(), clients=clients)
+    found = trio.run(_Run(options, lambda _: None).main).deaths
+    assert found[0] == "ended early: node 2 did not come back"
+    kinds = {text.partition(":")[0] for text in found[1:]}
+    both = {"share-altered", "share-two-holders"}
+    assert kinds == (both if workload is Workload.SHARE else {"streams-two-in-epoch"})
 
 
 def test_once_more_names_all_that_decides_the_plan(tmp_path: Path) -> None:

@@ -229,6 +229,11 @@ def test_without_the_log_nothing_is_called_lost(monkeypatch, error, is_known):
     monkeypatch.setattr(share, "archived_records", archived_records)
     workload = ShareWorkload("b:1", ShareOptions(), SimpleNamespace(clock=None))
     workload.events.append(Sent((TopicPartition("share", 0), 0), 0))
-    trio.run(workload._ask_what_was_given_up, None)
+
+    async def drain(*_):
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(workload, "drain", drain)
+    trio.run(workload.final_read, None, 1)
     assert [kind for kind, _ in workload.wrong()] == (["share-lost"] if is_known else [])
     assert (workload.stuck is None) is is_known
