@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from moldau.protocol.errors import KafkaError
 from moldau_jepsen.chaos.spark.workload import SparkOptions, SparkWorkload, with_configs
 from moldau_jepsen.checkers import CheckOptions
 from moldau_jepsen.checkers.log.copies import Copies
 from moldau_jepsen.checkers.log.topics import TopicsMade
 from moldau_jepsen.workloads.bank import BankOptions, BankWorkload
-from moldau_jepsen.workloads.operations import ClusterOperations
+from moldau_jepsen.workloads.operations import ClusterOperations, OperationFailedError
 from moldau_jepsen.workloads.phases.liveness import Liveness
 from moldau_jepsen.workloads.pipe import PipeOptions, PipeWorkload
 from moldau_jepsen.workloads.queue import QueueOptions, QueueWorkload
@@ -286,7 +287,7 @@ class RunClients:
         """Creates the topics of the workloads.
 
         Raises:
-            OperationFailedError: A topic could not be created.
+            OperationFailedError: A topic could not be created, or a group not be set up.
         """
         for name, partitions in self._options.topics.items():
             operations = ClusterOperations(self._environment, self._bootstrap, name, self._options.connection)
@@ -295,11 +296,14 @@ class RunClients:
                 await operations.create_topic(partitions, replication_factor, configs, timeout_s=TOPIC_TIMEOUT_S)
                 nursery.cancel_scope.cancel()
         if self._share is not None:
-            await self._share.set_group(self._environment)
-            await self._share.ask_times(self._environment)  # a run that ends early is judged by them
+            await self._share.prepare(self._environment, TOPIC_TIMEOUT_S)
         if self._streams is not None and self._asks_session:
-            with trio.fail_after(TOPIC_TIMEOUT_S):
-                await self._streams.ask_session(self._environment)
+            try:
+                with trio.fail_after(TOPIC_TIMEOUT_S):
+                    await self._streams.ask_session(self._environment)
+            except (KafkaError, trio.TooSlowError) as error:
+                why = str(error) or f"no answer within {TOPIC_TIMEOUT_S:g} s"
+                raise OperationFailedError(f"the session timeout of streams groups is not known: {why}") from error
 
     async def run(self) -> None:
         """Runs the workloads until ``stop``; returns when the last outcome is known."""

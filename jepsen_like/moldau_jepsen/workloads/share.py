@@ -28,6 +28,7 @@ from moldau_jepsen.checkers.group.share import (
     check_share_group,
 )
 from moldau_jepsen.history import TopicPartition
+from moldau_jepsen.workloads.operations import OperationFailedError
 from moldau_jepsen.workloads.phases.share_evidence import PrunedLogError, archived_records, group_times_ms
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ class ShareWorkload:
         self._judges_loss = False
         """Whether everything was drained at the end, and it is known which records were given up."""
         self._lock_ms = options.lock_ms
+        self._refused = ""
+        """The last error of a change of the group's settings."""
 
     def stop(self) -> None:
         """Ends the sender and the members."""
@@ -269,6 +272,19 @@ class ShareWorkload:
 
     # -- begin and end
 
+    async def prepare(self, environment: Environment, timeout_s: float) -> None:
+        """Sets the group up, and asks for its times: a run that ends early is judged by them.
+
+        Raises:
+            OperationFailedError: The cluster refused the group's settings, or did not answer, within ``timeout_s``.
+        """
+        with trio.move_on_after(timeout_s):
+            await self.set_group(environment)
+            await self.ask_times(environment)
+            return
+        why = f": {self._refused}" if self._refused else ""
+        raise OperationFailedError(f"share group {self._options.group} was not set up within {timeout_s:g} s{why}")
+
     async def set_group(self, environment: Environment) -> None:
         """Lets the group begin with the first records, and sets its limit of deliveries; asks until it is done."""
         settings = {"share.auto.offset.reset": "earliest", "share.delivery.count.limit": str(DELIVERY_COUNT_MAX)}
@@ -278,7 +294,8 @@ class ShareWorkload:
                 try:
                     await admin.alter_configs({ConfigResource(ResourceType.GROUP, self._options.group): changes})
                     return
-                except KafkaError:
+                except KafkaError as error:
+                    self._refused = str(error)
                     await trio.sleep(RETRY_S)
 
     async def ask_times(self, environment: Environment) -> tuple[int, int]:

@@ -13,6 +13,8 @@ import pytest
 import trio
 import trio.testing
 
+from moldau.admin import Admin
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from moldau_jepsen.chaos.clients import QUICK_SESSION, ClientOptions, RunClients, Workload
 from moldau_jepsen.chaos.controls import CONTROLS, POLLED_S, wait_polled
@@ -29,6 +31,7 @@ from moldau_jepsen.faults.kinds import FaultKind
 from moldau_jepsen.history import HistoryWriter, TopicPartition, write_history
 from moldau_jepsen.launcher import LauncherError, LauncherUsageError, Node
 from moldau_jepsen.launcher.spec import Door
+from moldau_jepsen.workloads.operations import OperationFailedError
 from moldau_jepsen.workloads.pipe import PipeOptions
 from moldau_jepsen.workloads.queue import QueueOptions
 from moldau_jepsen.workloads.recording.recorder import Recorder
@@ -200,6 +203,36 @@ def test_a_read_that_does_not_end_hides_no_violation() -> None:
     assert "did not come to its end" in found[0]
     assert found[1].startswith("share-altered: ")
     assert found[2].startswith("share-two-holders: "), "the lock was asked for at the beginning"
+
+
+REFUSED = KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+
+
+@pytest.mark.parametrize(
+    ("workload", "call", "text"),
+    [
+        (Workload.SHARE, "alter_configs", "share group share was not set up within 30 s: GROUP_AUTHORIZATION_FAILED"),
+        (Workload.STREAMS, "describe_configs", "the session timeout of streams groups is not known: GROUP_AUTH"),
+    ],
+)
+def test_a_group_that_is_refused_ends_the_run(
+    workload: Workload, call: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client has no right to the group, say, or the brokers are too old to know such groups."""
+
+    async def refuse(*_: object) -> None:
+        await trio.lowlevel.checkpoint()
+        raise REFUSED
+
+    async def scenario(cluster) -> None:
+        recorder = Recorder(cluster.client_environment.clock, lambda _: None)
+        options = ClientOptions(workload=workload)
+        clients = RunClients(cluster.client_environment, f"b1:{BROKER_PORT}", options, recorder, None)
+        with pytest.raises(OperationFailedError, match=text), trio.fail_after(60):
+            await clients.create_topics(1, {})
+
+    monkeypatch.setattr(Admin, call, refuse)
+    run_cluster(scenario)
 
 
 @pytest.mark.parametrize("workload", [Workload.SHARE, Workload.STREAMS])
