@@ -144,7 +144,9 @@ class TestCluster(LocalCluster):
             LauncherError: The cluster did not become ready; call ``make_whole``.
         """
         self._history = None
-        if not self.touched and all(self.state(node.node_id) is ProcessState.RUNNING for node in self.nodes):
+        is_cut = self._fabric is not None and bool(self._fabric.in_force)  # also by a call of ``links``
+        are_running = all(self.state(node.node_id) is ProcessState.RUNNING for node in self.nodes)
+        if not self.touched and not is_cut and are_running:
             return
         self._is_broken = True  # It stays set if a step below raises.
         self._lift_faults()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from moldau_jepsen.chaos.network.fabric import LinkFabric
 from moldau_jepsen.launcher import LauncherError, Node
 from moldau_jepsen.launcher.control import CONTROL, ControlReader, ControlWriter
 from moldau_jepsen.launcher.process import ProcessState
@@ -76,6 +77,19 @@ def test_a_node_that_was_paused_from_elsewhere_goes_on(cluster):
     cluster.states[1] = ProcessState.PAUSED
     cluster.restore()
     assert cluster.did == ["resume 1", "start"]
+
+
+def test_cuts_by_the_links_themselves_are_healed(cluster):
+    """A test may call ``cluster.links``, which knows what the cluster's own calls do not: ``isolate``."""
+    links = cluster._fabric = LinkFabric({1: 1, 2: 2}, {1: 3, 2: 4})
+    links._call = lambda function, *arguments: function(*arguments)  # without a thread
+    for cut in (lambda: links.cut(1), lambda: links.slow(1, 5), lambda: links.isolate(2)):
+        cut()
+        cluster.restore()
+        assert links.in_force == []
+    assert cluster.did == ["start"] * 3
+    cluster.restore()
+    assert cluster.did == ["start"] * 3
 
 
 @pytest.mark.parametrize("starts", [True, False])
