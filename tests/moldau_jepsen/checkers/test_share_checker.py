@@ -180,6 +180,42 @@ def test_a_record_of_unknown_fate_at_an_impossible_offset(offset, reason):
     assert found.text == f"value 7 was acknowledged there, {reason}"
 
 
+ACCEPTED = [SENT, delivered(1, 0, 10), acknowledged(1, 20, 30)]
+NEXT, OTHER = (PLACE[0], 6), (TopicPartition("t", 1), 0)
+
+
+@pytest.mark.parametrize(
+    ("events", "place", "text"),
+    [
+        (
+            [*ACCEPTED, Delivered(OTHER, 9, 1, 2, 40, 50)],
+            OTHER,
+            "value 9 came to member 2 at 50 ms, acknowledged at offset 5 of t-0",
+        ),
+        (
+            [*ACCEPTED, Delivered(NEXT, 7, 1, 2, 40, 50), Delivered(NEXT, 9, 2, 1, 200, 210)],
+            NEXT,
+            "value 9 came to member 1 at 210 ms, acknowledged at offset 5",
+        ),
+        (
+            [Delivered(PLACE, 7, 1, 2, 40, 50), Delivered(NEXT, 7, 1, 1, 200, 210)],
+            NEXT,
+            "value 7 came to member 1 at 210 ms, and came at offset 5",
+        ),
+        (
+            [Delivered(PLACE, 7, 1, 2, 40, 50), Delivered(PLACE, 8, 2, 1, 200, 210)],
+            PLACE,
+            "value 7 came to member 2 at 50 ms and value 8 came to member 1 at 210 ms",
+        ),
+    ],
+)
+def test_deliveries_name_places_as_acknowledgements_do(events, place, text):
+    """In another partition, at the second delivery, and of a record whose producer got no answer."""
+    found = check_share_group(events, delivery_count_max=5, lock_ms=LOCK_MS).anomalies
+    assert (found[0].kind, found[0].place, found[0].text) == (K.ALTERED, place, text)
+    assert {each.kind for each in found} == {K.ALTERED}
+
+
 def test_open_end():
     """Without the final phase, records may be open."""
     assert check_share_group([SENT], delivery_count_max=5, lock_ms=LOCK_MS, drained=False).valid

@@ -12,8 +12,8 @@ The events of a run are sends, deliveries and acknowledgements. From them follow
 * ``share-lost``: an acknowledged record was neither accepted nor rejected at the end, and the limit was not reached.
   Some deliveries reach no member: a fetch counts although its answer is lost, or its member dies. So the limit may be
   reached by deliveries that the history lacks, and the state that the coordinator has stored (``Archived``) decides.
-* ``share-altered``: another value was delivered at an offset than the producer's acknowledgement names, or a value at
-  another offset, or at one that no log has.
+* ``share-altered``: another value was delivered at an offset than the producer's acknowledgement or an earlier delivery
+  names, or a value at another offset, or at one that no log has. No two records have one value.
 
 Times are those of the run. An interval counts only where it is certain: a delivery happened between the beginning of
 the fetch and the end of the poll that returned it, an acknowledgement between its beginning and its end.
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from moldau_jepsen.checkers.log.reach import Reach
+from moldau_jepsen.checkers.log.reach import Reaches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -163,28 +163,41 @@ def check_share_group(
 def _misplaced(
     sent: dict[Place, int], deliveries: dict[Place, list[Delivered]]
 ) -> tuple[list[ShareAnomaly], set[Place]]:
-    """Finds records at other offsets than their acknowledgements name, or at impossible ones.
+    """Finds records at other places than their acknowledgements or other deliveries name, or at impossible ones.
 
     Returns the places that the acknowledgements name, too: their records were not lost.
     """
-    offset_of = {(partition, value): offset for (partition, offset), value in sent.items()}
-    reaches: dict[TopicPartition, Reach] = {}
+    place_of = {value: place for place, value in sent.items()}
+    reaches: Reaches[TopicPartition] = Reaches()
     found: list[ShareAnomaly] = []
     misplaced: set[Place] = set()
-    for partition, offset in sorted({*sent, *deliveries}):
-        place = (partition, offset)
-        reach = reaches.setdefault(partition, Reach())
-        is_possible = reach.admits(offset)
-        first = deliveries[place][0] if place in deliveries else None
-        came = f"value {first.value} came to member {first.member} at {first.ended_ms:.0f} ms" if first else ""
-        if first is not None and place not in sent and (partition, first.value) in offset_of:
-            right = offset_of[partition, first.value]
-            found.append(ShareAnomaly(ShareAnomalyKind.ALTERED, place, f"{came}, acknowledged at offset {right}"))
-            misplaced.add((partition, right))
-        elif not is_possible:
-            text = came or f"value {sent[place]} was acknowledged there"
-            found.append(ShareAnomaly(ShareAnomalyKind.ALTERED, place, f"{text}, {reach.refusal(offset)}"))
+    for place in sorted({*sent, *deliveries}):
+        why = reaches.refusal(*place)
+        received: dict[int, Delivered] = {}
+        for each in deliveries.get(place, []):
+            received.setdefault(each.value, each)
+        texts = []
+        for each in received.values() if place not in sent else ():
+            right = place_of.setdefault(each.value, place)
+            if right != place:
+                how = "acknowledged" if right in sent else "and came"
+                texts.append(f"{_came(each)}, {how} at offset {right[1]}{_of(right, place)}")
+                misplaced.add(right)
+        if place not in sent and len(received) > 1:
+            texts.append(" and ".join(map(_came, received.values())))
+        if why and not texts:
+            first = next(iter(received.values()), None)
+            texts.append(f"{_came(first) if first else f'value {sent[place]} was acknowledged there'}, {why}")
+        found += [ShareAnomaly(ShareAnomalyKind.ALTERED, place, text) for text in texts]
     return found, misplaced
+
+
+def _came(delivery: Delivered) -> str:
+    return f"value {delivery.value} came to member {delivery.member} at {delivery.ended_ms:.0f} ms"
+
+
+def _of(place: Place, other: Place) -> str:
+    return "" if place[0] == other[0] else f" of {place[0]}"
 
 
 def _altered(place: Place, value: int | None, received: list[Delivered]) -> list[ShareAnomaly]:
