@@ -5,6 +5,8 @@ Method: histories made by hand, good and bad.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from moldau_jepsen.checkers.group.streams import Commit, History, Holding, Read, StreamsAnomalyKind, judge
@@ -115,6 +117,27 @@ def test_commits_that_may_have_failed_promise_nothing(accepted: bool | None) -> 
     one, two = holding("m1", 0, 10, 1), holding("m2", 20, None, 2)
     history = History(holdings=[one, two], commits=[commit(one, 50, 5, accepted=accepted), commit(two, 40, 25)])
     assert kinds(history) == []
+
+
+@pytest.mark.parametrize(
+    ("offset", "is_wrong"),
+    [
+        (50, False),
+        (60, False),  # the commit without an answer
+        (70, True),  # the refused commit
+        (80, True),  # of another partition
+        (99, True),
+    ],
+)
+def test_an_offset_comes_from_a_commit(offset: int, *, is_wrong: bool) -> None:
+    held = holding("m1", 0, None, 1)
+    commits = [commit(held, 50, 5), commit(held, 60, 10, accepted=None), commit(held, 70, 15, accepted=False)]
+    commits.append(replace(commit(held, 80, 20), partition=1))
+    history = History(holdings=[held], commits=commits)
+    history.reads = [Read(partition=0, offset=offset, begun_ms=30), Read(partition=2, offset=-1, begun_ms=30)]
+    assert kinds(history) == ([K.OFFSET_LOST] if is_wrong else [])
+    history.reads = [Read(partition=2, offset=offset, begun_ms=30)]
+    assert kinds(history) == [K.OFFSET_LOST], "nothing was committed there"
 
 
 def test_a_group_without_rest_is_convicted() -> None:

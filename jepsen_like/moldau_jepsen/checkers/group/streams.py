@@ -7,9 +7,9 @@ heartbeat that reports the revocation. The rules:
 2. Two members act on one task at the same time only if the coordinator may have removed the first one: the second
    begins no earlier than a session after the first one's last heartbeat that the same coordinator accepted was sent. A
    coordinator that another one has replaced, and that does not know it yet, still accepts heartbeats.
-3. A committed offset is neither lost nor replaced by an older one. A coordinator that another one has replaced may
-   still answer with the offset that it knows: a read does not count if another broker accepted both the last commit
-   before it and the first one after it.
+3. A committed offset is neither lost nor replaced by an older one, nor by one that no commit named, or a refused one
+   only. A coordinator that another one has replaced may still answer with the older offset that it knows: such a read
+   does not count if another broker accepted both the last commit before it and the first one after it.
 4. After the faults have ended, each task runs on exactly one member.
 
 A commit without an answer may reach the coordinator late, and replace later commits of the same holding: the member is
@@ -23,6 +23,9 @@ from dataclasses import dataclass, field
 
 Task = tuple[str, int]
 """Subtopology and partition."""
+
+NO_OFFSET = -1
+"""The offset of a partition without a commit."""
 
 
 class StreamsAnomalyKind(enum.Enum):
@@ -72,7 +75,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """An answered OffsetFetch of one partition; ``offset`` is -1 if nothing was committed."""
+    """An answered OffsetFetch of one partition; ``offset`` may be ``NO_OFFSET``."""
 
     partition: int
     offset: int
@@ -164,12 +167,15 @@ def _is_outdated(read: Read, history: History) -> bool:
 
 def _commits_stay(history: History) -> list[StreamsAnomaly]:
     found: list[StreamsAnomaly] = []
-    for partition in sorted({each.partition for each in history.commits}):
-        firm = _firm([each for each in history.commits if each.partition == partition])
+    partitions = {each.partition for each in history.commits} | {each.partition for each in history.reads}
+    for partition in sorted(partitions):
+        commits = [each for each in history.commits if each.partition == partition]
+        possible = {each.offset for each in commits if each.accepted is not False}
+        firm = _firm(commits)
         ends = sorted((each.ended_ms, each.offset) for each in firm)
 
         def floor(moment: float, ends: list[tuple[float, int]] = ends) -> int:
-            return max((offset for ended, offset in ends if ended <= moment), default=-1)
+            return max((offset for ended, offset in ends if ended <= moment), default=NO_OFFSET)
 
         for commit in firm:
             least = floor(commit.begun_ms)
@@ -180,5 +186,8 @@ def _commits_stay(history: History) -> list[StreamsAnomaly]:
             least = floor(read.begun_ms)
             if read.offset < least and not _is_outdated(read, history):
                 text = f"{read.offset} is committed for partition {partition}, and {least} was before"
+                found.append(StreamsAnomaly(StreamsAnomalyKind.OFFSET_LOST, text))
+            elif read.offset != NO_OFFSET and read.offset not in possible:
+                text = f"{read.offset} is committed for partition {partition}, which no accepted commit named"
                 found.append(StreamsAnomaly(StreamsAnomalyKind.OFFSET_LOST, text))
     return found
