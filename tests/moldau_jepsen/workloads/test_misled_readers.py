@@ -207,9 +207,7 @@ def test_the_reader_of_few_acknowledgements(monkeypatch: pytest.MonkeyPatch, rot
         return workload.verdict()
 
     wrong = f"partition 0: 'v3' was read at offset {3 ^ ROTTEN_BIT}, far above 5, the highest one known"
-    found = in_virtual_time(main)
-    assert found[0] == wrong
-    assert isinstance(rotten, Always) or found == [wrong]
+    assert in_virtual_time(main) == [wrong], "without a final read nothing counts as lost"
 
 
 class Epochs:

@@ -9,7 +9,14 @@ from typing import Any
 
 import trio
 
-from moldau_jepsen.checkers.group.share_administration import Outcome, ShareAct, ShareCall
+from moldau_jepsen.checkers.group.share_administration import (
+    RESET,
+    Outcome,
+    Setting,
+    ShareAct,
+    ShareAdministrationHistory,
+    ShareCall,
+)
 from moldau_jepsen.coverage.situations import OF_SHARE_ADMINISTRATION
 from moldau_jepsen.workloads.share import ShareOptions, settings_of
 from moldau_jepsen.workloads.share_administration.topics import TOPICS, labelled
@@ -42,6 +49,10 @@ def test_share_groups_are_administered_and_judged() -> None:
             nursery.start_soon(client.live, environment)
             await trio.sleep(14)
             client.stop()
+        settings = [Setting(RESET, "earliest", 1, 2, 3)]
+        client.groups.append(ShareAdministrationHistory(group="without-consumers", settings=settings))
+        assert client.verdict() == [], "before the final read no record is lost"
+        del client.groups[-1]
         await client.final_read(10)
         assert client.stuck is None
         assert client.verdict() == []

@@ -61,7 +61,8 @@ def check_few_acks(
     """Returns the anomalies, one sentence each.
 
     ``sends`` are in the order of their numbers. ``reads`` happened before the end. ``final`` has a read of each
-    partition from its beginning to its end, after the last send. ``leader_epochs`` are those of the partitions then.
+    partition from its beginning to its end, after the last send; of a partition without it nothing counts as lost.
+    ``leader_epochs`` are those of the partitions then.
     """
     found = [text for each in sends if (text := _wrong_answer(each)) is not None]
     reaches: dict[int, Reach] = {}
@@ -74,7 +75,9 @@ def check_few_acks(
     for read in (*reads, *final):
         found += _strangers(read, sent)
     for read in reads:
-        left = at_end.get(read.partition, {})
+        if read.partition not in at_end:
+            continue
+        left = at_end[read.partition]
         found += [
             f"partition {read.partition}: {value!r} was read at offset {offset}; {_there(left, offset)} there now"
             for offset, value in read.records

@@ -520,18 +520,26 @@ class Clients:
         yield found_by("share-administration", partial(_verdict_of, self.share_administration))
         yield found_by("late-write", lambda: late_writes(history, self._options.write_seconds_max))
 
-    def judge(self, history: Sequence[Operation]) -> tuple[list[str], tuple[Anomaly, ...]]:
-        """Returns what is wrong with the history, the register and the topics: texts, and the anomalies behind them."""
+    def judge(self, history: Sequence[Operation], *, is_final: bool = True) -> tuple[list[str], tuple[Anomaly, ...]]:
+        """Returns what is wrong with the history, the register and the topics: texts, and the anomalies behind them.
+
+        A final read that did not end comes first, and hides nothing: what its reader was given may say why. Before the
+        final read (``is_final``) no record counts as lost.
+        """
+        unanswered = self._unanswered() if self._options.may_convict("stuck") else None
+        violations, anomalies = self._judge_answers(history, is_final=is_final)
+        if unanswered is not None:
+            violations.insert(0, f"at the end: stuck: {unanswered}")
+        return violations, anomalies
+
+    def _unanswered(self) -> str | None:
+        """Returns why a final read did not end."""
+        first = (self.register, self._topics, self._regex_member, self._compacted, self.few_acks)
+        then = (self.tiered, self._share, self.streams, self.administered, self.share_administration)
+        return next((one.stuck for one in (*first, *then) if one is not None and one.stuck), None)
+
+    def _judge_answers(self, history: Sequence[Operation], *, is_final: bool) -> tuple[list[str], tuple[Anomaly, ...]]:
         asked = self._options.may_convict
-        unanswered = self.register.stuck or self._topics.stuck or self._regex_member.stuck
-        unanswered = unanswered or (None if self._compacted is None else self._compacted.stuck)
-        unanswered = unanswered or (None if self.few_acks is None else self.few_acks.stuck)
-        unanswered = unanswered or (None if self.tiered is None else self.tiered.stuck)
-        unanswered = unanswered or self._share.stuck or self.streams.stuck
-        unanswered = unanswered or (None if self.administered is None else self.administered.stuck)
-        unanswered = unanswered or (None if self.share_administration is None else self.share_administration.stuck)
-        if unanswered is not None and asked("stuck"):
-            return [f"at the end: stuck: {unanswered}"], ()
         register = self.register.verdict() if asked("metadata-not-linearizable") else None
         if register is not None and register.linearizable is False:
             return [f"at the end: metadata-not-linearizable: {register.text}"], ()
@@ -540,15 +548,13 @@ class Clients:
                 return [f"at the end: {text}" for text in wrong[:VIOLATIONS_SHOWN_MAX]], ()
         pipe = self._options.pipe_options
         check = replace(
-            self._options.check,
+            self._options.check if is_final else replace(self._options.check, final_phase=False, ended=False),
             pipes=((pipe.source, pipe.target),) if self.pipe else (),
             banks=(self._options.bank_options.bank,) if self.bank else (),
         )
-        found = [
-            anomaly
-            for anomaly in check_history(history, check).anomalies
-            if not anomaly.allowed and asked(anomaly.kind.value)
-        ]
+        found = [one for one in check_history(history, check).anomalies if not one.allowed and asked(one.kind.value)]
+        if not is_final:  # readers that sought may have passed over a record
+            found = [one for one in found if one.kind is not AnomalyKind.LOST_WRITE]
         found.sort(key=lambda anomaly: anomaly.kind is not AnomalyKind.STUCK)  # for it says what was not judged
         found = shown_of(found)
         violations = [f"at the end: {anomaly.kind.value}: {anomaly.text}" for anomaly in found]

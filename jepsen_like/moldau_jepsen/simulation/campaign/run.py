@@ -330,7 +330,7 @@ class Run:
             elif not stuck and not self._unread:
                 stuck = await self._read_in_group("readers-at-the-end")
             if stuck and not options.by_history and options.may_convict("stuck"):
-                self.violations = [f"at the end: stuck: {text}" for text in stuck]
+                self._stuck(stuck)
                 return
             if self._unread:
                 self.anomalies = tuple(self._unread[:VIOLATIONS_SHOWN_MAX])
@@ -342,9 +342,14 @@ class Run:
                 await self.remote.wait_tidy(TIDY_SECONDS)
         except* ClusterNotReadyError as group:
             if options.may_convict("stuck"):
-                self.violations = [f"at the end: stuck: {error}" for error in leaves(group)]
+                self._stuck([str(error) for error in leaves(group)])
         if not self.violations:
             self.violations, self.anomalies = clients.judge(self.history)
+
+    def _stuck(self, texts: Sequence[str]) -> None:
+        """Reports what did not end, and then what clients had seen: it may say why."""
+        seen, self.anomalies = self.clients.judge(self.history, is_final=False)
+        self.violations = [*(f"at the end: stuck: {text}" for text in texts), *seen]
 
     async def _heal(self) -> list[str]:
         """Ends all faults; returns the parts that have not recovered in time.
