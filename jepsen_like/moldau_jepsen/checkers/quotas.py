@@ -2,8 +2,10 @@
 
 Three rules hold for each client id at each broker, as long as that broker's metadata give the client one limit:
 
-- ``quota-exceeded``: what was accepted stays within the limit. A client that was idle may use the allowance of all
-  windows at once, and each connection may have one request too many, because it is charged when it has been served.
+- ``quota-exceeded``: what was accepted stays within the limit, since the broker has it, and half as much again in any
+  shorter time: as windows end, a broker forgets what was too much. A client that was idle may use the allowance of all
+  windows at once, but no more of the time before; and each connection may have two requests too many, because it is
+  charged when it has been served, and a new connection does not pause.
 - ``throttled-without-limit``: no client is asked to pause that had no limit while its request was under way.
 - ``paused-too-long``: no pause is longer than the recent use takes at the limit.
 
@@ -28,6 +30,8 @@ TOO_LONG: Final = "paused-too-long"
 OVERHEAD_BYTES: Final = 400
 """A request's bytes beside its records, at most: brokers charge them too."""
 ROUNDING_MS: Final = 2.0
+RATE_MAX: Final = 1.5
+"""How much of the limit a client may use over any time, beside the allowance of all windows."""
 GIVEN_UP_MS: Final = 60_000.0
 """A request without an answer may still be waiting at the broker, and be charged, for so long."""
 
@@ -80,6 +84,9 @@ class Account:
     used: int = 0
     slack: int = 0
     """Bytes that further requests may have used because pauses ended early."""
+    excess: float = 0.0
+    """Bytes above ``RATE_MAX`` times the limit, in the time before ``excess_ms`` in which they are the most."""
+    excess_ms: float = 0.0
     open: list[Request] = field(default_factory=list)
     recent: deque[tuple[float, int]] = field(default_factory=deque)
     """When requests ended, with the greatest use that they can be charged for."""
@@ -114,10 +121,13 @@ class QuotaVerdict:
 
         A broker ends all pauses when quotas change.
         """
-        account.slack += self.connections * self.bytes_max
+        once = self.connections * self.bytes_max
+        account.slack += once
+        account.excess = max(0.0, account.excess - once)
         if is_new or account.is_down or limit != account.limit:
             account.period += 1
             account.since_ms, account.used, account.slack = now_ms, 0, 0
+            account.excess, account.excess_ms = 0.0, now_ms
         account.limit, account.is_down = limit, False
         for request in account.open:
             request.limits.append(limit)
@@ -150,10 +160,14 @@ class QuotaVerdict:
         if request.period != account.period or account.limit is None or account.is_down:
             return
         account.used += accepted
-        allowed = account.limit * (now_ms - account.since_ms + self.kept_ms) / 1_000.0
-        allowed += account.slack + 2 * self.connections * self.bytes_max
-        if account.used > allowed:
+        passed_ms, account.excess_ms = now_ms - account.excess_ms, now_ms
+        account.excess = max(0.0, account.excess - RATE_MAX * account.limit * passed_ms / 1_000.0) + accepted
+        at_once = account.limit * self.kept_ms / 1_000.0 + 2 * self.connections * self.bytes_max
+        allowed = account.limit * (now_ms - account.since_ms) / 1_000.0 + at_once + account.slack
+        if account.used > allowed or account.excess > at_once:
             text = f"{account.used} bytes in {now_ms - account.since_ms:.0f} ms at {account.limit:g} bytes/s"
+            if account.used <= allowed:
+                text += f", of them {account.excess:.0f} too fast"
             self.wrong.append((EXCEEDED, f"{account.place}: {text}"))
 
     def _judge_pause(self, request: Request, pause_ms: int) -> None:

@@ -66,6 +66,26 @@ def test_use_above_the_limit_is_convicted_unless_it_changed():
     assert verdict.wrong == []
 
 
+@pytest.mark.parametrize(("requests", "convicted"), [(22, set()), (28, {EXCEEDED})])
+def test_time_without_use_is_no_allowance(requests, convicted):
+    """The client was idle for a minute: it may use the allowance of all windows at once, not that of the minute."""
+    verdict, account = judge()
+    use(verdict, account, 0.0)
+    for number in range(requests):
+        use(verdict, account, 60_000.0 + number)
+    assert rules(verdict) == convicted
+
+
+def test_ended_pauses_are_no_allowance_for_later():
+    """Each change of quotas lets the paused connections send one request, and no more a minute later."""
+    verdict, account = judge()
+    for number in range(100):
+        verdict.knows(account, LIMIT, 10.0 * number, is_new=False)
+    for number in range(28):
+        use(verdict, account, 60_000.0 + number)
+    assert rules(verdict) == {EXCEEDED}
+
+
 def test_a_change_of_other_quotas_ends_the_pauses_too():
     verdict, account = judge()
     for number in range(80):
