@@ -411,13 +411,15 @@ class _Run:
 
     async def _strike(self, nemesis: Nemesis, plan: Sequence[TargetedFault]) -> None:
         end = trio.current_time() + self.options.duration_s
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(nemesis.watch)
-            await nemesis.run(plan)
-            await trio.sleep_until(end)
-            await nemesis.recover()
-            nursery.cancel_scope.cancel()
-        self.deaths += nemesis.deaths
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(nemesis.watch)
+                await nemesis.run(plan)
+                await trio.sleep_until(end)
+                await nemesis.recover()
+                nursery.cancel_scope.cancel()
+        finally:  # also of a run that ends early, perhaps because a node that died does not start again
+            self.deaths += nemesis.deaths
 
     async def _sample(self, cluster: LocalCluster | None, operations: ClusterOperations, recorder: Recorder) -> None:
         sampler = None

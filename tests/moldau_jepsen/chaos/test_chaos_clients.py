@@ -5,6 +5,7 @@ Method: options and scripts as values; processes are a list of calls under a vir
 """
 
 import shlex
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -260,6 +261,34 @@ def test_a_run_that_ended_early_keeps_what_groups_saw(
     kinds = {text.partition(":")[0] for text in found[1:]}
     both = {"share-altered", "share-two-holders"}
     assert kinds == (both if workload is Workload.SHARE else {"streams-two-in-epoch"})
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_a_run_that_ends_early_keeps_its_deaths(is_interrupted: bool, tmp_path: Path) -> None:
+    """A broker ended by itself and does not start again, or the user, or a failed client, ended the run."""
+
+    class Dying:
+        deaths: tuple[str, ...] = ()
+
+        async def watch(self) -> None:
+            self.deaths = ("broker 2 ended by itself; its log is 2.log",)
+            if is_interrupted:
+                scope.cancel()
+            else:
+                raise LauncherError("broker 2 did not start")
+            await trio.lowlevel.checkpoint()
+
+        async def run(self, _: object) -> None:
+            await trio.sleep_forever()
+
+    async def main() -> None:
+        with scope, pytest.RaisesGroup(LauncherError) if not is_interrupted else nullcontext():
+            await run._strike(Dying(), [])
+
+    scope = trio.CancelScope()
+    run = _Run(ChaosOptions(directory=tmp_path), lambda _: None)
+    trio.run(main)
+    assert run.deaths == ["broker 2 ended by itself; its log is 2.log"]
 
 
 def test_once_more_names_all_that_decides_the_plan(tmp_path: Path) -> None:
