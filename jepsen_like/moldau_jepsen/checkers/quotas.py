@@ -16,7 +16,6 @@ All times are those of the broker's own clock: its windows and its pauses last l
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -88,7 +87,7 @@ class Account:
     """Bytes above ``RATE_MAX`` times the limit, in the time before ``excess_ms`` in which they are the most."""
     excess_ms: float = 0.0
     open: list[Request] = field(default_factory=list)
-    recent: deque[tuple[float, int]] = field(default_factory=deque)
+    recent: list[tuple[float, int]] = field(default_factory=list)
     """When requests ended, with the greatest use that they can be charged for."""
 
 
@@ -176,9 +175,12 @@ class QuotaVerdict:
         if not known:
             self.wrong.append((WITHOUT_LIMIT, f"{account.place}: {pause_ms} ms"))
             return
-        while account.recent and account.recent[0][0] < request.begun_ms - self.kept_ms:
-            account.recent.popleft()
-        charged = sum(size for _, size in account.recent) + sum(each.bytes for each in account.open)
+        begun_ms = min((each.begun_ms for each in account.open), default=request.begun_ms)
+        oldest_ms = min(request.begun_ms, begun_ms) - self.kept_ms
+        # The entries are in no order: those of requests without an answer lie in the future.
+        account.recent = [each for each in account.recent if each[0] >= oldest_ms]
+        charged = sum(size for ended_ms, size in account.recent if ended_ms >= request.begun_ms - self.kept_ms)
+        charged += sum(each.bytes for each in account.open)
         longest_ms = charged / min(known) * 1_000.0 + ROUNDING_MS
         if pause_ms > longest_ms:
             text = f"{pause_ms} ms for {charged} bytes at {min(known):g} bytes/s"

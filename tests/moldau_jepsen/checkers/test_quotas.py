@@ -137,6 +137,19 @@ def test_a_pause_lasts_no_longer_than_recent_use_takes(excess_ms, convicted):
     assert rules(verdict) == convicted
 
 
+def test_a_request_without_an_answer_keeps_no_other_use():
+    """It may be charged for a minute; what was used before the windows is forgotten nevertheless."""
+    verdict, account = judge()
+    verdict.gave_up(verdict.begin(account, KB, 0.0), 1.0)
+    for number in range(100):
+        use(verdict, account, 100.0 * number)
+    longest_ms = int(2 * (KB + OVERHEAD_BYTES) / LIMIT * 1_000.0)
+    use(verdict, account, 30_000.0, pause_ms=longest_ms)
+    assert verdict.wrong == []
+    use(verdict, account, 40_000.0, pause_ms=longest_ms + 5)
+    assert rules(verdict) == {TOO_LONG}
+
+
 def test_the_brokers_agree_with_the_written_out_levels():
     """All subsets of the eight levels, and values of another client that must not matter."""
     own, default = ("u", "c"), (None, None)
