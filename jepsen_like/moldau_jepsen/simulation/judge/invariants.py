@@ -199,13 +199,20 @@ class ClusterInvariants:
         record = self.partition(key)
         record.watermark = max(record.watermark, offset)
 
-    def committed(self, key: PartitionKey, broker: int, leader_epoch: int, batches: Iterable[BatchSeen]) -> None:
+    def committed(
+        self, key: PartitionKey, broker: int, leader_epoch: int, batches: Iterable[BatchSeen], start: int | None = None
+    ) -> None:
         """Records that a broker regards batches of its log as committed in that leader epoch.
 
-        The batches lie below its high watermark.
+        The batches lie below its high watermark, and are all that it has from the offset ``start`` on; None where that
+        is the first of them.
         """
         record = self.partition(key)
         for batch in batches:
+            if start is not None and batch.base_offset > start:
+                self.violated("log-agreement", f"{key}: broker {broker} lacks {start}..{batch.base_offset - 1}")
+                return
+            start = batch.last_offset + 1
             known = record.committed.get(batch.base_offset)
             if known is None and batch.base_offset >= record.end:
                 record.committed[batch.base_offset] = batch

@@ -249,7 +249,7 @@ class ClusterObserver:
                 judge.committed_to(view.key, leader_epoch, watermark)
                 view.verified = watermark
             elif batches is not None:
-                judge.committed(view.key, node_id, leader_epoch, batches)
+                judge.committed(view.key, node_id, leader_epoch, batches, first)
                 view.verified = watermark
         if is_leader:
             self._look_at_followers(node_id, view, watermark)

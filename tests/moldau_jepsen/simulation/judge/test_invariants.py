@@ -36,7 +36,8 @@ def sound(judge):
     judge.elected(KEY, 2, 2, 0, {0: batch(0, 4), 5: batch(5, 5), 6: batch(6, 9)})
     judge.elected(KEY, 2, 2, 5, {5: batch(5, 5)})
     judge.leader_watermark(KEY, 2, 1, 2, 0)
-    judge.committed(KEY, 2, 2, [batch(5, 5), batch(6, 9, epoch=2)])
+    judge.committed(KEY, 2, 2, [batch(5, 5), batch(6, 9, epoch=2)], 5)
+    judge.committed(KEY, 2, 2, [batch(0, 4), batch(5, 5)], 3)  # the log begins within a batch
     # Seed 160007: a starting broker applies its own leadership before the one that follows it.
     judge.elected(KEY, 1, 1, 0, {0: batch(0, 4), 5: batch(5, 5)})
     # Seed 200303: what that later leader has committed may be of an old epoch.
@@ -68,6 +69,8 @@ BROKEN_MORE = [
     ("log-agreement", lambda judge: judge.committed(KEY, 3, 3, [batch(5, 5, epoch=2)])),
     ("log-agreement", lambda judge: judge.committed(KEY, 3, 3, [batch(0, 3)])),
     ("log-agreement", lambda judge: judge.committed(KEY, 3, 3, [batch(2, 4)])),
+    ("log-agreement", lambda judge: judge.committed(KEY, 3, 3, [batch(0, 4), batch(6, 9, epoch=2)])),
+    ("log-agreement", lambda judge: judge.committed(KEY, 3, 3, [batch(5, 5)], 3)),
     ("leader-completeness", lambda judge: judge.elected(KEY, 3, 3, 0, {0: batch(0, 4)})),
     ("leader-completeness", lambda judge: judge.elected(KEY, 2, 2, 0, {0: batch(0, 4), 5: batch(5, 5)})),
     ("leader-completeness", lambda judge: judge.elected(LATE, 2, 2, 0, {})),
