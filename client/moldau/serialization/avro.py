@@ -6,6 +6,7 @@ import io
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, overload
 
+from moldau.serialization.core.avro_defaults import with_default_values
 from moldau.serialization.core.avro_schemas import linked
 from moldau.serialization.core.avro_values import check_of
 from moldau.serialization.core.registry_requests import Schema
@@ -15,6 +16,7 @@ from moldau.serialization.core.wire_format import frame, split_frame
 
 try:
     import fastavro
+    from fastavro.read import LOGICAL_READERS
     from fastavro.schema import SchemaParseException, UnknownType
 except ImportError as error:
     raise ImportError("AvroSerde needs fastavro: pip install 'moldau[registry]'") from error
@@ -82,7 +84,7 @@ class AvroSerde(Generic[T]):
         if schema is not None:
             document, text = document_of(_plain(schema))
             self._schema = Schema(text, "AVRO")
-            self._own = _parsed(document, {})
+            self._own = with_default_values(_parsed(document, {}), LOGICAL_READERS)
             self._name = self._own.get("name") if isinstance(self._own, dict) else None
         self._parsed: dict[int, Any] = {}
         self._checks: dict[int, Check | None] = {}

@@ -1,0 +1,96 @@
+"""Goal: a default of a reader's field is the value that a writer of it would have written.
+
+Method: each default is read from a record without the field, and from one that has it.
+"""
+
+import datetime
+import io
+import json
+from decimal import Decimal
+from types import SimpleNamespace
+
+import fastavro
+import pytest
+from fastavro.read import LOGICAL_READERS
+
+from moldau.serialization.avro import AvroSerde
+from moldau.serialization.core.avro_defaults import with_default_values
+from moldau.serialization.core.avro_schemas import linked
+from moldau.serialization.core.registry_requests import RegisteredSchema, Schema
+from moldau.serialization.core.values import SerializationContext
+from moldau.serialization.core.wire_format import frame
+
+AT = datetime.datetime(2023, 11, 14, 22, 13, 20, tzinfo=datetime.UTC)
+AT_MS = 1_700_000_000_000
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+CENTS = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+FIXED = {"type": "fixed", "name": "Two", "size": 2}
+PART = {
+    "type": "record",
+    "name": "Part",
+    "fields": [
+        {"name": "at", "type": MILLIS},
+        {"name": "code", "type": "bytes", "default": "\u00fe"},
+        {"name": "next", "type": ["null", "Part"], "default": None},
+    ],
+}
+CONTEXT = SerializationContext("flights", "value")
+OLD = {"type": "record", "name": "Flight", "fields": [{"name": "origin", "type": "string"}]}
+DEFAULTS = {
+    "time": (MILLIS, AT_MS, AT),
+    "decimal": (CENTS, "\u0001\u0000", Decimal("2.56")),
+    "bytes": ("bytes", "\u00ff", b"\xff"),
+    "fixed": (FIXED, "\u00ff\u0001", b"\xff\x01"),
+    "union": (["bytes", "null"], "\u00ff", b"\xff"),
+    "null": (["null", MILLIS], None, None),
+    "array": ({"type": "array", "items": MILLIS}, [AT_MS], [AT]),
+    "map": ({"type": "map", "values": "bytes"}, {"a": "\u00ff"}, {"a": b"\xff"}),
+    "record": (PART, {"at": AT_MS}, {"at": AT, "code": b"\xfe", "next": None}),
+    "number": ("double", 1, 1.0),
+}
+"""The type of a field, its default in JSON, and the value."""
+
+
+def with_field(kind, default):
+    return {**OLD, "fields": [*OLD["fields"], {"name": "f", "type": kind, "default": default}]}
+
+
+def written(schema, value):
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), value)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("case", DEFAULTS)
+def test_a_default_is_the_value_that_it_stands_for(case):
+    kind, default, value = DEFAULTS[case]
+    new = with_field(kind, default)
+    reader = with_default_values(linked(fastavro.parse_schema(new)), LOGICAL_READERS)
+    for writer, fields in ((OLD, {}), (new, {"f": value})):
+        data = written(writer, {"origin": "JFK", **fields})
+        found = fastavro.schemaless_reader(io.BytesIO(data), fastavro.parse_schema(writer), reader)
+        assert found == {"origin": "JFK", "f": value}
+
+
+def test_defaults_within_a_recursive_type_are_values():
+    reader = with_default_values(linked(fastavro.parse_schema(PART)), LOGICAL_READERS)
+    old = {**PART, "fields": [PART["fields"][0], PART["fields"][2]]}
+    data = written(old, {"at": AT, "next": {"at": AT, "next": None}})
+    found = fastavro.schemaless_reader(io.BytesIO(data), fastavro.parse_schema(old), reader)
+    assert (found["code"], found["next"]["code"]) == (b"\xfe", b"\xfe")
+
+
+def test_a_default_that_does_not_fit_stays_as_it_is():
+    kind = {"type": "array", "items": "bytes"}
+    reader = with_default_values(linked(fastavro.parse_schema(with_field(kind, [7]))), LOGICAL_READERS)
+    assert reader["fields"][1]["default"] == [7]
+
+
+def test_a_serde_reads_defaults_as_values():
+    """Bytes were a text, times were numbers, and a record lacked its own defaults."""
+    old = RegisteredSchema(id=1, schema=Schema(json.dumps(OLD), "AVRO"))
+    registry = SimpleNamespace(known=lambda need: old)
+    data = frame(1) + written(OLD, {"origin": "JFK"})
+    for kind, default, value in DEFAULTS.values():
+        serde = AvroSerde(registry, with_field(kind, default))
+        assert serde.deserialize(data, CONTEXT) == {"origin": "JFK", "f": value}
