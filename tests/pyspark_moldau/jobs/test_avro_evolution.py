@@ -128,3 +128,27 @@ def test_a_reader_may_define_what_a_writer_names(monkeypatch):
     ):
         names = [each["name"] for each in reader["fields"]]
         assert decoded(monkeypatch, writer, value, reader) == ({name: value[name] for name in names}, None)
+
+
+DEFAULTS = {
+    "time": (MILLIS, LONG_MS, MOMENT),
+    "micros": (MICROS, LONG_MS * 1000, MOMENT),
+    "decimal": (CENTS, "\u007d", Decimal("1.25")),
+    "bytes": ("bytes", "\u00ff", b"\xff"),
+    "array": ({"type": "array", "items": MILLIS}, [LONG_MS], [MOMENT]),
+    "record": (
+        record(field("x", MILLIS), field("y", "int", default=5), name="I"),
+        {"x": LONG_MS},
+        {"x": MOMENT, "y": 5},
+    ),
+    "null": (["null", MILLIS], None, None),
+}
+"""The type of a field that only the reader has, its default in JSON, and the value that is read."""
+
+
+@pytest.mark.parametrize("case", DEFAULTS)
+def test_a_new_field_has_the_value_of_its_default(monkeypatch, case):
+    """A default in milliseconds became a time of January 1970, and one of a decimal made each record a dead letter."""
+    kind, default, value = DEFAULTS[case]
+    writer, reader = record(field("a", "int")), record(field("a", "int"), field("b", kind, default=default))
+    assert decoded(monkeypatch, writer, {"a": 1}, reader) == ({"a": 1, "b": value}, None)

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 import fastavro
 import pyarrow as pa
+from fastavro.read import LOGICAL_READERS
 from fastavro.schema import SchemaParseException, UnknownType
 
+from moldau.serialization.core.avro_defaults import with_default_values
 from moldau.serialization.core.avro_schemas import linked
 from pyspark_moldau.jobs.errors import JobConfigError, JobError, PoisonError
 from pyspark_moldau.jobs.payloads.avro_logical import Alignment, Schema, logical_of
@@ -160,7 +162,8 @@ class AvroDecoder:
                 raise JobConfigError("the Avro schema must be a record: its fields become the columns")
             self.type = _type_of(parsed, {}, ())
             alignment = Alignment(parsed)
-            self._schema = linked(fastavro.parse_schema(alignment.aligned(document)))
+            aligned = linked(fastavro.parse_schema(alignment.aligned(document)))
+            self._schema = with_default_values(aligned, LOGICAL_READERS)
         except _WRONG_SCHEMA as error:
             raise JobConfigError(f"the schema file is no Avro schema: {error!r}") from error
         self._registry = Registry(registry, login, alignment.aligned) if registry else None
