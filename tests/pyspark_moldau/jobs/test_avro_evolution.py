@@ -152,3 +152,12 @@ def test_a_new_field_has_the_value_of_its_default(monkeypatch, case):
     kind, default, value = DEFAULTS[case]
     writer, reader = record(field("a", "int")), record(field("a", "int"), field("b", kind, default=default))
     assert decoded(monkeypatch, writer, {"a": 1}, reader) == ({"a": 1, "b": value}, None)
+
+
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_a_whole_number_is_a_default_of_a_float(monkeypatch, kind):
+    """Java writes such schemas. The job refused its own one, and failed with a writer's."""
+    old, new = record(field("a", "int")), record(field("a", "int"), field("b", kind, default=0))
+    assert decoded(monkeypatch, old, {"a": 1}, new) == ({"a": 1, "b": 0.0}, None)
+    assert decoded(monkeypatch, new, {"a": 1, "b": 2.5}, new) == ({"a": 1, "b": 2.5}, None)
+    assert decoded(monkeypatch, new, {"a": 1, "b": 2.5}, record(field("b", kind))) == ({"b": 2.5}, None)

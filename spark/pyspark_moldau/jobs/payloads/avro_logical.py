@@ -71,7 +71,9 @@ class Alignment:
             return [self._aligned(each, reader) for each in writer]
         wanted = self._only(reader)
         if isinstance(writer, str):
-            return self._with_meaning({"type": writer}, wanted) if wanted.get("type") == writer else writer
+            has_meaning = wanted.get("type") == writer and logical_of(wanted) is not None
+            # In the longer form fastavro refuses whole numbers as defaults of a float or double.
+            return self._with_meaning({"type": writer}, wanted) if has_meaning else writer
         kind = writer["type"]
         if isinstance(kind, dict | list):
             return self._aligned(kind, reader)
