@@ -224,7 +224,7 @@ def check_names(keys: Mapping[str, str]) -> None:
     Raises:
         OptionError: a key is refused.
     """
-    known = sorted({*OBEYED, *WITHOUT_EFFECT, *REFUSED, *CONSUMER_CONFIG.keys})
+    known = sorted(known_names())
     for name in sorted(keys):
         if name in REFUSED:
             raise OptionError(f"{PREFIX}{name} is not supported: {REFUSED[name]}")
@@ -236,6 +236,11 @@ def check_names(keys: Mapping[str, str]) -> None:
         if near:
             raise OptionError(f"unknown option {PREFIX}{name}; did you mean {PREFIX}{near[0]}?")
         logger.warning("option-without-effect name=%s: Spark's Kafka source takes it; it changes nothing here", name)
+
+
+def known_names() -> set[str]:
+    """Returns the names of the keys of Kafka's consumer, without the prefix that makes options of them."""
+    return {*OBEYED, *WITHOUT_EFFECT, *REFUSED, *CONSUMER_CONFIG.keys}
 
 
 def security_config(client: ClientOptions) -> Config:

@@ -64,6 +64,7 @@ def test_timestamps_take_precedence_over_offsets():
             "kafka.sasl.mechanism: must be set with security.protocol=SASL_SSL",
         ),
         ({"topic": "a"}, "unknown option topic; name topics by the option subscribe"),
+        ({"isolation.level": "read_committed"}, "unknown option isolation.level; did you mean kafka.isolation.level?"),
         ({"maxOffsetPerTrigger": "5"}, "did you mean maxOffsetsPerTrigger?"),
         ({"maxOffsetsPerTrigger": "0"}, "expected a positive number, got '0'"),
         ({"minPartitions": "x"}, "minPartitions: expected a positive number"),

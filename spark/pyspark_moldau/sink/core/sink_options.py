@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config import PRODUCER_CONFIG, ConfigError
-from pyspark_moldau.client_options import JAVA_SECURITY
+from pyspark_moldau.client_options import JAVA_SECURITY, PREFIX
 from pyspark_moldau.source.core.options import OptionError
 
 if TYPE_CHECKING:
@@ -98,6 +98,8 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         if key not in _KNOWN and not key.startswith("kafka."):
             near = difflib.get_close_matches(key, list(_KNOWN), n=1)
             hint = f"; did you mean {_KNOWN[near[0]]}?" if near else "; the sink knows " + ", ".join(_KNOWN.values())
+            if key in PRODUCER_CONFIG.keys or key in HARMLESS or f"{PREFIX}{key}" in _REFUSED:
+                hint = f"; did you mean {PREFIX}{key}? Keys of Kafka's clients have this prefix"
             raise OptionError(f"unknown option {key}{hint}")
     guarantee = given.get("deliveryguarantee", AT_LEAST_ONCE).lower()
     if guarantee not in (AT_LEAST_ONCE, EXACTLY_ONCE):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from moldau.values import list_elements
-from pyspark_moldau.client_options import ClientOptions, OptionError, parse_client, positive
+from pyspark_moldau.client_options import PREFIX, ClientOptions, OptionError, known_names, parse_client, positive
 from pyspark_moldau.source.core.columns import parse_columns
 
 if TYPE_CHECKING:
@@ -211,6 +211,8 @@ def _refuse(given: Mapping[str, str]) -> None:
                 hint = "load() takes no path; name topics by the option subscribe"
             elif key in ("topic", "topics"):
                 hint = "name topics by the option subscribe"
+            elif key in known_names():
+                hint = f"did you mean {PREFIX}{key}? Keys of Kafka's clients have this prefix"
             raise OptionError(f"unknown option {key}; {hint}")
         name = _KNOWN.get(key, key)
         if name in _REPLACED:
