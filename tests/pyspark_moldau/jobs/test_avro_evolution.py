@@ -19,6 +19,7 @@ MOMENT = datetime.datetime(2013, 1, 1, 5, 15, tzinfo=datetime.UTC)
 LONG_MS = 1_357_017_300_000
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
 MICROS = {"type": "long", "logicalType": "timestamp-micros"}
+DAYS = {"type": "int", "logicalType": "date"}
 CENTS = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
 
 PAIRS = {
@@ -26,6 +27,16 @@ PAIRS = {
     "reader": ("long", LONG_MS, MILLIS, MOMENT),
     "writer": (MILLIS, MOMENT, "long", LONG_MS),
     "other unit": (MICROS, MOMENT, MILLIS, MOMENT),
+    "int": ("int", 1500, MILLIS, datetime.datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=datetime.UTC)),
+    "optional int": (
+        ["null", "int"],
+        1500,
+        ["null", MICROS],
+        datetime.datetime(1970, 1, 1, 0, 0, 0, 1500, datetime.UTC),
+    ),
+    "days": (DAYS, datetime.date(1970, 1, 3), MILLIS, datetime.datetime(1970, 1, 1, 0, 0, 0, 2000, datetime.UTC)),
+    "int or long": (["int", "long"], LONG_MS, MILLIS, MOMENT),
+    "int without a logical type": ("int", 1500, "long", 1500),
     "decimal": (CENTS, Decimal("1.25"), CENTS, Decimal("1.25")),
     "decimal of the reader": ("bytes", b"\x7d", CENTS, Decimal("1.25")),
     "decimal of the writer": (CENTS, Decimal("1.25"), "bytes", b"\x7d"),

@@ -70,6 +70,9 @@ class Alignment:
         if isinstance(writer, list):
             return [self._aligned(each, reader) for each in writer]
         wanted = self._only(reader)
+        if _kind_of(writer) == "int" and wanted.get("type") == "long" and logical_of(wanted) is not None:
+            # fastavro gives an int that a reader takes for a long no logical type. Their bytes are the same.
+            return self._with_meaning({"type": "long"}, wanted)
         if isinstance(writer, str):
             has_meaning = wanted.get("type") == writer and logical_of(wanted) is not None
             # In the longer form fastavro refuses whole numbers as defaults of a float or double.
@@ -109,6 +112,10 @@ class Alignment:
             return plain
         source = reader if logical_of(writer) is None else writer
         return plain | {name: source[name] for name in _MEANING if name in source}
+
+
+def _kind_of(schema: str | dict[str, Any]) -> object:
+    return schema if isinstance(schema, str) else schema["type"]
 
 
 def _short(name: str) -> str:
