@@ -100,13 +100,16 @@ def to_columns(batch: pa.RecordBatch) -> tuple[RowColumns, bytes | memoryview | 
     at = _index(batch, "timestamp")
     if at >= 0:
         kind = pa.timestamp("ms", tz=batch.column(at).type.tz)
-        whole = pc.fill_null(batch.column(at).cast(kind, safe=False).cast(pa.int64()), NO_TIMESTAMP)
-        earliest = pc.min(whole).as_py()
-        if earliest is not None and earliest < NO_TIMESTAMP:
+        micros = batch.column(at).cast(pa.timestamp("us", tz=kind.tz)).cast(pa.int64())
+        # Before milliseconds are made of them: that would round a time to one that means something else.
+        is_early = pc.and_(pc.less(micros, 0), pc.not_equal(micros, 1000 * NO_TIMESTAMP))
+        earliest = pc.min(micros.filter(is_early)).as_py()
+        if earliest is not None:
             raise RowError(
-                f"column timestamp: {earliest} ms is before 1970, and records have no such time; null means the time "
-                "of writing"
+                f"column timestamp: {earliest / 1000:.15g} ms is before 1970, and records have no such time; null "
+                "means the time of writing"
             )
+        whole = pc.fill_null(batch.column(at).cast(kind, safe=False).cast(pa.int64()), NO_TIMESTAMP)
         timestamps = _fixed(whole, 8)
     headers = _headers(batch)
     columns = RowColumns(

@@ -90,6 +90,9 @@ def test_times_before_1970_are_refused():
 
     with pytest.raises(RowError, match="column timestamp: -2 ms is before 1970"):
         to_columns(rows(NOON, None, epoch - 2 * millisecond))
+    for part in (0.5, 1.5):  # rounded, the first would be 1970 itself, and the second a record without a timestamp
+        with pytest.raises(RowError, match=f"column timestamp: -{part} ms is before 1970"):
+            to_columns(rows(NOON, epoch - part * millisecond))
     # The source shows a record without a timestamp as the moment before 1970, and its copy has none either.
     assert [record[0] for record in encoded(rows(None, epoch - millisecond, epoch))] == [5, 5, 0]
 
