@@ -13,6 +13,7 @@ import pytest
 
 from pyspark_moldau.jobs.config.job_config import PayloadConfig
 from pyspark_moldau.jobs.payloads import avro_codec
+from pyspark_moldau.jobs.payloads.avro_logical import without_defaults
 from pyspark_moldau.jobs.payloads.decoding import decode_values, decoder_of
 
 MOMENT = datetime.datetime(2013, 1, 1, 5, 15, tzinfo=datetime.UTC)
@@ -99,16 +100,24 @@ def defined_in_a_dropped_array(wrote, value, read, found):
 PLACES = (plain, renamed, nested, used_twice, defined_where_it_was_dropped, defined_in_a_dropped_array)
 
 
+def written(schema, value):
+    stream = io.BytesIO(b"\0\0\0\0\x07")
+    stream.seek(0, io.SEEK_END)
+    fastavro.schemaless_writer(stream, schema, value)
+    return stream.getvalue()
+
+
 def decoded(monkeypatch, writer, value, reader):
     """Returns the value and the error that a job reads."""
+    return read(monkeypatch, writer, written(fastavro.parse_schema(writer), value), reader)
+
+
+def read(monkeypatch, writer, data, reader):
     text = json.dumps({"schema": json.dumps(writer)}).encode()
     monkeypatch.setattr(avro_codec.urllib.request, "urlopen", lambda request, timeout: io.BytesIO(text))
-    written = io.BytesIO(b"\0\0\0\0\x07")
-    written.seek(0, io.SEEK_END)
-    fastavro.schemaless_writer(written, fastavro.parse_schema(writer), value)
     decoder_of.cache_clear()
     payload = PayloadConfig(format="avro", schema=json.dumps(reader).encode(), registry="http://registry")
-    values, errors = decode_values(decoder_of(payload), [written.getvalue()])
+    values, errors = decode_values(decoder_of(payload), [data])
     decoder_of.cache_clear()
     return values.to_pylist()[0], errors[0]
 
@@ -172,3 +181,19 @@ def test_a_whole_number_is_a_default_of_a_float(monkeypatch, kind):
     assert decoded(monkeypatch, old, {"a": 1}, new) == ({"a": 1, "b": 0.0}, None)
     assert decoded(monkeypatch, new, {"a": 1, "b": 2.5}, new) == ({"a": 1, "b": 2.5}, None)
     assert decoded(monkeypatch, new, {"a": 1, "b": 2.5}, record(field("b", kind))) == ({"b": 2.5}, None)
+
+
+def test_defaults_of_a_writer_do_not_matter(monkeypatch):
+    """A registry keeps what older versions of Avro took; the job failed in each task."""
+    leg = record(field("code", "string", default=None), name="Leg")
+    writer = record(
+        field("a", "int", default="none"),
+        field("legs", {"type": "array", "items": leg}),
+        field("last", ["null", "air.Leg"], default=0),
+    )
+    value = {"a": 1, "legs": [{"code": "JFK"}], "last": None}
+    reader = record(
+        field("a", "int"), field("legs", {"type": "array", "items": record(field("code", "string"), name="Leg")})
+    )
+    data = written(fastavro.parse_schema(without_defaults(writer)), value)
+    assert read(monkeypatch, writer, data, reader) == ({"a": 1, "legs": [{"code": "JFK"}]}, None)

@@ -24,7 +24,7 @@ from fastavro.schema import SchemaParseException, UnknownType
 from moldau.serialization.core.avro_defaults import with_default_values
 from moldau.serialization.core.avro_schemas import linked
 from pyspark_moldau.jobs.errors import JobConfigError, JobError, PoisonError
-from pyspark_moldau.jobs.payloads.avro_logical import Alignment, Schema, logical_of
+from pyspark_moldau.jobs.payloads.avro_logical import Alignment, Schema, logical_of, without_defaults
 from pyspark_moldau.jobs.payloads.framing import split_frame
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Registry:
                 return None
             if document.get("references"):
                 raise JobError(f"registry: schema {schema_id} refers to other schemas, which jobs cannot read yet")
-            found = json.loads(document["schema"])
+            found = without_defaults(json.loads(document["schema"]))
             fastavro.parse_schema(found)
             aligned: Schema = linked(fastavro.parse_schema(self._align(found)))
             return aligned
