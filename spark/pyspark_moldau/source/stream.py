@@ -70,6 +70,7 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_s: float | None = None
         self._group: GroupOffsets | None = None
         self._initial: Checkpoint | None = None
+        self._problem: OptionError | None = None  # why there is no start; a query that goes on needs none
         self._has_begun = False  # the first micro-batch is planned, by this process or an earlier one
         self._seen: Offsets | None = None
 
@@ -79,12 +80,28 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Spark asks before it plans the first micro-batch and again when it runs it; the answer stays the same. A wrong
         address is as likely as an outage of the cluster then, so the query ends soon if no broker answers.
+
+        Spark also asks a query that was started again in its first micro-batch. Its checkpoint knows the start, and the
+        options may not fit the topics any more, for example because one has more partitions. So a wrong option comes
+        to light at the next call.
         """
         if self._initial is None:
             self._connect(self._options.client).reach(FIRST_MS)
             self._fix_target()
-            self._initial = self._first_offsets()
+            try:
+                self._initial = self._first_offsets()
+            except OptionError as error:
+                self._initial, self._problem = {}, error
         return self._initial
+
+    def _check_start(self, start: Checkpoint) -> None:
+        """Checks that the start of the query was found, if it is the start that Spark was given.
+
+        Raises:
+            OptionError: An option is wrong.
+        """
+        if self._problem is not None and start == self._initial:
+            raise self._problem
 
     def _first_offsets(self) -> Checkpoint:
         reader = self._connect(self._options.client)
@@ -125,6 +142,7 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Checkpoint, limit: ReadLimit) -> Checkpoint:
         """Returns the end offsets of the next micro-batch."""
         options = self._options
+        self._check_start(start)
         self._fix_target()
         begin = from_checkpoint(start)
         self._publish(begin)
@@ -186,6 +204,8 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Returns the tasks of a micro-batch; its end knows the start of the first one, also after a restart."""
         self._fix_target()
         noted = start_of(end)
+        if noted is None:
+            self._check_start(start)
         return plan(
             self._connect(self._options.client),
             self._options,

@@ -403,8 +403,10 @@ def test_a_start_after_the_last_record_is_an_error_by_default(log):
     ],
 )
 def test_offsets_must_name_exactly_the_subscribed_partitions(log, given, message):
+    reader = stream(log, startingOffsets=given)
+    start = reader.initialOffset()
     with pytest.raises(OptionError, match=message):
-        stream(log, startingOffsets=given).initialOffset()
+        reader.latestOffset(start, ReadAllAvailable())
 
 
 def test_ending_before_the_start_is_an_error(log):
