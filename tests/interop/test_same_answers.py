@@ -11,38 +11,19 @@ from importlib import import_module
 
 import pytest
 
-from moldau_jepsen.testing import cluster
 from support.answers.differences import DIFFERENCES
+from support.answers.nodes import kafka_broker, moldau_broker
 from support.answers.session import answers_of, differences
-from support.interop.kafka_node import NEWEST, kafka
 
 pytestmark = [pytest.mark.interop, pytest.mark.processes, pytest.mark.proof]
-SETTINGS = {
-    "auto.create.topics.enable": "false",
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "allow.everyone.if.no.acl.found": "true",
-    "super.users": "User:ANONYMOUS",
-    "delegation.token.secret.key": "secret",
-}
-FEW_PARTITIONS = dict.fromkeys(
-    (
-        "offsets.topic.num.partitions",
-        "transaction.state.log.num.partitions",
-        "share.coordinator.state.topic.num.partitions",
-    ),
-    "1",
-)
 _runs = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory):
-    more = "".join(f"{key}={value}\n" for key, value in SETTINGS.items())
-    with (
-        kafka(tmp_path_factory.mktemp("kafka"), NEWEST, more) as theirs,
-        cluster(brokers=1, controllers=1, links=False, settings=SETTINGS | FEW_PARTITIONS) as ours,
-    ):
-        yield theirs, ours.bootstrap
+    homes = [tmp_path_factory.mktemp(name) for name in ("kafka", "moldau")]
+    with kafka_broker(homes[0]) as theirs, moldau_broker(homes[1]) as ours:
+        yield theirs, ours
 
 
 @pytest.mark.parametrize("area", DIFFERENCES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from moldau.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -37,6 +37,21 @@ if TYPE_CHECKING:
     from support.answers.session import AnswerSession
 
 
+def election(kind: int, *parts: tuple[str, list[int]]) -> ElectLeadersRequest:
+    """Returns a request to elect the preferred leaders (0), or any replica that lives (1)."""
+    asked = [TopicPartitions(topic=topic, partitions=partitions) for topic, partitions in parts]
+    return ElectLeadersRequest(election_type=kind, topic_partitions=asked, timeout_ms=5_000)
+
+
+def move(
+    topic: str, replicas: list[int] | None, partition: int = 0, **fields: bool
+) -> AlterPartitionReassignmentsRequest:
+    """Returns a request to move a partition; None cancels a move."""
+    part = ReassignablePartition(partition_index=partition, replicas=replicas)
+    topics = [ReassignableTopic(name=topic, partitions=[part])]
+    return AlterPartitionReassignmentsRequest(timeout_ms=5_000, topics=topics, **fields)
+
+
 async def administration(session: AnswerSession) -> None:
     """Asks for what an operator asks for, of one broker with a controller."""
     name, _ = await made(session, "administered", 2)
@@ -48,10 +63,6 @@ async def administration(session: AnswerSession) -> None:
 
 
 async def _elections(session: AnswerSession, name: str, unknown: str) -> None:
-    def election(kind: int, *parts: tuple[str, list[int]]) -> ElectLeadersRequest:
-        asked = [TopicPartitions(topic=topic, partitions=partitions) for topic, partitions in parts]
-        return ElectLeadersRequest(election_type=kind, topic_partitions=asked, timeout_ms=5_000)
-
     cases = {
         "of the preferred leader": election(0, (name, [0])),
         "of any replica": election(1, (name, [0])),
@@ -63,22 +74,17 @@ async def _elections(session: AnswerSession, name: str, unknown: str) -> None:
 
 
 async def _moves(session: AnswerSession, name: str, unknown: str) -> None:
-    def move(replicas: list[int] | None, topic: str = name, partition: int = 0, **fields: Any) -> Any:
-        part = ReassignablePartition(partition_index=partition, replicas=replicas)
-        topics = [ReassignableTopic(name=topic, partitions=[part])]
-        return AlterPartitionReassignmentsRequest(timeout_ms=5_000, topics=topics, **fields)
-
     cases = {
-        "to where it is": move([1]),
-        "cancelled that was not begun": move(None),
-        "to nowhere": move([]),
-        "to a broker twice": move([1, 1]),
-        "to an unknown broker": move([9]),
-        "to broker -1": move([-1]),
-        "with another number of replicas": move([1, 9], allow_replication_factor_change=False),
-        "of an unknown topic": move([1], unknown),
-        "of an unknown partition": move([1], name, 9),
-        "of a topic without a name": move([1], ""),
+        "to where it is": move(name, [1]),
+        "cancelled that was not begun": move(name, None),
+        "to nowhere": move(name, []),
+        "to a broker twice": move(name, [1, 1]),
+        "to an unknown broker": move(name, [9]),
+        "to broker -1": move(name, [-1]),
+        "with another number of replicas": move(name, [1, 9], allow_replication_factor_change=False),
+        "of an unknown topic": move(unknown, [1]),
+        "of an unknown partition": move(name, [1], 9),
+        "of a topic without a name": move("", [1]),
         "of nothing": AlterPartitionReassignmentsRequest(timeout_ms=5_000, topics=[]),
     }
     await session.ask_all("move", cases)

@@ -78,6 +78,21 @@ def fetch(
     return FetchRequest(topics=topics, forgotten_topics_data=left, **values)
 
 
+def epochs(topic: str, *parts: tuple[int, int, int]) -> OffsetForLeaderEpochRequest:
+    """Returns a request; each part is partition, current leader epoch, and the epoch that is looked up."""
+    partitions = [
+        OffsetForLeaderPartition(partition=index, current_leader_epoch=current, leader_epoch=epoch)
+        for index, current, epoch in parts
+    ]
+    return OffsetForLeaderEpochRequest(replica_id=-1, topics=[OffsetForLeaderTopic(topic=topic, partitions=partitions)])
+
+
+def deletion(topic: str, partition: int, offset: int) -> DeleteRecordsRequest:
+    """Returns a request to delete the records before an offset."""
+    partitions = [DeleteRecordsPartition(partition_index=partition, offset=offset)]
+    return DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=partitions)], timeout_ms=WAIT_MS)
+
+
 async def records(session: AnswerSession) -> None:
     """Produces, fetches, looks up and deletes records."""
     name, topic_id = await made(session, "records", 2)
@@ -198,22 +213,14 @@ async def _looked_up(session: AnswerSession, name: str) -> None:
     }
     await session.ask_all("offset", cases)
 
-    def epochs(*parts: tuple[int, int, int], topic: str = name) -> OffsetForLeaderEpochRequest:
-        partitions = [
-            OffsetForLeaderPartition(partition=index, current_leader_epoch=current, leader_epoch=epoch)
-            for index, current, epoch in parts
-        ]
-        topics = [OffsetForLeaderTopic(topic=topic, partitions=partitions)]
-        return OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
-
     for version in (2, 3, 4):
-        await session.ask(f"epochs with version {version}", epochs((0, -1, 0), (1, -1, 5), (9, -1, 0)), version)
+        await session.ask(f"epochs with version {version}", epochs(name, (0, -1, 0), (1, -1, 5), (9, -1, 0)), version)
     ends = {
-        "at the leader epoch": epochs((0, 0, 0)),
-        "at a later epoch": epochs((0, 9, 0)),
-        "-1": epochs((0, -1, -1)),
-        "-7": epochs((0, -1, -7)),
-        "of an unknown topic": epochs((0, -1, 0), topic=session.name("unknown")),
+        "at the leader epoch": epochs(name, (0, 0, 0)),
+        "at a later epoch": epochs(name, (0, 9, 0)),
+        "-1": epochs(name, (0, -1, -1)),
+        "-7": epochs(name, (0, -1, -7)),
+        "of an unknown topic": epochs(session.name("unknown"), (0, -1, 0)),
     }
     await session.ask_all("epoch", ends)
 
@@ -255,20 +262,16 @@ async def _fetched(session: AnswerSession, name: str, topic_id: UUID) -> None:
 
 
 async def _deleted(session: AnswerSession, name: str) -> None:
-    def deletion(partition: int, offset: int, topic: str = name) -> DeleteRecordsRequest:
-        partitions = [DeleteRecordsPartition(partition_index=partition, offset=offset)]
-        return DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=partitions)], timeout_ms=WAIT_MS)
-
     cases = {
-        "before 3": deletion(0, 3),
-        "before 1": deletion(0, 1),
-        "before what comes": deletion(0, 10**6),
-        "before -5": deletion(0, -5),
-        "all": deletion(1, -1),
-        "of an unknown partition": deletion(9, 1),
-        "of an unknown topic": deletion(0, 1, session.name("unknown")),
-        "of a compacted topic": deletion(0, 0, session.name("compacted")),
-        "of a bad name": deletion(0, 0, "a/b"),
-        "of groups": deletion(0, 0, "__consumer_offsets"),
+        "before 3": deletion(name, 0, 3),
+        "before 1": deletion(name, 0, 1),
+        "before what comes": deletion(name, 0, 10**6),
+        "before -5": deletion(name, 0, -5),
+        "all": deletion(name, 1, -1),
+        "of an unknown partition": deletion(name, 9, 1),
+        "of an unknown topic": deletion(session.name("unknown"), 0, 1),
+        "of a compacted topic": deletion(session.name("compacted"), 0, 0),
+        "of a bad name": deletion("a/b", 0, 0),
+        "of groups": deletion("__consumer_offsets", 0, 0),
     }
     await session.ask_all("delete records", cases)

@@ -25,6 +25,24 @@ ANY, MATCH, LITERAL, PREFIXED = 1, 2, 3, 4
 CLUSTER = {"resource_type": 4, "resource_name": "kafka-cluster"}
 
 
+def creation_of(**fields: Any) -> CreateAclsRequest:
+    """Returns a request for one entry, which needs a name and a principal."""
+    usual: dict[str, Any] = {
+        "resource_type": 2,
+        "resource_pattern_type": LITERAL,
+        "host": "*",
+        "operation": 3,
+        "permission_type": 3,
+    }
+    return CreateAclsRequest(creations=[AclCreation(**(usual | fields))])
+
+
+def credential(**fields: Any) -> ScramCredentialUpsertion:
+    """Returns what SCRAM-SHA-256 keeps of a password, which needs the user's name."""
+    usual: dict[str, Any] = {"mechanism": 1, "iterations": 4096, "salt": b"s" * 16, "salted_password": b"p" * 32}
+    return ScramCredentialUpsertion(**(usual | fields))
+
+
 async def rights(session: AnswerSession) -> None:
     """Creates, describes and deletes entries; changes credentials; asks for tokens over a connection without login."""
     await _entries(session)
@@ -44,16 +62,7 @@ async def _entries(session: AnswerSession) -> None:
     name, principal = session.name("named"), f"User:{session.name('user')}"
 
     def entry(**fields: Any) -> CreateAclsRequest:
-        usual: dict[str, Any] = {
-            "resource_type": 2,
-            "resource_name": name,
-            "resource_pattern_type": LITERAL,
-            "principal": principal,
-            "host": "*",
-            "operation": 3,
-            "permission_type": 3,
-        }
-        return CreateAclsRequest(creations=[AclCreation(**(usual | fields))])
+        return creation_of(**{"resource_name": name, "principal": principal, **fields})
 
     created = {
         "literal": entry(),
@@ -140,14 +149,7 @@ async def _credentials(session: AnswerSession) -> None:
     name, other, unknown = (session.name(word) for word in ("user", "other", "unknown"))
 
     def given(**fields: Any) -> ScramCredentialUpsertion:
-        usual: dict[str, Any] = {
-            "name": name,
-            "mechanism": 1,
-            "iterations": 4096,
-            "salt": b"s" * 16,
-            "salted_password": b"p" * 32,
-        }
-        return ScramCredentialUpsertion(**(usual | fields))
+        return credential(**{"name": name, **fields})
 
     changes = {
         "SHA-256": [given()],

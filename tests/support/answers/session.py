@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import trio
 
+from moldau.cluster import arguments
+from moldau.cluster.bootstrap import secured_environment
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.schema import Request, Struct
+from moldau.runtime.config import ADMIN_CONFIG
 from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.ports.real import real_environment
 
@@ -101,15 +104,32 @@ _KEYS: Final = (
 _NOW_MS: Final = 1_600_000_000_000
 
 
+class Broker(NamedTuple):
+    """Where a broker listens: without login for its administrator, and with PLAIN for users."""
+
+    address: str
+    for_users: str = ""
+    user: str = ""
+    password: str = ""
+
+
 class AnswerSession:
     """A connection, and what was answered to each step of a scenario."""
 
-    def __init__(self, connection: RpcConnection, run: str) -> None:
+    def __init__(self, connection: RpcConnection, broker: Broker, run: str) -> None:
         """``run`` is part of all names, so that runs against one broker do not meet."""
         self.connection = connection
         self.answers: dict[str, object] = {}
+        self._broker = broker
         self._run = run
         self._known: dict[object, str] = {}
+
+    async def logged_in(self, user: str, password: str) -> AnswerSession:
+        """Returns a session of a user, with the names and words of this one."""
+        connection = await open_connection(self._broker.for_users, user, password)
+        session = AnswerSession(connection, self._broker._replace(user=user, password=password), self._run)
+        session._known = self._known
+        return session
 
     def name(self, word: str) -> str:
         """Returns a name of this run; it appears as ``word`` in what is compared."""
@@ -144,9 +164,10 @@ class AnswerSession:
             failure = "the connection was closed"
         except KafkaError as error:
             return f"not sent: {error.code.name}"
-        peer = self.connection.peer
         self.connection.close()
-        self.connection = await open_connection(peer)
+        broker = self._broker
+        address = broker.for_users if broker.user else broker.address
+        self.connection = await open_connection(address, broker.user, broker.password)
         return failure
 
     async def ask_all(self, prefix: str, requests: Mapping[str, Request], version: int | None = None) -> None:
@@ -242,17 +263,27 @@ def differences(kafka: Mapping[str, object], moldau: Mapping[str, object]) -> di
     return found
 
 
-async def open_connection(peer: str) -> RpcConnection:
-    """Connects to ``host:port``."""
-    host, port = peer.rsplit(":", 1)
-    return await RpcConnection.open(real_environment(), host, int(port), "same-answers")
+async def open_connection(address: str, user: str = "", password: str = "") -> RpcConnection:
+    """Connects to ``host:port``, as a user if one is named."""
+    host, port = address.rsplit(":", 1)
+    environment = real_environment()
+    if user:
+        login = {
+            "bootstrap.servers": address,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": user,
+            "sasl.password": password,
+        }
+        environment = secured_environment(environment, arguments.configuration("same answers", login, ADMIN_CONFIG))
+    return await RpcConnection.open(environment, host, int(port), "same-answers")
 
 
-def answers_of(peer: str, scenario: Scenario, run: str) -> dict[str, object]:
+def answers_of(broker: Broker, scenario: Scenario, run: str) -> dict[str, object]:
     """Runs a scenario against one broker, and returns its answers by step."""
 
     async def main() -> dict[str, object]:
-        session = AnswerSession(await open_connection(peer), run)
+        session = AnswerSession(await open_connection(broker.address), broker, run)
         try:
             await scenario(session)
         finally:

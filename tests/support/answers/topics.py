@@ -54,6 +54,12 @@ def creation(
     return CreateTopicsRequest(topics=[topic], timeout_ms=WAIT_MS, validate_only=validate)
 
 
+def enlargement(topic: str, count: int) -> CreatePartitionsRequest:
+    """Returns a request for so many partitions in all."""
+    wanted = CreatePartitionsTopic(name=topic, count=count, assignments=None)
+    return CreatePartitionsRequest(topics=[wanted], timeout_ms=WAIT_MS)
+
+
 async def made(session: AnswerSession, word: str, partitions: int = 1, **configs: str) -> tuple[str, UUID]:
     """Creates a topic, and waits until the broker serves it; returns name and id."""
     name = session.name(word)

@@ -239,8 +239,17 @@ async def _committed(session: AnswerSession, producer: Producer, name: str) -> N
     await session.ask("abort after the commit", producer.end(commit=False), 4)
     await session.ask("stable offset after the commit", list_offsets(name, (0, -1, -1), isolation=1))
     await _stored(session, "after the commit", name)
-    described = DescribeTransactionsRequest(transactional_ids=[producer.transactional_id])
-    await session.ask("describe a committed transaction", described)
+    await _described(session, "describe a committed transaction", producer.transactional_id)
+
+
+async def _described(session: AnswerSession, step: str, transactional_id: str) -> None:
+    """Describes a transaction whose markers are written."""
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    while True:
+        [found] = (await session.ask(step, request)).transaction_states
+        if not found.transaction_state.startswith("Prepare"):
+            return
+        session.answers.pop(step)
 
 
 async def _epoch_for_each(session: AnswerSession, name: str) -> None:
@@ -262,7 +271,7 @@ async def _epoch_for_each(session: AnswerSession, name: str) -> None:
     await session.ask("newer: commit of nothing, with the new epoch", producer.end(commit=True), 5)
     await session.ask("newer: first write of a transaction, not at 0", producer.records(name, 1, 5), 12)
     aborted = await session.ask("newer: abort", producer.end(commit=False), 5)
-    await session.ask("newer: describe", DescribeTransactionsRequest(transactional_ids=[transaction]))
+    await _described(session, "newer: describe", transaction)
     producer.took(aborted)
     unknown = session.name("unknown")
     for version in (4, 5):

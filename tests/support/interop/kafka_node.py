@@ -49,10 +49,20 @@ def kafka_jars(version: str) -> Path:
 
 
 @contextlib.contextmanager
-def kafka(home: Path, version: str, more: str = "", environment: Mapping[str, str] | None = None) -> Iterator[str]:
-    """Runs a node; gives its address. ``more`` are further settings; compiled classes in ``home`` may be plugins."""
+def kafka(
+    home: Path,
+    version: str,
+    more: str = "",
+    environment: Mapping[str, str] | None = None,
+    ports: tuple[int, int] | None = None,
+) -> Iterator[str]:
+    """Runs a node; gives its address.
+
+    ``more`` are further settings, which count before the usual ones; compiled classes in ``home`` may be plugins.
+    ``ports`` are those of broker and controller.
+    """
     jars = kafka_jars(version)
-    broker, controller = take_free_ports(2)
+    broker, controller = ports or take_free_ports(2)
     config = home / "kafka.properties"
     config.write_text(NODE.format(home=home, broker=broker, controller=controller) + more)
     words = ("format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", str(config))

@@ -1,0 +1,85 @@
+"""Starts the two brokers from one file of settings, which both understand."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from moldau.blocking import Admin
+from moldau.protocol.errors import KafkaError
+from moldau_jepsen.launcher.ports import take_free_ports
+from support.answers.denied import PASSWORD, RIGHTS
+from support.answers.session import Broker
+from support.interop.clients import wait_until
+from support.interop.kafka_node import NEWEST, kafka
+from support.started import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SETTINGS = """process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://127.0.0.1:{broker},LOGIN://127.0.0.1:{users},CONTROLLER://127.0.0.1:{controller}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=PLAINTEXT
+sasl.enabled.mechanisms=PLAIN
+listener.name.login.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required {logins};
+log.dirs={home}/data
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+group.initial.rebalance.delay.ms=0
+min.insync.replicas=1
+auto.create.topics.enable=false
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+delegation.token.secret.key=secret
+"""
+
+
+def _settings(home: Path) -> tuple[str, Broker, tuple[int, int]]:
+    broker, users, controller = take_free_ports(3)
+    logins = " ".join(f'user_{user}="{PASSWORD}"' for user in RIGHTS)
+    text = SETTINGS.format(broker=broker, users=users, controller=controller, logins=logins, home=home)
+    return text, Broker(f"127.0.0.1:{broker}", f"127.0.0.1:{users}"), (broker, controller)
+
+
+@contextlib.contextmanager
+def kafka_broker(home: Path) -> Iterator[Broker]:
+    """Runs a broker of Apache Kafka; skips the test where it cannot be had."""
+    text, broker, ports = _settings(home)
+    with kafka(home, NEWEST, text, ports=ports):
+        yield broker
+
+
+@contextlib.contextmanager
+def moldau_broker(home: Path) -> Iterator[Broker]:
+    """Runs a broker of Moldau."""
+    text, broker, _ = _settings(home)
+    config, log_file = home / "node.properties", home / "node.log"
+    config.write_text(text)
+    with log_file.open("wb") as log:
+        process = Command("server", str(config), "--with-parent", stderr=log)
+
+    def is_up() -> bool:
+        assert process.poll() is None, log_file.read_text()
+        try:
+            with Admin({"bootstrap.servers": broker.address, "default.api.timeout.ms": 2000}) as admin:
+                return bool(admin.describe_cluster().brokers)
+        except (KafkaError, OSError, TimeoutError):
+            return False
+
+    try:
+        wait_until(is_up, "the broker serves")
+        yield broker
+    finally:
+        process.terminate()
+        process.wait(60)
