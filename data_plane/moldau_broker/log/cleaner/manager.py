@@ -64,8 +64,10 @@ class CleanerManager:
 
     def __init__(self, disk: Disk, settings: LogManagerSettings) -> None:
         self._disk = disk
-        self._settings = settings
+        self.settings = settings
+        """Those of the broker; they may change at any time."""
         self._map: OffsetMap | None = None  # allocated with the first cleaning
+        self._map_size = (0, 0.0)
         self._current: LogCleaning | None = None
         self._stepping = False
         self._next_check_ms: int | None = None
@@ -180,7 +182,7 @@ class CleanerManager:
 
     def _budget(self, now_ms: int) -> int:
         """Returns the bytes that may be moved now within ``log.cleaner.io.max.bytes.per.second``."""
-        rate = self._settings.cleaner_io_max_bytes_per_second
+        rate = self.settings.cleaner_io_max_bytes_per_second
         if rate >= _RATE_UNLIMITED:
             return STEP_BYTES
         if not 0 <= now_ms - self._window_start_ms < _WINDOW_MS:
@@ -203,10 +205,10 @@ class CleanerManager:
         if self._current is None:
             if (
                 self._next_check_ms is not None
-                and now_ms < self._next_check_ms <= now_ms + self._settings.cleaner_backoff_ms
+                and now_ms < self._next_check_ms <= now_ms + self.settings.cleaner_backoff_ms
             ):
                 return []
-            self._next_check_ms = now_ms + self._settings.cleaner_backoff_ms
+            self._next_check_ms = now_ms + self.settings.cleaner_backoff_ms
             chosen = self.choose(directories, logs, now_ms, on_error)
             if chosen is None:
                 return []
@@ -222,9 +224,10 @@ class CleanerManager:
         return [self._step_work(self._current, budget, on_error)]
 
     def _begin(self, log: PartitionLog, plan: CleaningPlan, now_ms: int) -> LogCleaning:
-        if self._map is None:
-            settings = self._settings
-            self._map = OffsetMap(settings.cleaner_dedupe_buffer_size, settings.cleaner_io_buffer_load_factor)
+        size = self.settings.cleaner_dedupe_buffer_size, self.settings.cleaner_io_buffer_load_factor
+        if self._map is None or self._map_size != size:
+            self._map = None  # its memory is free before that of the next one is taken
+            self._map, self._map_size = OffsetMap(*size), size
         _logger.info(
             "cleaning-begins", partition=log.topic_partition, dirty_ratio=plan.dirty_ratio, **plan_fields(plan)
         )

@@ -35,7 +35,6 @@ class Housekeeping:
     def __init__(self, store: LogStore) -> None:
         self._store = store
         self._table = store.table
-        self._settings = store.settings
         self._due: dict[str, int] = {}
         self._may_discard = False
         self.room = DirectoryRoom(store)
@@ -62,7 +61,9 @@ class Housekeeping:
         keeps its records for ever. So no record may be dropped by the broker's defaults.
         """
         self._may_discard = True
-        self._due["retention"] = now_ms + self._settings.initial_task_delay_ms  # no deletion right after the start
+        self._due["retention"] = (
+            now_ms + self._store.settings.initial_task_delay_ms
+        )  # no deletion right after the start
         self._due["low"] = now_ms
 
     # Ticks ------------------------------------------------------------------------------------------------------------
@@ -77,7 +78,7 @@ class Housekeeping:
         """
         self._store.now_ms = now_ms
         changed = self._take_changed()
-        if self._may_discard and self._is_due("retention", now_ms, self._settings.retention_check_interval_ms):
+        if self._may_discard and self._is_due("retention", now_ms, self._store.settings.retention_check_interval_ms):
             self._each_log(lambda log: self._retain(log, now_ms), self._retention_times.take_due(now_ms))
         self.room.look()
         if self.room.low and self._may_discard and self._is_due("low", now_ms, _LOW_RETENTION_MS):
@@ -85,7 +86,7 @@ class Housekeeping:
             self._each_log(
                 lambda log: self._retain(log, now_ms), [log for log in logs if log.parent_directory in self.room.low]
             )
-        if self._is_due("producers", now_ms, self._settings.producer_id_expiration_check_interval_ms):
+        if self._is_due("producers", now_ms, self._store.settings.producer_id_expiration_check_interval_ms):
             self._each_log(lambda log: log.producer_state.remove_expired(now_ms), self._table.current_and_future())
         changed += self._take_changed()  # what retention has deleted
         works = self._deletion_work(changed, monotonic_ms)
@@ -103,12 +104,12 @@ class Housekeeping:
         A cleaning advances only if ``tick`` is called at this time after each of its steps.
         """
         latest = now_ms + _TICK_MS
-        due = self._store.cleaner.next_due_ms(now_ms) if self._settings.cleaner_enable else None
+        due = self._store.cleaner.next_due_ms(now_ms) if self._store.settings.cleaner_enable else None
         return latest if due is None else min(latest, max(now_ms, due))
 
     def _is_due(self, name: str, now_ms: int, interval_ms: int) -> bool:
         # A wall clock that jumped back must not stop the work for as long as it jumped.
-        first_ms = self._settings.initial_task_delay_ms if name == "retention" else 0
+        first_ms = self._store.settings.initial_task_delay_ms if name == "retention" else 0
         if now_ms < self._due[name] <= now_ms + max(interval_ms, first_ms):
             return False
         self._due[name] = now_ms + interval_ms
@@ -150,7 +151,7 @@ class Housekeeping:
 
         ``tick`` includes it. Steps are short, so a cleaning advances only if this is called again after each step.
         """
-        if not (self._settings.cleaner_enable and self._may_discard):
+        if not (self._store.settings.cleaner_enable and self._may_discard):
             return []
         self._changed.refresh()
         works = self._store.cleaner.works(
@@ -278,7 +279,7 @@ class Housekeeping:
     # Checkpoints ------------------------------------------------------------------------------------------------------
 
     def _checkpoint_works(self, now_ms: int) -> list[Work]:
-        settings = self._settings
+        settings = self._store.settings
         recovery = self._is_due("recovery-points", now_ms, settings.flush_offset_checkpoint_interval_ms)
         starts = self._is_due("log-starts", now_ms, settings.flush_start_offset_checkpoint_interval_ms)
         watermarks = self._is_due("high-watermarks", now_ms, settings.high_watermark_checkpoint_interval_ms)

@@ -91,6 +91,13 @@ class LogStore:
         """Called with each directory that goes offline, and the error that caused it."""
         self._shortages = 0
 
+    def follow(self, settings: LogManagerSettings) -> None:
+        """Takes other settings, which hold from the next regular work on."""
+        if settings.producer_id_expiration_ms != self.settings.producer_id_expiration_ms:
+            for log in (*self.table.current.values(), *self.table.future.values()):
+                log.producer_state.expiration_ms = settings.producer_id_expiration_ms
+        self.settings = self.cleaner.settings = settings
+
     # Directories ------------------------------------------------------------------------------------------------------
 
     @property

@@ -73,11 +73,16 @@ class LogManager:
         self._claims = LogClaims(store)
         self._mover = ReplicaMover(store)
         self._housekeeping = Housekeeping(store)
-        self.settings = store.settings
+        self.follow = store.follow
         self.files = store.files
         self.cleaner = store.cleaner
         self.cordons = store.cordons
         self.reports = store.reports
+
+    @property
+    def settings(self) -> LogManagerSettings:
+        """The settings in force; ``follow`` replaces them."""
+        return self._store.settings
 
     # State -----------------------------------------------------------------------------------------------------------
 

@@ -184,9 +184,9 @@ class ProducerStateManager:
     __slots__ = (
         "_completed",
         "_entries",
-        "_expiration_ms",
         "_ongoing",
         "_staged",
+        "expiration_ms",
         "knows_all",
         "map_end_offset",
         "now_ms",
@@ -197,7 +197,8 @@ class ProducerStateManager:
         self._staged: dict[int, ProducerEntry] = {}
         self._ongoing: dict[int, int] = {}
         self._completed: dict[int, int] = {}  # first offset -> last offset of those not yet below the high watermark
-        self._expiration_ms = expiration_ms
+        self.expiration_ms = expiration_ms
+        """After so long a silence a producer is forgotten; it may change at any time."""
         self.now_ms = now_ms
         """The broker's wall clock, set by the caller of each append."""
         self.map_end_offset = 0
@@ -439,7 +440,7 @@ class ProducerStateManager:
         expired: list[int] = []
         for key, entry in self._entries.items():
             entry.seen_ms = min(entry.seen_ms, now_ms)  # if the clock was set back, the expiration counts from now
-            if entry.transaction_first_offset < 0 and now_ms - entry.seen_ms >= self._expiration_ms:
+            if entry.transaction_first_offset < 0 and now_ms - entry.seen_ms >= self.expiration_ms:
                 expired.append(key)
         for key in expired:
             del self._entries[key]

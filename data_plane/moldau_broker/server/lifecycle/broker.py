@@ -27,6 +27,7 @@ from moldau.runtime.tasks.supervision import cancel_when, set_when_cancelled
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.tls.context import brokers_environment, controllers_environment
 from moldau.values import BrokerId
+from moldau_broker.log.config import LogManagerSettings
 from moldau_broker.log.errors import LogStorageError
 from moldau_broker.log.files.names import APPLIED_METADATA
 from moldau_broker.replication.fetch_session import FetchSessionCache
@@ -42,7 +43,7 @@ from moldau_broker.server.handlers.context import BrokerContext
 from moldau_broker.server.handlers.metadata import ensure_share_state_topic
 from moldau_broker.server.lifecycle.authentication import Authentication
 from moldau_broker.server.lifecycle.directory_watch import DirectoryWatch, LogDirectoriesFailedError, failure_causes
-from moldau_broker.server.lifecycle.dynamic_config import DynamicConfig
+from moldau_broker.server.lifecycle.dynamic_config import DynamicConfig, set_throttles
 from moldau_broker.server.lifecycle.listening import BrokerListeners
 from moldau_broker.server.lifecycle.log_tasks import LogSyncs, LogTasks, known_log_configs
 from moldau_broker.server.lifecycle.phases import BrokerState, Built, Opened, Recovered, Recovering, state_of
@@ -329,10 +330,7 @@ class Broker:
         )
         syncs = LogSyncs(self._log_tasks, logs)
         replicas.connect(fetchers, syncs.request)
-        replicas.set_throttles(
-            float(config.get_int("leader.replication.throttled.rate")),
-            float(config.get_int("follower.replication.throttled.rate")),
-        )
+        set_throttles(replicas, config)
         self.metadata.is_suspect = fetchers.is_suspect
         producer_ids = ProducerIds(self.broker_id, controller, lambda: self.broker_epoch)
         peers = Peers(self._to_brokers, self.broker_id, self.metadata)
@@ -530,10 +528,8 @@ class Broker:
         config = self.context.config = self._dynamic.follow(image)
         self.listening.follow(self.context, self._to_brokers, self._to_controllers)
         self._authentication.reload(config)
-        self.context.replicas.set_throttles(
-            float(config.get_int("leader.replication.throttled.rate")),
-            float(config.get_int("follower.replication.throttled.rate")),
-        )
+        self.context.logs.follow(LogManagerSettings.from_config(config))
+        set_throttles(self.context.replicas, config)
 
     # --- time ------------------------------------------------------------------------------------------------------
 

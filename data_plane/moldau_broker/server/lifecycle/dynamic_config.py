@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from moldau.runtime.config import Config, Value
     from moldau.runtime.telemetry.log import EventLogger
     from moldau.values import BrokerId
+    from moldau_broker.server.replicas.replica_manager import ReplicaManager
     from moldau_quorum.metadata.image import MetadataImage
+
+
+def set_throttles(replicas: ReplicaManager, config: Config) -> None:
+    """Sets the rates of replication that ``config`` has, in bytes per second."""
+    replicas.set_throttles(
+        float(config.get_int("leader.replication.throttled.rate")),
+        float(config.get_int("follower.replication.throttled.rate")),
+    )
 
 
 class _Kept(NamedTuple):

@@ -505,15 +505,14 @@ def test_numbers_of_kafka_clients_defaults():
 def test_dynamic_scopes_and_secrets_are_marked():
     keys = BROKER_CONFIG.keys
     assert keys["node.id"].dynamic is DynamicScope.READ_ONLY
-    assert keys["log.retention.ms"].dynamic is DynamicScope.CLUSTER_WIDE
+    for name in ("log.retention.ms", "log.cleaner.threads", "log.cleaner.backoff.ms", "producer.id.expiration.ms"):
+        assert keys[name].dynamic is DynamicScope.CLUSTER_WIDE
     assert keys["ssl.keystore.location"].dynamic is DynamicScope.PER_BROKER
     for name in (
         "listeners",
         "advertised.listeners",
         "listener.security.protocol.map",
-        "log.cleaner.threads",
-        "log.cleaner.backoff.ms",
-        "producer.id.expiration.ms",
+        "log.cleaner.enable",
         "num.recovery.threads.per.data.dir",
         "ssl.endpoint.identification.algorithm",
     ):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import mmap
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -358,6 +359,43 @@ def test_the_rate_is_held() -> None:
     moved = statistics.bytes_read + statistics.map_bytes_read + statistics.bytes_written
     assert moved == pytest.approx(rate * 10, rel=0.1)
     assert 0 < lab.manager.cleaner.statistics().current_progress < 1
+
+
+def test_settings_that_change_hold_from_the_next_cleaning() -> None:
+    """KIP-226: a rate that stops the cleaner is lifted, and the next map has the new size, without a start."""
+    slow = LogManagerSettings(
+        cleaner_io_max_bytes_per_second=0,
+        cleaner_dedupe_buffer_size=24 * 1000,
+        cleaner_backoff_ms=0,
+        flush_offset_checkpoint_interval_ms=1,
+    )
+    lab = Lab(settings=slow)
+    for _ in range(20):
+        lab.put(b"key", b"x" * 100)
+    lab.fill()
+    assert lab.manager.cleaner_works(lab.now) == []
+    statistics = lab.manager.cleaner.statistics
+    assert (statistics().cleanings, statistics().map_entries_max) == (0, 900)
+    quick = replace(slow, cleaner_io_max_bytes_per_second=float("inf"), cleaner_dedupe_buffer_size=24 * 2000)
+    lab.manager.follow(quick)
+    lab.clean()
+    assert (statistics().cleanings, statistics().map_entries_max) == (1, 900), "a cleaning keeps its map"
+    for _ in range(20):
+        lab.put(b"key", b"y" * 100)
+    lab.fill()
+    lab.clean()
+    assert (statistics().cleanings, statistics().map_entries_max) == (2, 1800)
+
+
+def test_producers_expire_by_the_newest_setting() -> None:
+    lab = Lab()
+    lab.put(b"key", b"x", producer=(7, 0, 0))
+    assert [each.producer_id for each in lab.log.producer_state.describe()] == [7]
+    lab.manager.follow(replace(lab.settings, producer_id_expiration_ms=1_000))
+    assert lab.log.producer_state.remove_expired(lab.now + 999) == 0
+    assert lab.log.producer_state.remove_expired(lab.now + 1_000) == 1
+    later = lab.create(TopicPartition("later", 0))
+    assert later.producer_state.expiration_ms == 1_000
 
 
 @pytest.mark.parametrize("rate", [sys.float_info.max, float("inf")])

@@ -519,7 +519,7 @@ def test_the_first_batch_after_a_start_notices_a_lost_disk(leads: bool) -> None:
     machine.boot(power_lost=False)
     log = open_manager(machine).logs[A]
     machine.virtual_disk.profile.failing_paths = (log.parent_directory,)
-    batch = encode_batch([(START_MS, b"k", b"after", ())], base_offset=1, partition_leader_epoch=1)
+    batch = encode_batch([(START_MS, b"k", b"after", ())], base_offset=0 if leads else 1, partition_leader_epoch=1)
     data = memoryview(bytearray(batch))
     append = partial(log.append_as_leader, leader_epoch=1) if leads else log.append_as_follower
     with pytest.raises(LogStorageError, match=r"reading a-0 failed: .*Input/output error") as caught:

@@ -167,8 +167,11 @@ def test_connections_to_other_nodes_follow_the_configuration(monkeypatch: pytest
     listeners: Any = SimpleNamespace(
         _listeners=(), _servers=(), _tls={}, _inter_broker_listener="INSIDE", _apply_connection_rates=lambda _: None
     )
-    config = SimpleNamespace(get_list=lambda _: ["controller"], get_int=lambda _: 0)
-    context = broker.context = SimpleNamespace(config=config, replicas=SimpleNamespace(set_throttles=lambda *_: None))
+    config = SimpleNamespace(
+        get_list=lambda _: ["controller"], **dict.fromkeys(("get_int", "get_double", "get_bool"), lambda _: 0)
+    )
+    unused = SimpleNamespace(set_throttles=lambda *_: None, follow=lambda _: None)
+    context = broker.context = SimpleNamespace(config=config, replicas=unused, logs=unused)
     broker.listening = SimpleNamespace(follow=lambda *given: BrokerListeners.follow(listeners, *given))
     Broker._apply_dynamic_config(broker, MetadataImage())
     assert taken == [("to brokers", "INSIDE"), ("to controllers", "CONTROLLER")]

@@ -184,6 +184,23 @@ def test_limits_that_were_set_before_a_start_apply_too() -> None:
     run_cluster(scenario)
 
 
+def test_settings_of_the_log_apply_at_once() -> None:
+    """As in Kafka, an operator slows the cleaner down, or keeps idle producers for longer, without a restart."""
+
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(1)
+        logs = cluster.running[1].context.logs
+        changed = {"log_cleaner_io_max_bytes_per_second": "5000000", "producer_id_expiration_ms": "3600000"}
+        assert (await alter(client, BROKER, "", **changed))[0] == ErrorCode.NONE
+        await cluster.until(lambda: logs.cleaner.settings.cleaner_io_max_bytes_per_second == 5_000_000)
+        assert logs.settings.producer_id_expiration_ms == 3_600_000
+        code, message = await alter(client, BROKER, "", log_cleaner_dedupe_buffer_size="1000")
+        assert code == ErrorCode.INVALID_CONFIG
+        assert "1048576" in (message or "")
+
+    run_cluster(scenario)
+
+
 def test_verification_of_transactions_applies_at_once() -> None:
     """A changed verification of transactions applies at once, also to appends."""
     key = "transaction.partition.verification.enable"

@@ -301,6 +301,7 @@ TRANSACTION_KEYS = (
         name="producer.id.expiration.ms",
         default=DAY_MS,
         group="Transactions",
+        dynamic=CLUSTER_WIDE,
         minimum=1,
         doc="How long the state of an idle producer is kept, in milliseconds.",
     ),
