@@ -101,6 +101,41 @@ def test_only_refused_partitions_are_committed_again():
     simulate(scenario)
 
 
+def test_a_deleted_topic_ends_no_commit_of_another_partition():
+    """The commit before a rebalance soon gives up a partition of no topic, not one beside it that has to wait."""
+
+    async def scenario(cluster, open_consumer):
+        for partition in cluster.add_topic("t", 2):
+            fill(partition, 0, 10)
+        loading = [True]
+
+        def answer(broker, request):
+            response = cluster.on_offset_commit(broker, request)
+            for topic in response.topics:
+                for part in topic.partitions:
+                    if part.partition_index == 1:
+                        part.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    elif loading[0]:
+                        part.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            if loading[0]:
+                cluster.offsets.clear()
+            return response
+
+        cluster.handlers[ApiKey.OFFSET_COMMIT] = answer
+        async with open_consumer(**AUTOMATIC) as consumer, trio.open_nursery() as nursery:
+            consumer.subscribe(["t"])
+            read = 0
+            with trio.fail_after(30):
+                while read < 20:
+                    read += sum(len(each.records) for each in await consumer.poll(500))
+            nursery.start_soon(consumer.unsubscribe)  # it commits first
+            await trio.sleep(3.5)
+            loading[0] = False
+        assert cluster.offsets["g", "t", 0][0] == 10
+
+    simulate(scenario)
+
+
 def test_background_commit_is_resent_if_none_is_newer():
     """The consumer resends a background commit if no newer commit was requested."""
 
