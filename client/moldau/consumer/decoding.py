@@ -127,7 +127,7 @@ class Decoding:
             position = self._position_in(batch.cluster, batch.topic_partition)
             if position is not None and batch.records and batch.topic_partition not in found:
                 found[batch.topic_partition] = Unseen(
-                    position, position.generation, batch.records[0].offset, batch.leader_epoch
+                    position, position.times_set, batch.records[0].offset, batch.leader_epoch
                 )
         return found
 
@@ -139,7 +139,7 @@ class Decoding:
         unseen = self._positions.unseen(partition)
         if unseen is not None:
             unseen.position.seek(offset, leader_epoch)
-            kept = unseen._replace(generation=unseen.position.generation)
+            kept = unseen._replace(times_set=unseen.position.times_set)
             self._positions.not_handed_over[partition] = kept
 
     def _position_in(self, cluster: int, partition: TopicPartition) -> PartitionPosition | None:

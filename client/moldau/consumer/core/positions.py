@@ -66,6 +66,7 @@ class PartitionPosition:
         "preferred_until_ms",
         "reset_timestamp",
         "retry_at_ms",
+        "times_set",
     )
 
     def __init__(self, partition: TopicPartition) -> None:
@@ -78,7 +79,8 @@ class PartitionPosition:
         self.awaited_epoch = NO_EPOCH  # a leader of it was seen, so earlier leaders have lost their leadership
         self.awaited_since_ms = math.inf  # since when asking was put off for it
         self.reset_timestamp: int | None = None
-        self.generation = 0
+        self.generation = 0  # grows whenever answers that are on their way stop counting
+        self.times_set = 0  # how often the position was set, other than by records that were taken
         self.is_paused = False
         self.is_idle = False  # the last answer brought nothing, and nothing has happened to the partition since
         self.chunks: deque[FetchedChunk] = deque()
@@ -138,6 +140,7 @@ class PartitionPosition:
 
     def _forget(self) -> None:
         self._clear()
+        self.times_set += 1
         self.retry_at_ms = -math.inf
         self.preferred_replica = -1
 
@@ -260,10 +263,10 @@ class Lag:
 
 
 class Unseen(NamedTuple):
-    """A record that a poll has taken from a position; another generation means that the position was set since."""
+    """A record that a poll has taken from a position, which has been set if ``times_set`` differs from its own."""
 
     position: PartitionPosition
-    generation: int
+    times_set: int
     offset: int
     leader_epoch: int
 
@@ -294,7 +297,7 @@ class Positions:
         found = self.not_handed_over.get(partition)
         if found is None or self.by_partition.get(partition) is not found.position:
             return None
-        return found if found.generation == found.position.generation else None
+        return found if found.times_set == found.position.times_set else None
 
     def assigned(self, partition: TopicPartition) -> PartitionPosition:
         """Returns the position of an assigned partition.

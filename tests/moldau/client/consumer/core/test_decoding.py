@@ -5,6 +5,7 @@ Method: the decoding alone, with positions that leave their cluster, or move by 
 
 import contextlib
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -128,6 +129,21 @@ def test_no_commit_passes_a_record_that_waits_for_its_schema(is_bad):
     assert [{each.partition: found.offset for each, found in one.items()} for one in committed] == [{0: 10, 1: 20}]
     commit(positions)
     assert {each.partition: found.offset for each, found in committed[-1].items()} == {0: 10, 1: 20}
+
+
+def test_dropped_chunks_hide_no_record_that_waits():
+    """The partition is paused meanwhile, and its buffer is needed for others: neither a commit nor a poll passes it."""
+    committed = []
+
+    def drop(positions):
+        positions.by_partition[T0].chunks.append(SimpleNamespace(last_epoch=3))
+        positions.by_partition[T0].drop_chunks()
+        committed.extend(ConsumerOffsets(positions, 1000, reads_committed=False).consumed().values())
+
+    positions, decoding = decoding_of(drop)
+    with pytest.raises(RegistryError):
+        trio.run(decoding.decode, [batch(10, b"good", b"unknown")])
+    assert ([each.offset for each in committed], positions.by_partition[T0].offset) == ([10], 10)
 
 
 def test_what_was_deserialized_counts_as_consumed():
