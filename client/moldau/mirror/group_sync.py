@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.admin import AdminError
+from moldau.cluster.metadata import TopicPartition
 from moldau.consumer import CommitFailedError
 from moldau.mirror.core.checkpoints import IDLE_STATES, CheckpointBook, offsets_to_sync
 from moldau.mirror.core.formats import Checkpoint, OffsetSync
@@ -72,8 +73,12 @@ class GroupSync:
         """
 
         def take(record: Record) -> None:
-            if record.value is not None:
-                self._syncs.add(OffsetSync.parse(record.key, record.value))
+            if record.value is None:
+                return
+            sync = OffsetSync.parse(record.key, record.value)
+            if self._syncs.add(sync):
+                copy = TopicPartition(self._local(sync.partition.topic), sync.partition.partition)
+                self.book.went_back(copy, sync.downstream + 1)
 
         await syncs.read_to_end(take)
         listed = [each.group_id for each in await self._listed() if each.protocol_type in _PROTOCOLS]

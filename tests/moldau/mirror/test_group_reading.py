@@ -30,6 +30,7 @@ class Source:
 
     silent = None
     """A broker that does not list its groups."""
+    offset = 5
 
     async def list_groups(self):
         await trio.lowlevel.checkpoint()
@@ -43,7 +44,7 @@ class Source:
     async def list_group_offsets(self, group):
         if group == "b" and self.code is not ErrorCode.NONE:
             raise KafkaError(self.code)
-        return {ORDERS: CommittedOffset(5)}
+        return {ORDERS: CommittedOffset(self.offset)}
 
 
 class Kept:
@@ -53,6 +54,7 @@ class Kept:
         """``lost``: the first checkpoints, which the target does not acknowledge."""
         self.checkpoints = []
         self.lost = lost
+        self.pairs = [(5, 50)]
 
     async def send(self, topic, value, *, key, partition):
         self.checkpoints.append(Checkpoint.parse(key, value))
@@ -64,8 +66,9 @@ class Kept:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
 
     async def read_to_end(self, take):
-        sync = OffsetSync(ORDERS, 5, 50)
-        take(type("Record", (), {"key": sync.key(), "value": sync.value()}))
+        while self.pairs:
+            sync = OffsetSync(ORDERS, *self.pairs.pop(0))
+            take(type("Record", (), {"key": sync.key(), "value": sync.value()}))
 
 
 @pytest.mark.parametrize("code", [ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.GROUP_ID_NOT_FOUND])
@@ -100,6 +103,19 @@ def test_a_checkpoint_that_was_lost_is_written_again():
         trio.run(sync.write_checkpoints, kept)
     assert trio.run(sync.write_checkpoints, kept) == 3
     assert [each.group for each in kept.checkpoints] == ["a", "a", "b", "c"]
+
+
+@pytest.mark.parametrize("pairs", [[(7, 0)], [(7, 0), (90, 83)]], ids=["behind", "ahead again"])
+def test_checkpoints_follow_a_copy_that_was_deleted(pairs):
+    """The copy begins again at offset 0: a group that went on at the earlier checkpoint would skip its records."""
+    (settings,) = parse_settings(SETTINGS, "mirror.toml").sources
+    source, kept, statistics = Source(ErrorCode.NONE), Kept(), SourceStatistics(alias="e")
+    sync = GroupSync(settings, source, None, kept, statistics, EventLogger("moldau.mirror"))
+    assert trio.run(sync.write_checkpoints, kept) == 3
+    source.offset, kept.pairs = 7, pairs
+    assert trio.run(sync.write_checkpoints, kept) == 3
+    assert {each.downstream for each in kept.checkpoints[3:]} == {0}
+    assert trio.run(sync.write_checkpoints, kept) == 0
 
 
 class Target:

@@ -1,8 +1,8 @@
 """Checkpoints of groups, and which translated offsets a target's groups get. Pure.
 
 The rules are MirrorMaker's: a checkpoint is written when it is the first of its partition, when the group went back in
-the source, or when its offset in the target grows. Committed offsets are written to the target only for a group that
-has no members there, and only forwards.
+the source, or when its offset in the target grows. Beyond that, one is written when the copy was created again or cut.
+Committed offsets are written to the target only for a group that has no members there, and only forwards.
 """
 
 from __future__ import annotations
@@ -30,6 +30,15 @@ class CheckpointBook:
     def add(self, checkpoint: Checkpoint) -> None:
         """Takes a checkpoint that was read from the topic of checkpoints, or written to it."""
         self._newest.setdefault(checkpoint.group, {})[checkpoint.partition] = checkpoint
+
+    def went_back(self, partition: TopicPartition, end: int) -> None:
+        """Forgets checkpoints behind ``end`` of a copy whose log went back to there: they are of records that are gone.
+
+        The next ones may then lie before them. Without this, a group that moves would skip what the copy got since.
+        """
+        for checkpoints in self._newest.values():
+            if partition in checkpoints and checkpoints[partition].downstream > end:
+                del checkpoints[partition]
 
     def of_group(self, group: str) -> dict[TopicPartition, Checkpoint]:
         """Returns the newest checkpoints of a group."""

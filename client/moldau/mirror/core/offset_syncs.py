@@ -88,18 +88,16 @@ class SyncStore:
         """Knows nothing; no offset can be translated."""
         self._syncs: dict[TopicPartition, list[OffsetSync]] = {}
 
-    def add(self, sync: OffsetSync) -> None:
-        """Takes a pair, in the order of the topic of offset syncs.
+    def add(self, sync: OffsetSync) -> bool:
+        """Takes a pair, in the order of the topic of offset syncs; returns whether the target's log went back.
 
         Pairs that it contradicts go: those not before it in the source (the mirror went back, or the source's topic was
-        created again), and those not before it in the target.
+        created again), and those not before it in the target (the copy was created again, or cut).
         """
-        kept = [
-            each
-            for each in self._syncs.get(sync.partition, ())
-            if each.upstream < sync.upstream and each.downstream < sync.downstream
-        ]
+        known = self._syncs.get(sync.partition, [])
+        kept = [each for each in known if each.upstream < sync.upstream and each.downstream < sync.downstream]
         self._syncs[sync.partition] = _thinned([*kept, sync])
+        return bool(known) and known[-1].downstream >= sync.downstream
 
     def translate(self, partition: TopicPartition, upstream: int) -> int | None:
         """Returns the offset in the target for a committed offset of the source.
