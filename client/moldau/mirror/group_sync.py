@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.admin import AdminError
+from moldau.admin import LATEST, AdminError
 from moldau.cluster.metadata import TopicPartition
 from moldau.consumer import CommitFailedError
 from moldau.mirror.core.checkpoints import IDLE_STATES, CheckpointBook, offsets_to_sync
@@ -13,6 +13,8 @@ from moldau.mirror.core.offset_syncs import SyncStore
 from moldau.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from moldau.admin import Admin, GroupListing
     from moldau.mirror.core.settings import SourceSettings
     from moldau.mirror.internal import TopicReader
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from moldau.records import Record
     from moldau.runtime.telemetry.log import EventLogger
 
+ENDS_MS = 10_000
+"""For the leaders of copies to tell where these end."""
 _PROTOCOLS = ("consumer", "")
 """Protocol types of groups that commit offsets as consumers do; the empty one is of groups without members."""
 
@@ -128,14 +132,22 @@ class GroupSync:
         """Commits translated offsets in the target for groups without members there; returns for how many groups.
 
         As in MirrorMaker, a group that the source no longer has, or that the settings leave out, is left alone: an
-        operator may have moved it, and set its offsets in the target.
+        operator may have moved it, and set its offsets in the target. Copies that are gone, or that end before the
+        translated offset, are left out: the target would refuse the offset after a long wait, or keep a wrong one.
         """
+        wanted = [group for group in self.book.groups() if group in self._present]
+        if not wanted:
+            return 0
+        try:
+            ends = await self._ends(partition for group in wanted for partition in self.book.of_group(group))
+        except KafkaError as error:
+            self._statistics.failures += 1
+            self._logger.warning("groups-not-synced", error=error)
+            return 0
         synced = 0
-        for group in self.book.groups():
-            if group not in self._present:
-                continue
+        for group in wanted:
             try:
-                synced += await self._sync_group(group)
+                synced += await self._sync_group(group, ends)
             except CommitFailedError:
                 self._logger.info("group-not-synced", group=group, reason="it has members in the target")
             except KafkaError as error:
@@ -143,11 +155,35 @@ class GroupSync:
                 self._logger.warning("group-not-synced", group=group, error=error)
         return synced
 
-    async def _sync_group(self, group: str) -> bool:
+    async def _ends(self, copies: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Returns the ends of copies, without those that are gone and those whose leaders do not answer in time.
+
+        Raises:
+            KafkaError: the target cannot be asked.
+        """
+        present = {each.name: each.partition_count for each in await self._target.list_topics(include_internal=True)}
+        asked: dict[tuple[str, int], int] = {
+            copy: LATEST for copy in copies if copy.partition < present.get(copy.topic, 0)
+        }
+        if not asked:
+            return {}
+        try:
+            found = await self._target.within(ENDS_MS).list_offsets(asked)
+        except AdminError as error:
+            found = error.results if isinstance(error.results, dict) else {}
+        return {copy: end for copy, (end, _) in found.items()}
+
+    async def _sync_group(self, group: str, ends: Mapping[TopicPartition, int]) -> bool:
         described = (await self._target.describe_groups([group]))[group]
         if described.state not in IDLE_STATES or described.members:
             return False
-        offsets = offsets_to_sync(self.book.of_group(group), await self._target.list_group_offsets(group))
+        # Behind its end a copy has no record: the checkpoint is of one that was deleted, or cut.
+        checkpoints = {
+            copy: each
+            for copy, each in self.book.of_group(group).items()
+            if copy in ends and each.downstream <= ends[copy]
+        }
+        offsets = offsets_to_sync(checkpoints, await self._target.list_group_offsets(group))
         if not offsets:
             return False
         await self._target.alter_group_offsets(group, offsets)

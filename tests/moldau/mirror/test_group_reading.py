@@ -8,13 +8,14 @@ import pytest
 import trio
 
 from moldau import CommittedOffset, TopicPartition
-from moldau.admin import AdminError, GroupDescription, GroupListing
+from moldau.admin import AdminError, GroupDescription, GroupListing, TopicListing
 from moldau.mirror.core.formats import Checkpoint, OffsetSync
 from moldau.mirror.core.settings import parse_settings
 from moldau.mirror.group_sync import GroupSync
 from moldau.mirror.statistics import SourceStatistics
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.telemetry.log import EventLogger
+from moldau.values import ZERO_UUID
 
 ORDERS = TopicPartition("orders", 0)
 SETTINGS = (
@@ -121,8 +122,21 @@ def test_checkpoints_follow_a_copy_that_was_deleted(pairs):
 class Target:
     """A target whose groups have no members and no offsets."""
 
-    def __init__(self):
+    def __init__(self, ends):
+        """``ends`` has the ends of its topics, each with one partition."""
+        self.ends = ends
         self.committed = []
+
+    def within(self, timeout_ms):
+        return self
+
+    async def list_topics(self, *, include_internal):
+        await trio.lowlevel.checkpoint()
+        return [TopicListing(name=name, topic_id=ZERO_UUID, partition_count=1, is_internal=False) for name in self.ends]
+
+    async def list_offsets(self, wanted):
+        await trio.lowlevel.checkpoint()
+        return {partition: (self.ends[partition.topic], -1) for partition in wanted}
 
     async def describe_groups(self, groups):
         await trio.lowlevel.checkpoint()
@@ -142,7 +156,7 @@ def test_offsets_of_groups_that_are_left_out_stay():
     """An operator who moves a group to the target takes it out of the mirror, and may set its offsets back."""
     text = f'{SETTINGS}\n"groups.exclude" = ["b"]\n"sync.group.offsets.enabled" = true'
     (settings,) = parse_settings(text, "mirror.toml").sources
-    kept, target, statistics = Kept(), Target(), SourceStatistics(alias="e")
+    kept, target, statistics = Kept(), Target({"e.orders": 60}), SourceStatistics(alias="e")
     sync = GroupSync(settings, Source(ErrorCode.NONE), target, kept, statistics, EventLogger("moldau.mirror"))
     copy = TopicPartition("e.orders", 0)
     for group in ("a", "b", "deleted"):  # what the topic of checkpoints has
@@ -151,3 +165,19 @@ def test_offsets_of_groups_that_are_left_out_stay():
     trio.run(sync.write_checkpoints, kept)
     assert trio.run(sync.sync_offsets) == 2
     assert target.committed == [(group, {copy: CommittedOffset(50)}) for group in "ac"]
+
+
+def test_no_offset_behind_the_end_of_a_copy_is_committed():
+    """A copy that is gone cost a minute for each group and round; one made again got the offsets of the former."""
+    text = f'{SETTINGS}\n"sync.group.offsets.enabled" = true'
+    (settings,) = parse_settings(text, "mirror.toml").sources
+    kept, target, statistics = Kept(), Target({"e.orders": 50, "e.made.again": 9}), SourceStatistics(alias="e")
+    sync = GroupSync(settings, Source(ErrorCode.NONE), target, kept, statistics, EventLogger("moldau.mirror"))
+    for topic in ("e.gone", "e.made.again"):
+        sync.book.add(Checkpoint("a", TopicPartition(topic, 0), 4, 10))
+    trio.run(sync.write_checkpoints, kept)
+    assert trio.run(sync.sync_offsets) == 3
+    assert target.committed == [(group, {TopicPartition("e.orders", 0): CommittedOffset(50)}) for group in "abc"]
+    target.ends["e.made.again"] = 10
+    assert trio.run(sync.sync_offsets) == 3
+    assert target.committed[3][1].keys() == {("e.orders", 0), ("e.made.again", 0)}
