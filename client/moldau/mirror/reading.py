@@ -152,6 +152,8 @@ class SourceReader:
             self._memory.first = dict(wanted)
         for partition in [each for each in former if each not in wanted]:
             self._forget(partition)
+        for partition in [each for each in self._statistics.partitions if each not in wanted]:
+            del self._statistics.partitions[partition]  # an earlier reader read it; the topic was deleted since
         self._ids = {partition: former.get(partition, topic_id) for partition, topic_id in wanted.items()}
         self._consumer.assign(self._ids)
         # No checkpoint until each has its place: the consumer must not look for positions by itself.
@@ -173,6 +175,7 @@ class SourceReader:
 
     def _start(self, partition: TopicPartition, topic_id: UUID) -> None:
         """Begins where the target or an earlier reader knows the partition, else at its start, or at its end."""
+        self._statistics.state(partition).failures = 0  # an earlier reader counted them
         stored = self._stored.get(partition)
         start = stored_start(stored, topic_id)
         if start is not None:

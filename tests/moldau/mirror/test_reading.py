@@ -421,3 +421,19 @@ def test_a_partition_is_read_unless_it_is_held_or_waits():
         check_pauses(history)
     for first, other, last in itertools.product(EVENTS, ("acknowledge", "recreate"), EVENTS):
         check_pauses((first, other, last))
+
+
+def test_a_reader_begins_with_numbers_of_its_own():
+    """After a restart of the source, a deleted topic kept its lag, and a copied partition its failures in a row."""
+
+    async def scenario(cluster, part, lab):
+        gone = TopicPartition("gone", 0)
+        lab.statistics.state(gone).position, lab.statistics.state(gone).end_offset = 3, 1_000
+        lab.statistics.state(T0).failures = 4
+        fill(part, 0, 10)
+        assert await lab.take(10) == numbers(0, 10)
+        assert lab.statistics.partitions.keys() == {T0}
+        assert lab.statistics.state(T0).failures == 0
+        assert lab.statistics.lag == 0
+
+    simulate(scenario)
