@@ -230,8 +230,9 @@ class TopicSync:
             return 0
         try:
             found = await self._source.describe_acls(AclFilter(resource="topic"))
-            wanted = [mirrored_acl(acl, self._rules, self._settings.alias) for acl in found]
-            missing = [acl for acl in wanted if acl is not None and acl not in self._acls]
+            copied = [mirrored_acl(acl, self._rules, self._settings.alias) for acl in found]
+            wanted = dict.fromkeys(acl for acl in copied if acl is not None)
+            missing = [acl for acl in wanted if acl not in self._acls]
             if missing:
                 await self._target.create_acls(missing)
         except KafkaError as error:
@@ -240,7 +241,7 @@ class TopicSync:
             self._lacks_authorizer = True
             self._logger.info("acls-not-synced", reason="a cluster has no authorizer")
             return 0
-        self._acls.update(dict.fromkeys(missing))
+        self._acls = wanted  # one that the source no longer has is added again if it comes back
         if missing:
             self._logger.info("acls-synced", count=len(missing))
         return len(missing)

@@ -93,10 +93,11 @@ class Rights:
     def __init__(self):
         self.created = []
         self.is_down = True
+        self.acls = [Acl(resource="topic", name="orders", principal="User:ann", operation="read")]
 
     async def describe_acls(self, wanted):
         await trio.lowlevel.checkpoint()
-        return [Acl(resource="topic", name="orders", principal="User:ann", operation="read")]
+        return self.acls
 
     async def create_acls(self, acls):
         await trio.lowlevel.checkpoint()
@@ -114,6 +115,19 @@ def test_acls_that_were_not_created_are_created_later():
     target.is_down = False
     assert [trio.run(topics.sync_acls) for _ in range(2)] == [1, 0]
     assert target.created == ["allow User:ann read topic e.orders"]
+
+
+def test_a_right_that_is_given_again_is_copied_again():
+    """An operator took it in both clusters, because ACLs are only added; the mirror took it for copied since."""
+    source, target = Rights(), Rights()
+    target.is_down = False
+    (settings,) = parse_settings(SETTINGS + "\ntopics = ['orders']", "mirror.toml").sources
+    topics = TopicSync(settings, source, target, lambda _: None, EventLogger("moldau.mirror"))
+    given = source.acls
+    for acls, count in ((given, 1), (given, 0), ([], 0), (given, 1)):
+        source.acls = acls
+        assert trio.run(topics.sync_acls) == count
+    assert target.created == ["allow User:ann read topic e.orders"] * 2
 
 
 class Configured(Cluster):
