@@ -18,6 +18,7 @@ from moldau.cluster.committed import CommittedOffset, OffsetsUnknownError
 from moldau.cluster.metadata import PartitionInfo, TopicPartition
 from moldau.consumer.core.positions import NO_EPOCH, PartitionPosition, Phase, Positions
 from moldau.consumer.core.statistics import ConsumerCounters
+from moldau.consumer.core.values import PartitionError
 from moldau.consumer.node_fetcher import NodeFetcher
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -231,7 +232,8 @@ class Fetcher:
             self._client.request_update()
         self.back_off(position)
         if not code.retriable or code is ErrorCode.CORRUPT_MESSAGE:  # a damaged log stays damaged, unless it moves
-            self.report(KafkaError(code, f"{position.partition}: {code.message}"), position)
+            error = PartitionError(code, position.partition, f"{position.partition}: {code.message}")
+            self.report(error, position)
 
     # --- positions
 

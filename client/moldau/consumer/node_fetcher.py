@@ -12,6 +12,7 @@ from moldau.cluster.metadata import NO_EPOCH, NO_TOPIC_ID, BrokerNode, TopicPart
 from moldau.consumer.core.chunk import FetchedChunk
 from moldau.consumer.core.fetch_plan import FetchLimits, FetchPlan, Lane, PlannedFetch
 from moldau.consumer.core.fetch_session import SESSION_ERRORS, Asked, SessionRequest, full_request
+from moldau.consumer.core.values import PartitionError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.fetch import (
     FetchPartition,
@@ -375,8 +376,8 @@ class NodeFetcher:
 
     def _corrupt(self, position: PartitionPosition, offset: int, why: str) -> None:
         self._host.back_off(position)
-        error = KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{position.partition} at offset {offset}: {why}")
-        self._host.report(error, position)
+        text = f"{position.partition} at offset {offset}: {why}"
+        self._host.report(PartitionError(ErrorCode.CORRUPT_MESSAGE, position.partition, text), position)
 
     def _fetch_error(
         self, position: PartitionPosition, offset: int, code: ErrorCode, answer: PartitionData, *, follows: bool

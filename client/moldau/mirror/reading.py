@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import trio
 
 from moldau.cluster.metadata import TopicPartition
+from moldau.consumer.core.values import PartitionError
 from moldau.consumer.fetcher import LogTruncatedError, OffsetOutOfRangeError
 from moldau.mirror.core.formats import Position
 from moldau.mirror.core.progress import Progress, stored_start
@@ -134,6 +135,10 @@ class SourceReader:
             return []
         except LogTruncatedError as error:
             self._truncated(error)
+            return []
+        except PartitionError as error:
+            if error.partition in self._ids and error.partition not in self._retry_at_ms:
+                self._wait(error.partition, error)  # else each fetch of it would keep the others waiting
             return []
         except KafkaError as error:
             self._statistics.failures += 1
@@ -284,6 +289,10 @@ class SourceReader:
         if partition not in self.progress.by_partition:
             return
         self.back_to(partition)
+        self._wait(partition, error)
+
+    def _wait(self, partition: TopicPartition, error: Exception) -> None:
+        """Reads no more of a partition for a while."""
         failures = self._failures[partition] = self._failures.get(partition, 0) + 1
         delay_ms = self._retry.delay_ms(failures, self._environment.random)
         self._retry_at_ms[partition] = self._environment.clock.monotonic_ms() + delay_ms

@@ -437,3 +437,28 @@ def test_a_reader_begins_with_numbers_of_its_own():
         assert lab.statistics.lag == 0
 
     simulate(scenario)
+
+
+def test_damaged_partitions_do_not_stop_the_others():
+    """Each was fetched again at once, and each of its errors ended a poll: with some tens nothing else was read."""
+
+    async def scenario(cluster, part, lab):
+        damaged = cluster.add_topic("u", 40)
+        for each in damaged:
+            fill(each, 20, 21)
+        whole = damaged[0].batches[0]
+        for each in damaged:
+            each.batches[0] = whole[:-1] + b"!"
+        topics = {name: SourceTopic(topic_id=cluster.ids[name], partitions=len(cluster.topics[name])) for name in "tu"}
+        lab.reader.want(topics)
+        fill(part, 0, 20)
+        assert await lab.take(20) == numbers(0, 20)
+        failures = lab.statistics.failures
+        assert lab.statistics.state(TopicPartition("u", 7)).failures
+        assert await lab.reader.poll(500, 1 << 20) == []
+        assert lab.statistics.failures <= failures + 1, "they wait"
+        for each in damaged:
+            each.batches[0] = whole
+        assert await lab.take(40) == numbers(20, 21) * 40
+
+    simulate(scenario)

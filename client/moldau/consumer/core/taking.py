@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns, EncodedBatch, EncodedBatches
-from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.consumer.core.values import ConsumedBatch, ConsumedColumns, EncodedBatch, EncodedBatches, PartitionError
+from moldau.protocol.errors import ErrorCode
 from moldau.records import ColumnBuilder, CorruptRecordError, Record
 
 if TYPE_CHECKING:
@@ -131,8 +131,9 @@ def take_encoded(positions: Positions, max_bytes: int) -> list[EncodedBatches]:
     return taken
 
 
-def _corrupt(position: PartitionPosition, error: CorruptRecordError) -> KafkaError:
+def _corrupt(position: PartitionPosition, error: CorruptRecordError) -> PartitionError:
     # The same bytes would fail again, so they are dropped, and the next poll fetches them again.
     offset = position.offset
     position.seek(offset, position.offset_epoch)
-    return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{position.partition} at offset {offset}: {error}")
+    text = f"{position.partition} at offset {offset}: {error}"
+    return PartitionError(ErrorCode.CORRUPT_MESSAGE, position.partition, text)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple
 
 from moldau.cluster.arguments import shown
 from moldau.cluster.metadata import TopicPartition
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.serialization.core.values import KeyOut, ValueOut
 
 if TYPE_CHECKING:
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
 
 RebalanceCallback = Callable[[list[TopicPartition]], Awaitable[None]]
 """A callback that receives the partitions that a rebalance assigns or revokes."""
+
+
+class PartitionError(KafkaError):
+    """Reports that one partition cannot be read; the others can."""
+
+    def __init__(self, code: ErrorCode, partition: TopicPartition, text: str) -> None:
+        super().__init__(code, text)
+        self.partition = partition
 
 
 class ConsumedRecord(NamedTuple, Generic[KeyOut, ValueOut]):
