@@ -14,7 +14,12 @@ import trio
 
 from moldau.cluster.client import TRANSPORT_ERRORS
 from moldau.mirror.reading import FIRST_STORE_MS
-from moldau.producer import FatalTransactionError, TransactionAbortedError, TransactionError
+from moldau.producer import (
+    AbortableTransactionError,
+    FatalTransactionError,
+    TransactionAbortedError,
+    TransactionError,
+)
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import CorruptRecordError, InvalidRecordError
 
@@ -201,6 +206,8 @@ class ExactlyOnce:
         refused: dict[TopicPartition, Exception] = {}
         if isinstance(error, _RefusedError):
             refused[error.partition] = error.reason
+        if isinstance(error, AbortableTransactionError):  # below level 2 the coordinator refuses before records leave
+            refused |= {each: error for each in read if self._sender.copy_of(each) in error.partitions}
         judged = dict.fromkeys(refused)
         for one in sent:
             cause = failure_of(one)

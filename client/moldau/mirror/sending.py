@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
+from moldau.cluster.metadata import TopicPartition
 from moldau.mirror.core.batches import JOINED_BYTES_MAX, groups, target_batches
 from moldau.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from moldau.cluster.metadata import TopicPartition
     from moldau.consumer.core.values import EncodedBatch
     from moldau.mirror.core.batches import Provenance, Run, TargetBatch
     from moldau.mirror.core.progress import Progress, Span
@@ -67,7 +67,7 @@ class TargetSender:
             InvalidRecordError: a batch cannot be sent.
         """
         read = part.batches
-        remote = self._policy.remote_topic(self._alias, read.topic)
+        remote = self.copy_of(part.partition).topic
         bytes_max = min(self._bytes_max.get(part.partition, UNLIMITED), JOINED_BYTES_MAX)
         for batch, *following in groups(read.batches, bytes_max=bytes_max):
             for one in self._built(part.partition, batch, following):
@@ -89,6 +89,10 @@ class TargetSender:
             if span is not None:
                 sent.append(Sent(span, None, 0))
         return False
+
+    def copy_of(self, partition: TopicPartition) -> TopicPartition:
+        """Returns the partition of the target that a partition of the source is copied to."""
+        return TopicPartition(self._policy.remote_topic(self._alias, partition.topic), partition.partition)
 
     async def _send(self, remote: str, partition: int, data: Buffer) -> Delivery:
         """Sends a batch; waits as long as it takes for memory, and for a moment only for a partition of the target.

@@ -1,8 +1,13 @@
-"""Goal: a copy that an operator deletes in the target holds up no other topic. Method: simulated clusters."""
+"""Goal: a copy that the target does not have, or does not let be written, holds up no other topic.
+
+Method: simulated clusters.
+"""
 
 import pytest
 import trio
 
+from moldau import TopicPartition
+from moldau.admin import Acl
 from support.mirror.clusters import numbers, run_clusters
 from support.proof import proof_beyond
 
@@ -35,3 +40,35 @@ def test_a_copy_that_is_deleted_holds_up_no_others(mode):
         assert "the target does not show partition east.gone-0" in statistics.last_error
 
     run_clusters(scenario, auto_create_topics_enable="false")
+
+
+@pytest.mark.parametrize("level", proof_beyond(1, [1, 2]))
+def test_a_copy_that_must_not_be_written_holds_up_no_others(level):
+    """At level 1 of transactions, before Kafka 4.0, it is refused before its records leave: each transaction failed."""
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+
+    async def scenario(clusters):
+        async with clusters.admin("hub") as admin:
+            if level == 1:
+                await admin.update_features({"transaction.version": 1}, allow_downgrade=True)
+            for topic in ("closed", "open"):
+                await clusters.create("east", topic)
+                await clusters.create("hub", f"east.{topic}")
+            allowed = [
+                Acl(resource="topic", name="east.closed", principal="User:ANONYMOUS", operation=operation)
+                for operation in ("describe", "describe-configs", "alter-configs")
+            ]
+            await admin.create_acls(allowed)
+        clusters.start(clusters.settings(["east"], "hub", exactly_once_source_support="enabled"))
+        await clusters.fill("east", "closed", numbers(0, 10))
+        for first in (10, 20, 30):
+            await clusters.fill("east", "open", numbers(first, first + 10))
+            await clusters.wait_values("hub", "east.open", numbers(first, first + 10), timeout_s=20)
+        (statistics,) = clusters.mirrors["mirror"].statistics
+        assert statistics.state(TopicPartition("closed", 0)).failures
+        assert "closed-0: TOPIC_AUTHORIZATION_FAILED" in statistics.last_error
+
+    run_clusters(scenario, **settings)

@@ -465,8 +465,10 @@ class TransactionManager:
                 self._adding = None
             return
         self._adding = None
-        names = ", ".join(str(partition) for partition, each in refused.items() if each is code)
-        self._judge(code, names)
+        partitions = tuple(partition for partition, each in refused.items() if each is code)
+        self._judge(code, ", ".join(str(partition) for partition in partitions))
+        if isinstance(self.error, AbortableTransactionError):
+            self.error.partitions += partitions
 
     def _on_offsets_added(self, call: Call, code: ErrorCode, now_ms: float) -> None:
         if not self._offsets or self._offsets[0] is not call.subject:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from moldau.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from moldau.cluster.metadata import TopicPartition
 
 
 class TransactionError(KafkaError):
@@ -11,6 +16,9 @@ class TransactionError(KafkaError):
 
 class AbortableTransactionError(TransactionError):
     """Reports that the transaction cannot be committed; abort it, then the next one may begin."""
+
+    partitions: tuple[TopicPartition, ...] = ()
+    """The partitions that the coordinator refused to add to the transaction; empty for other reasons."""
 
 
 class FatalTransactionError(TransactionError):
