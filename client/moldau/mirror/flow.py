@@ -22,7 +22,7 @@ from moldau.mirror.core.formats import Heartbeat
 from moldau.mirror.core.policy import HEARTBEATS
 from moldau.mirror.core.provenance import find_cycle
 from moldau.mirror.errors import MirrorStoppedError
-from moldau.mirror.exactly_once import WATCH_S, ExactlyOnce
+from moldau.mirror.exactly_once import END_TIMEOUT_MS, WATCH_S, ExactlyOnce
 from moldau.mirror.group_sync import GroupSync
 from moldau.mirror.internal import create_compacted, open_reader
 from moldau.mirror.positions import PositionStore
@@ -191,7 +191,10 @@ class SourceFlow:
     async def _open(self, stack: AsyncExitStack, scope: trio.CancelScope) -> Clients:
         settings, environment = self._settings, self._environment
         source, target = settings.cluster, settings.target
-        transactional = {"transactional_id": settings.transactional_id} if settings.is_exactly_once else {}
+        transactional: dict[str, object] = {}
+        if settings.is_exactly_once:
+            transactional["transactional_id"] = settings.transactional_id
+            transactional["delivery_timeout_ms"] = settings.delivery_timeout_ms(END_TIMEOUT_MS)
         where = source if settings.syncs_lie_in_source else target
         is_set = {"isolation.level", "consumer.isolation.level"} & source.keys.keys()
         isolation = {} if is_set else {"isolation_level": "read_committed"}

@@ -173,3 +173,21 @@ def test_a_mistake_for_all_sources_is_not_blamed_on_each():
     with pytest.raises(ConfigError) as raised:
         parse_settings(FILE + '"offset.lag.max" = -5\n', "mirror.toml")
     assert raised.value.problems == ("[sources.west] offset.lag.max = -5: must be an integer from 0 to 2147483647",)
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected_ms"),
+    [
+        ({}, 30_020),
+        ({"request.timeout.ms": 5_000}, 30_000),
+        ({"request.timeout.ms": 5_000, "transaction.timeout.ms": 20_000}, 10_000),
+        ({"transaction.timeout.ms": 900_000}, 30_020),
+        ({"request.timeout.ms": 5_000, "delivery.timeout.ms": 8_000}, 8_000),
+        ({"request.timeout.ms": 80_000}, 80_020),
+    ],
+)
+def test_a_delivery_fails_before_its_transaction_does(keys, expected_ms):
+    """Else one partition without a leader made each transaction fail as a whole: nothing of its source was copied."""
+    hub = "".join(f'"{key}" = {value}\n' for key, value in keys.items())
+    source = parsed(FILE.replace('"producer.linger.ms"', f'{hub}"producer.linger.ms"')).sources[0]
+    assert source.delivery_timeout_ms(60_000) == expected_ms

@@ -166,6 +166,17 @@ class SourceSettings:
         """The producer's ``transaction.timeout.ms``."""
         return PRODUCER_CONFIG.parse(self.target.client("producer")).get_int("transaction.timeout.ms")
 
+    def delivery_timeout_ms(self, end_timeout_ms: float) -> int:
+        """Returns the ``delivery.timeout.ms`` of the producer with transactions.
+
+        A partition of the target without a leader must fail before the transaction does, or the wait for its end
+        (``end_timeout_ms``): only then its records are known as the reason, and the others are copied without them.
+        """
+        config = PRODUCER_CONFIG.parse(self.target.client("producer"))
+        least_ms = config.get_int("linger.ms") + config.get_int("request.timeout.ms")
+        wanted_ms = int(min(config.get_int("transaction.timeout.ms"), end_timeout_ms)) // 2
+        return min(config.get_int("delivery.timeout.ms"), max(wanted_ms, least_ms))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorSettings:
