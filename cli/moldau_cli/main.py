@@ -71,8 +71,8 @@ def _run(arguments: Sequence[str]) -> int:
         from moldau_cli.nodes.server import serve_command
 
         return serve_command(arguments[1:])
-    if list(arguments) == ["--version"]:
-        arguments = ["version"]
+    if "--version" in arguments and {*arguments} <= {"--version", "--json"}:
+        arguments = ["version" if each == "--version" else each for each in arguments]
     if missing := missing_requirements("cli"):
         complain(missing)
         return EXIT_USAGE
@@ -169,7 +169,6 @@ def _run_application(arguments: Sequence[str]) -> int:
     else:
         as_json, rest = split_json_flag(arguments)
         output.use_json(as_json)
-        rest = brokers_last(rest)
         try:
             config_file, rest = split_command_config(rest)
             use_command_config(config_file)
@@ -177,6 +176,7 @@ def _run_application(arguments: Sequence[str]) -> int:
             use_profile(profile)
         except CommandError as error:
             return fail(str(error), error.exit_code)
+        rest = brokers_last(rest)
     library_error: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, which typer does not export
     try:
         result = application.main(args=rest, prog_name="moldau", standalone_mode=False)

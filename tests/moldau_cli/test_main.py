@@ -116,7 +116,7 @@ def test_an_unknown_configuration_key_names_the_nearest(tmp_path, capsys):
     assert "node.idd: unknown broker configuration key; did you mean node.id?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["--json", "version"], ["version", "--json"]])
+@pytest.mark.parametrize("arguments", [["--json", "version"], ["version", "--json"], ["--version", "--json"]])
 def test_json_may_stand_anywhere(arguments, capsys):
     assert main(arguments) == 0
     assert list(json.loads(capsys.readouterr().out)) == ["version"]
@@ -129,6 +129,18 @@ def test_brokers_may_be_named_before_the_command():
     assert brokers_last(given) == ["produce", "t", "--bootstrap-server=h:1", "--", "-x"]
     for same in ([], ["-b"], ["-b", "h:1"], ["topics", "list", "-b", "h:1"]):
         assert brokers_last(same) == same
+
+
+@pytest.mark.parametrize("others", [["--command-config", "{file}"], ["--profile", "p"], ["--json", "--profile=p"]])
+def test_brokers_may_stand_behind_other_global_options(others, tmp_path, monkeypatch, capsys):
+    """The command line knew no option -b there."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    file = tmp_path / "c.properties"
+    file.write_text("client.id=c\n")
+    assert main(["profile", "add", "p", "-b", "h:1"]) == 0
+    words = [each.format(file=file) for each in others]
+    assert main([*words, "-b", " ", "topics", "list"]) == 2
+    assert "--bootstrap-server is empty" in capsys.readouterr().err
 
 
 def test_json_behind_a_double_dash_is_an_ordinary_word():
