@@ -12,6 +12,7 @@ import trio
 
 from moldau.cluster.arguments import ArgumentError
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.records.errors import InvalidRecordError
 from moldau.serialization import RegistryError, SerializationError
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.records.core.lines import LINE_BYTES_MAX, LineRules, Splitter
@@ -144,7 +145,7 @@ async def _send(producer: Producer[Any, Any], job: Job, record: NewRecord) -> De
             partition=record.partition,
             timestamp=record.timestamp,
         )
-    except SerializationError as error:
+    except (SerializationError, InvalidRecordError) as error:
         raise UsageError(f"{record.origin}: {error}") from error
     except ArgumentError as error:
         is_json = not all(isinstance(each, bytes | None) for each in (record.key, record.value))

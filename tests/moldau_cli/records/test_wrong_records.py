@@ -28,10 +28,11 @@ def broker():
         (("--input", "jsonl"), '{"value": "a", "key": [1]}', "key must be bytes or None, not list [1]; --value-format"),
         (("--input", "jsonl", "-X", "max.request.size=500"), '{"value": "%s"}' % ("a" * 600), "MESSAGE_TOO_LARGE"),
         (("--input", "jsonl"), "[]", "expected a JSON object, not list"),
+        (("--input", "jsonl"), '{"value": "a", "timestamp": 9223372036854775808}', "timestamp 9223372036854775808 is"),
     ],
 )
 def test_the_line_of_a_wrong_record_is_named(broker, options, line, said):
-    """Some errors named neither the line nor what to do."""
+    """Some errors named neither the line nor what to do; a timestamp above all was a traceback."""
     lines = f'{{"value": "first"}}\n{line}\n{{"value": "third"}}\n'
     done = run_command("produce", "t", *options, "-b", broker.bootstrap, given=lines)
     assert done.returncode == 2
