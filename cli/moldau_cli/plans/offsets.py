@@ -137,7 +137,11 @@ def parse_offsets(text: str, origin: str) -> Offsets:
         UsageError: a line has another form, or a partition is there twice.
     """
     offsets: Offsets = {}
-    for number, row in enumerate(csv.reader(io.StringIO(text)), 1):
+    try:
+        rows = list(csv.reader(io.StringIO(text)))
+    except csv.Error as error:  # a field of more than 128 KiB
+        raise UsageError(f"{origin}: expected lines topic,partition,offset: {error}") from error
+    for number, row in enumerate(rows, 1):
         if not row:
             continue
         match [word.strip() for word in row]:

@@ -95,6 +95,7 @@ def test_times():
         (lambda text: parse_offsets(text, "f"), "a,0\n", "f:1: expected topic,partition,offset"),
         (lambda text: parse_offsets(text, "f"), "a,0,-1\n", "f:1: expected topic,partition,offset"),
         (lambda text: parse_offsets(text, "f"), "\n", "f has no offsets"),
+        (lambda text: parse_offsets(text, "f"), "x" * 200_000, "f: expected lines topic,partition,offset"),
         (lambda text: parse_deletions(text, "f"), "{", "f is not JSON"),
         (lambda text: parse_deletions(text, "f"), "[]", 'a list "partitions"'),
         (lambda text: parse_deletions(text, "f"), '{"partitions": [{"topic": "a"}]}', "expected topic, partition and"),
