@@ -10,6 +10,7 @@ is one line on stderr, never a traceback; with ``--json`` that line is ``{"error
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import re
 import sys
@@ -37,6 +38,7 @@ BROKER_OPTIONS = ("-b", "--bootstrap-server")
 def run() -> NoReturn:
     """Runs ``sys.argv`` and exits the process with the command's code; the console script calls it."""
     _open_closed_streams()
+    _escape_foreign_characters()
     sys.exit(_flushed(main(sys.argv[1:])))
 
 
@@ -50,6 +52,15 @@ def _open_closed_streams() -> None:
         if getattr(sys, name) is None:
             opened = os.fdopen(os.open(os.devnull, flags), mode, encoding="utf-8")
             setattr(sys, name, opened)
+
+
+def _escape_foreign_characters() -> None:
+    r"""Lets stdout write characters that its encoding lacks as ``\u0433``, as stderr does by itself.
+
+    In a terminal that is not UTF-8, the id of a group would otherwise end the command after its work.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def main(arguments: Sequence[str]) -> int:

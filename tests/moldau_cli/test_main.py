@@ -11,7 +11,8 @@ import sys
 import pytest
 import trio
 
-from moldau_cli import client
+from moldau_cli import client, output
+from moldau_cli import main as entry
 from moldau_cli.commands.produce import _given_bytes, _header
 from moldau_cli.errors import CommandError
 from moldau_cli.main import brokers_last, main, split_json_flag
@@ -211,6 +212,17 @@ def test_a_closed_stream_is_no_traceback(words, closed, code, text):
     shell = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "moldau_cli", *words]
     run = subprocess.run(shell, capture_output=True, text=True, timeout=120, check=False)
     assert (run.returncode, run.stdout, run.stderr) == (code, "", text)
+
+
+def test_characters_that_a_terminal_lacks_are_escaped(monkeypatch):
+    """A group with such an id ended ``groups list`` with a traceback, and ``groups delete`` after its work."""
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr(entry, "main", lambda _: output.write_line("grüßt группу") or 0)
+    with pytest.raises(SystemExit) as ended:
+        entry.run()
+    assert ended.value.code == 0
+    assert terminal.buffer.getvalue() == "grüßt ".encode("latin-1") + b"\\u0433\\u0440\\u0443\\u043f\\u043f\\u0443\n"
 
 
 @pytest.mark.parametrize("words", [["users", "add", "u"], ["tokens", "renew", "--hmac", "-"]], ids=" ".join)
