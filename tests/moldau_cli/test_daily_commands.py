@@ -113,7 +113,9 @@ def test_groups_are_watched_with_rates(shell):
     shell("produce", "watched", given="a\nb\nc\n")
     shell("groups", "reset", "w", "--topic", "watched", "--to-offset", "1", "--create")
     done = shell("groups", "describe", "w", "--watch", "0.1", "--times", "2", "--json")
-    first, second = (json.loads(line)["partitions"][0] for line in done.stdout.splitlines())
+    looks = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(each["group"], each["state"], each["lag"]) for each in looks] == [("w", "Empty", 2)] * 2
+    first, second = (each["partitions"][0] for each in looks)
     assert (first["lag"], first["consumed_per_s"]) == (2, None)
     assert (second["lag"], second["consumed_per_s"], second["produced_per_s"]) == (2, 0.0, 0.0)
     assert shell.json("groups", "describe", "w")["lag"] == 2

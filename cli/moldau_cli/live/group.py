@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import trio
 
@@ -16,8 +16,16 @@ from moldau_cli.live.core.rates import Meter, seconds_left
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-Look = tuple[str, list[dict[str, output.Json]]]
-"""A headline, and the rows of partitions without rates."""
+
+class Look(NamedTuple):
+    """The state of a group at one time."""
+
+    headline: str
+    document: Mapping[str, output.Json]
+    """The same for JSON, as ``groups describe`` without ``--watch`` shows it."""
+    rows: list[dict[str, output.Json]]
+    """The partitions, without rates."""
+
 
 COLUMNS: Final = [
     *("topic", "partition", "offset", "log_end_offset", "lag"),
@@ -76,18 +84,18 @@ async def watch(look: Callable[[], Awaitable[Look]], every_s: float, times: int 
     while times is None or shown < times:
         began_s = trio.current_time()
         try:
-            headline, rows = last = await _within(limit_s, look)
+            last = await _within(limit_s, look)
         except (KafkaError, CommandError) as error:
             if last is None:
                 raise
             _write_past(last, trio.current_time() - seen_s, error)
         else:
             seen_s, limit_s = began_s, max(ANSWER_S, 3 * (trio.current_time() - began_s))
-            rows = rates.rows(rows, began_s * 1000)
+            rows = rates.rows(last.rows, began_s * 1000)
             if output.wants_json():
-                output.answer({"group": headline, "partitions": list(rows), "silent_s": 0.0}, "")
+                output.answer({**last.document, "partitions": list(rows), "silent_s": 0.0}, "")
             else:
-                output.write_line(headline)
+                output.write_line(last.headline)
                 output.answer_rows("partitions", COLUMNS, rows)
         shown += 1
         if times is None or shown < times:
@@ -104,11 +112,10 @@ async def _within(limit_s: float, look: Callable[[], Awaitable[Look]]) -> Look:
 
 def _write_past(last: Look, silent_s: float, error: KafkaError | CommandError) -> None:
     """Writes that a look failed, and what was true before."""
-    headline, rows = last
     if isinstance(error, KafkaError):
-        text = f"NO ANSWER for {silent_s:.0f} s ({error.message}); before: {headline}"
+        text = f"NO ANSWER for {silent_s:.0f} s ({error.message}); before: {last.headline}"
     else:
-        text = f"{error}; {silent_s:.0f} s before: {headline}"
+        text = f"{error}; {silent_s:.0f} s before: {last.headline}"
     if output.wants_json():
         output.note(text)
-    output.answer({"group": headline, "partitions": list(rows), "silent_s": round(silent_s, 1)}, text)
+    output.answer({**last.document, "partitions": list(last.rows), "silent_s": round(silent_s, 1)}, text)

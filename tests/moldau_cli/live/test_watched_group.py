@@ -9,7 +9,7 @@ import trio.testing
 from moldau import ErrorCode, KafkaError
 from moldau_cli import output
 from moldau_cli.errors import CommandError, UsageError
-from moldau_cli.live.group import watch
+from moldau_cli.live.group import Look, watch
 
 ROW = {"topic": "t", "partition": 0, "offset": 5, "log_end_offset": 7, "lag": 2, "member": None}
 AWAY = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the quorum is away")
@@ -31,7 +31,7 @@ def watched(looks, times=None):
             await trio.sleep_forever()
         if isinstance(found, Exception):
             raise found
-        return found, [dict(ROW)]
+        return Look(found, {"group": "g", "state": "Stable", "partitions": [dict(ROW)]}, [dict(ROW)])
 
     async def main():
         await watch(look, 2.0, times or len(looks))
@@ -54,9 +54,10 @@ def test_a_failed_look_is_named_and_the_next_one_follows(capsys):
 
 def test_documents_say_how_old_they_are(capsys, monkeypatch):
     monkeypatch.setattr(output, "_as_json", True)
-    watched(["group g", AWAY, "group g"])
+    watched(["group g: Stable", AWAY, "group g: Stable"])
     shown = capsys.readouterr()
     documents = [json.loads(line) for line in shown.out.splitlines()]
+    assert [(each["group"], each["state"]) for each in documents] == [("g", "Stable")] * 3, "no headline"
     assert [each["silent_s"] for each in documents] == [0.0, 2.0, 0.0]
     assert "consumed_per_s" in documents[0]["partitions"][0]
     assert "consumed_per_s" not in documents[1]["partitions"][0], "rates of the past are not those of now"

@@ -286,15 +286,15 @@ def _lag(rows: list[dict[str, output.Json]]) -> int | None:
 
 
 def _watch(group: str, every_s: float, times: int | None, bootstrap_server: str | None) -> None:
-    from moldau_cli.live.group import watch
+    from moldau_cli.live.group import Look, watch
     from moldau_cli.operations.partial import summarize_failures
 
     async def work(admin: Admin) -> None:
-        async def look() -> tuple[str, list[dict[str, output.Json]]]:
+        async def look() -> Look:
             description, rows, failures = await _describe(admin, group)
             if failures:
                 output.note(f"offsets are missing: {summarize_failures(failures)}")
-            return _headline(description, rows), rows
+            return Look(_headline(description, rows), _document(description, rows), rows)
 
         await watch(look, every_s, times)
 
