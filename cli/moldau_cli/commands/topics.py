@@ -15,7 +15,7 @@ from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.words import counted, is_number, parse_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from moldau import Admin, TopicPartition
     from moldau.admin import CreatedTopic, TopicDescription, TopicListing
@@ -268,12 +268,38 @@ def _chosen(names: list[str], include: str | None, *, if_exists: bool) -> Chosen
 
 
 async def _names(admin: Admin, chosen: Chosen) -> list[str]:
-    """Returns the names of the chosen topics."""
-    if not chosen.names:
-        return [
-            one.name for one in await admin.list_topics(include_internal=chosen.internal) if chosen.matches(one.name)
-        ]
-    return await _existing(admin, chosen.names) if chosen.if_exists else chosen.names
+    """Returns the names of the chosen topics, as far as the broker that is asked knows them."""
+    return await _existing(admin, chosen.names) if chosen.names and chosen.if_exists else await _named(admin, chosen)
+
+
+async def _named(admin: Admin, chosen: Chosen) -> list[str]:
+    """Returns the names that the user gives, or those that match."""
+    if chosen.names:
+        return [*chosen.names]
+    return [one.name for one in await admin.list_topics(include_internal=chosen.internal) if chosen.matches(one.name)]
+
+
+async def _bear_absent(asked: Awaitable[object], wanted: list[str], chosen: Chosen) -> None:
+    """Waits for a change of topics; takes those that do not exist out of ``wanted``, unless they have to.
+
+    The controller knows which topics exist. A broker that is behind lists a deleted topic, or lacks a new one.
+
+    Raises:
+        AdminError: the change failed for other topics.
+    """
+    from moldau.admin import AdminError
+    from moldau.protocol.errors import ErrorCode
+
+    try:
+        await asked
+    except AdminError as error:
+        if chosen.names and not chosen.if_exists:
+            raise
+        gone = [name for name, one in error.failures.items() if one.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        wanted[:] = [name for name in wanted if name not in gone]
+        left = {name: one for name, one in error.failures.items() if name not in gone}
+        if left:
+            raise AdminError(left, error.results) from error
 
 
 async def _existing(admin: Admin, names: list[str]) -> list[str]:
@@ -333,11 +359,12 @@ def alter(
     placed = None if replica_assignment is None else list(parse_assignment(replica_assignment).values())
 
     async def work(admin: Admin) -> None:
-        names = await _names(admin, chosen)
+        names = await _named(admin, chosen)
         assignments = None if placed is None else dict.fromkeys(names, placed)
         with answering_done(names, answer, "not altered"):
             if names:
-                await admin.create_partitions(dict.fromkeys(names, partitions), assignments=assignments)
+                counts = dict.fromkeys(names, partitions)
+                await _bear_absent(admin.create_partitions(counts, assignments=assignments), names, chosen)
 
     def answer(changed: Sequence[str]) -> None:
         if include is not None:
@@ -370,12 +397,12 @@ def delete(
     chosen = _chosen(names or [], include, if_exists=if_exists)
 
     async def work(admin: Admin) -> None:
-        wanted = await _names(admin, chosen)
+        wanted = await _named(admin, chosen)
         with answering_done(wanted, would, "would not be deleted") if dry_run else deleting(wanted):
             if wanted and dry_run:
-                await admin.describe_topics(wanted)
+                await _bear_absent(admin.describe_topics(wanted), wanted, chosen)
             elif wanted:
-                await admin.delete_topics(wanted)
+                await _bear_absent(admin.delete_topics(wanted), wanted, chosen)
 
     def would(found: Sequence[str]) -> None:
         output.answer({"deleted": [*found], "dry_run": True}, f"would delete {', '.join(found) or 'nothing'}")

@@ -24,7 +24,7 @@ HELD = TopicDescription(name="t", topic_id=UUID(int=1), is_internal=False, parti
 
 
 class Admin:
-    """Has the topic ``t``; ``gone`` was deleted after it was listed."""
+    """Has the topics ``t`` and ``new``, which is not listed yet; ``gone`` was deleted after it was listed."""
 
     async def list_topics(self, *, include_internal=False):
         del include_internal
@@ -38,6 +38,19 @@ class Admin:
         if missing:
             raise AdminError(dict.fromkeys(missing, KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)), found)
         return found
+
+    async def delete_topics(self, names):
+        await trio.lowlevel.checkpoint()
+        unknown = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        failures = {name: unknown for name in names if name not in ("t", "new")}
+        if "locked" in failures:
+            failures["locked"] = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        if failures:
+            raise AdminError(failures)
+
+    async def create_partitions(self, counts, *, assignments):
+        del assignments
+        await self.delete_topics(counts)
 
     def within(self, timeout_ms):
         del timeout_ms
@@ -89,3 +102,28 @@ def test_leaders_of_the_other_topics_are_counted(moldau):
     done = moldau("balance", "leaders", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["brokers"] == [{"broker": 1, "leaders": 1, "preferred": 1}]
+
+
+@pytest.mark.parametrize(
+    ("words", "deleted"),
+    [
+        (("new", "nix", "--if-exists"), ["new"]),
+        (("gone", "--if-exists"), []),
+        (("--include", ".*"), ["t"]),
+    ],
+)
+def test_the_controller_says_which_topics_exist(moldau, words, deleted):
+    """A broker that was behind hid a topic, which stayed with exit code 0, or named one that another script deleted."""
+    done = moldau("topics", "delete", *words, "--json")
+    assert (done.returncode, json.loads(done.stdout)) == (0, {"deleted": deleted}), done.stderr
+    done = moldau("topics", "alter", "--partitions", "2", "new", "--if-exists", "--json")
+    assert json.loads(done.stdout) == {"topic": "new", "partitions": 2}
+    done = moldau("topics", "alter", "--partitions", "2", "gone", "--if-exists", "--json")
+    assert (done.returncode, json.loads(done.stdout)) == (0, {"topic": "gone", "partitions": None})
+
+
+def test_other_failures_of_a_deletion_are_named(moldau):
+    done = moldau("topics", "delete", "new", "nix", "locked", "--if-exists")
+    assert (done.returncode, done.stdout) == (1, "deleted new\n")
+    assert done.stderr.startswith("moldau: not deleted: locked: ")
+    assert "nix" not in done.stderr
