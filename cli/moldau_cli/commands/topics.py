@@ -15,10 +15,10 @@ from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.words import counted, is_number, parse_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from moldau import Admin, TopicPartition
-    from moldau.admin import CreatedTopic, TopicDescription, TopicListing
+    from moldau.admin import ConfigEntry, ConfigResource, CreatedTopic, TopicDescription, TopicListing
 
 Internal = Annotated[bool, typer.Option("--internal/--exclude-internal", help="Show internal topics too.")]
 Include = Annotated[
@@ -235,7 +235,6 @@ def _pattern(include: str | None) -> Callable[[str], bool]:
 
 async def _described(admin: Admin, chosen: Chosen, *, configured: bool) -> Described:
     """Describes topics, and with ``configured`` what the filters need to know of them."""
-    from moldau.admin import ConfigResource, ResourceType
     from moldau_cli.operations.partial import describe_present
 
     names = await _names(admin, chosen)
@@ -245,15 +244,36 @@ async def _described(admin: Admin, chosen: Chosen, *, configured: bool) -> Descr
         topics = await describe_present(admin, names)
     if not configured or not topics:
         return Described(topics=topics)
-    resources = [ConfigResource(type=ResourceType.TOPIC, name=name) for name in topics]
-    configs = await admin.describe_configs(resources)
+    configs = await _configs(admin, topics, chosen)
     moves = await admin.list_partition_reassignments()
     return Described(
-        topics=topics,
+        topics={one.name: topics[one.name] for one in configs},
         min_isr={one.name: int(entries["min.insync.replicas"].value or 1) for one, entries in configs.items()},
         adding={(one.topic, one.partition): len(move.adding) for one, move in moves.items()},
         brokers=frozenset(broker.node_id for broker in (await admin.describe_cluster()).brokers),
     )
+
+
+async def _configs(
+    admin: Admin, names: Iterable[str], chosen: Chosen
+) -> Mapping[ConfigResource, Mapping[str, ConfigEntry]]:
+    """Returns the configurations of topics; those that were deleted meanwhile are left out, unless they have to exist.
+
+    Raises:
+        AdminError: another configuration cannot be described.
+    """
+    from moldau.admin import AdminError, ConfigResource, ResourceType
+    from moldau.protocol.errors import ErrorCode
+    from moldau_cli.operations.partial import results_of
+
+    resources = [ConfigResource(type=ResourceType.TOPIC, name=name) for name in names]
+    try:
+        return await admin.describe_configs(resources) if resources else {}
+    except AdminError as error:
+        must_exist = chosen.names and not chosen.if_exists
+        if must_exist or {one.code for one in error.failures.values()} != {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}:
+            raise
+        return results_of(error, dict)
 
 
 def _chosen(names: list[str], include: str | None, *, if_exists: bool) -> Chosen:
@@ -309,12 +329,10 @@ async def _existing(admin: Admin, names: list[str]) -> list[str]:
 
 def _answer_overrides(chosen: Chosen, bootstrap_server: str | None) -> None:
     async def work(admin: Admin) -> list[dict[str, output.Json]]:
-        from moldau.admin import ConfigResource, ResourceType
         from moldau.runtime.config import ConfigSource
 
         found = await _described(admin, chosen, configured=False)
-        resources = [ConfigResource(type=ResourceType.TOPIC, name=name) for name in sorted(found.topics)]
-        configs = await admin.describe_configs(resources) if resources else {}
+        configs = await _configs(admin, sorted(found.topics), chosen)
         own = {
             one.name: [
                 f"{entry.name}={entry.value}"

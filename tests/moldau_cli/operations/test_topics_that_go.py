@@ -6,7 +6,9 @@ Method: whole commands with an admin client that lists one topic more than it ca
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import ClassVar
 from uuid import UUID
 
 import pytest
@@ -14,6 +16,7 @@ import trio
 
 from moldau.admin import AdminError, PartitionDescription, TopicDescription
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.runtime.config import ConfigSource
 from moldau_cli.commands import topics, txns
 from moldau_cli.commands.operations import balance
 from moldau_cli.operations import survey
@@ -26,6 +29,9 @@ HELD = TopicDescription(name="t", topic_id=UUID(int=1), is_internal=False, parti
 class Admin:
     """Has the topics ``t`` and ``new``, which is not listed yet; ``gone`` was deleted after it was listed."""
 
+    described: ClassVar = ["t"]
+    config_error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
     async def list_topics(self, *, include_internal=False):
         del include_internal
         await trio.lowlevel.checkpoint()
@@ -33,11 +39,28 @@ class Admin:
 
     async def describe_topics(self, names):
         await trio.lowlevel.checkpoint()
-        missing = [name for name in names if name != "t"]
-        found = {"t": HELD} if "t" in names else {}
+        missing = [name for name in names if name not in self.described]
+        found = {name: replace(HELD, name=name) for name in names if name in self.described}
         if missing:
             raise AdminError(dict.fromkeys(missing, KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)), found)
         return found
+
+    async def describe_configs(self, resources):
+        await trio.lowlevel.checkpoint()
+        entry = SimpleNamespace(name="min.insync.replicas", value="2", source=ConfigSource.DYNAMIC_TOPIC)
+        found = {each: {entry.name: entry} for each in resources if each.name == "t"}
+        failures = {each.name: KafkaError(self.config_error) for each in resources if each.name != "t"}
+        if failures:
+            raise AdminError(failures, found)
+        return found
+
+    async def list_partition_reassignments(self):
+        await trio.lowlevel.checkpoint()
+        return {}
+
+    async def describe_cluster(self):
+        await trio.lowlevel.checkpoint()
+        return SimpleNamespace(brokers=[SimpleNamespace(node_id=1)])
 
     async def delete_topics(self, names):
         await trio.lowlevel.checkpoint()
@@ -102,6 +125,22 @@ def test_leaders_of_the_other_topics_are_counted(moldau):
     done = moldau("balance", "leaders", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["brokers"] == [{"broker": 1, "leaders": 1, "preferred": 1}]
+
+
+@pytest.mark.parametrize(
+    ("words", "name"), [("--under-min-isr-partitions", "partitions"), ("--topics-with-overrides", "topics")]
+)
+def test_the_other_topics_are_filtered(moldau, monkeypatch, words, name):
+    """A topic was deleted after its description, and before its configuration: the filters of all others failed."""
+    monkeypatch.setattr(Admin, "described", ["t", "gone"])
+    done = moldau("topics", "describe", words, "--json")
+    assert done.returncode == 0, done.stderr
+    assert [row["topic"] for row in json.loads(done.stdout)[name]] == ["t"]
+    with pytest.raises(AdminError, match="gone"):
+        moldau("topics", "describe", "gone", words)
+    monkeypatch.setattr(Admin, "config_error", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(AdminError, match="gone"):  # a filter must not miss it
+        moldau("topics", "describe", words)
 
 
 @pytest.mark.parametrize(
