@@ -41,10 +41,13 @@ def _row(token: DelegationToken) -> dict[str, output.Json]:
         "hmac": token.hmac,
         "owner": token.owner,
         "requester": token.requester,
-        "renewers": ",".join(token.renewers),
+        "renewers": list(token.renewers),  # the name of a certificate has commas
         "issued": _time(token.issue_ms),
         "expires": _time(token.expiry_ms),
         "max": _time(token.max_ms),
+        "issue_ms": token.issue_ms,
+        "expiry_ms": token.expiry_ms,
+        "max_ms": token.max_ms,
     }
 
 
