@@ -70,6 +70,14 @@ def test_table_and_picture_show_the_figures(tmp_path, suffix):
     assert (tmp_path / f"query.{suffix}").stat().st_size > 1000
 
 
+@pytest.mark.parametrize("state", ["failed: Query [id = 1, runId = 2] ended", "failed: [/data/x] is missing", ":bug:"])
+def test_a_state_is_shown_as_it_is(state):
+    """Brackets were taken for markup: parts of an error disappeared, and one with a path ended the display."""
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(table_of("flights", History(), state))
+    assert f"query flights: {state}" in " ".join(console.export_text().split())
+
+
 def test_an_interrupted_watch_leaves_its_picture(tmp_path, monkeypatch):
     """A query without end is watched until Ctrl-C."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from pyspark_moldau.terminal.figures import History
 
@@ -56,7 +57,9 @@ def watch(
 
 def table_of(name: str, history: History, state: str) -> Table:
     """Returns the table of the last micro-batches, with the sums in its caption."""
-    table = Table(title=f"query {name}: {state}", title_justify="left", caption=summary(history))
+    # A text of rich, because Spark's errors have parts in brackets, which a string has for markup.
+    title = Text(f"query {name}: {state}", style="table.title")
+    table = Table(title=title, title_justify="left", caption=summary(history))
     for column in ("batch", "started", "rows", "rows/s", "batch time", "lag"):
         table.add_column(column, justify="left" if column == "started" else "right")
     for batch in list(history.batches)[-SHOWN_BATCHES:]:
