@@ -92,6 +92,16 @@ def test_an_interrupted_watch_leaves_its_picture(tmp_path, monkeypatch):
     assert (tmp_path / "query.png").stat().st_size > 1000
 
 
+@pytest.mark.parametrize(("name", "error"), [("query.pgn", ValueError), ("gone/query.png", OSError)])
+def test_a_picture_that_cannot_be_drawn_is_refused_at_once(tmp_path, name, error):
+    """The error came at the end of the watch, and the figures were lost with it."""
+    query = SimpleNamespace(name="flights", isActive=False, recentProgress=[], exception=lambda: None)
+    console = Console(file=io.StringIO())
+    with pytest.raises(error):
+        watch.watch(query, picture=tmp_path / name, console=console)
+    assert not console.file.getvalue(), "the watch began"
+
+
 def test_an_old_pyspark_gets_the_required_version(monkeypatch):
     """Spark's search for data sources must go on, so the stand-in fails only where it is used."""
     import pyspark

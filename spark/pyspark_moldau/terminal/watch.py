@@ -33,10 +33,19 @@ def watch(
 
     The query is neither stopped nor are its errors raised. ``picture`` names a file, for example ``query.png``, into
     which the figures are drawn at the end, also at Ctrl-C; the suffix says the format.
+
+    Raises:
+        ImportError: ``picture`` is given, and matplotlib is not installed.
+        OSError: ``picture`` cannot be written.
+        ValueError: the suffix of ``picture`` is no format.
     """
     history = History()
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
     name = query.name or str(query.id)[:8]
+    if picture is not None:
+        from pyspark_moldau.terminal.picture import draw
+
+        draw(history, picture, title=name)  # what is wrong with it shows now, and not after hours
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
     try:
         with Live(table_of(name, history, "starting"), console=console or Console(), refresh_per_second=4) as live:
             while True:
@@ -49,8 +58,6 @@ def watch(
                 time.sleep(POLL_S)
     finally:
         if picture is not None:
-            from pyspark_moldau.terminal.picture import draw
-
             draw(history, picture, title=name)
     return history
 
