@@ -5,25 +5,53 @@ An exception during Spark's search for data sources would take away all other Py
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NoReturn
+
 from pyspark.sql.datasource import DataSource
 
 from pyspark_moldau.errors import message_first
 from pyspark_moldau.versions import UnsupportedSparkError, remedy
 
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
 
 class DefaultSource(DataSource):
-    """Fails at its first use."""
+    """Fails at its first use.
+
+    Spark asks for the schema first, except where the query gives one (``.schema(...)``) or writes.
+    """
 
     @classmethod
     def name(cls) -> str:
         """Returns the name of the format."""
         return "moldau"
 
-    @message_first
-    def schema(self) -> str:
-        """Always fails.
+    def schema(self) -> NoReturn:
+        """Always fails, as all methods do.
 
         Raises:
             UnsupportedSparkError: PySpark is too old.
         """
-        raise UnsupportedSparkError(remedy())
+        _fail()
+
+    def reader(self, schema: StructType) -> NoReturn:
+        """Always fails."""
+        _fail()
+
+    def streamReader(self, schema: StructType) -> NoReturn:
+        """Always fails."""
+        _fail()
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Always fails."""
+        _fail()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Always fails."""
+        _fail()
+
+
+@message_first
+def _fail() -> NoReturn:
+    raise UnsupportedSparkError(remedy())

@@ -111,7 +111,9 @@ def test_an_old_pyspark_gets_the_required_version(monkeypatch):
     monkeypatch.setattr(pyspark, "__version__", "4.1.1")
     stand_in = pyspark_moldau.DefaultSource
     assert stand_in.name() == "moldau"
-    with pytest.raises(RuntimeError, match=r"needs PySpark 4\.2 or later, and 4\.1\.1 is installed: pip install"):
-        stand_in({}).schema()
+    uses = {"schema": (), "reader": ("",), "streamReader": ("",), "writer": ("", False), "streamWriter": ("", False)}
+    for name, arguments in uses.items():
+        with pytest.raises(RuntimeError, match=r"needs PySpark 4\.2 or later, and 4\.1\.1 is installed: pip install"):
+            getattr(stand_in({}), name)(*arguments)
     monkeypatch.setattr(pyspark, "__version__", "4.10.0")
     assert pyspark_moldau.DefaultSource is not stand_in
