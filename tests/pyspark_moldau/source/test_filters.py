@@ -135,6 +135,8 @@ def test_a_time_limits_where_reading_starts(kind) -> None:
         LessThanOrEqual(("timestamp",), MOMENT),
         GreaterThan(("timestamp",), MOMENT.replace(tzinfo=None)),
         EqualTo(("timestamp",), None),
+        GreaterThanOrEqual(("timestamp",), datetime.datetime(1969, 12, 31, tzinfo=datetime.UTC)),
+        EqualTo(("timestamp",), datetime.datetime(1969, 12, 31, 23, 59, 59, 999_000, tzinfo=datetime.UTC)),
     ],
 )
 def test_other_times_limit_nothing(one) -> None:

@@ -132,4 +132,6 @@ def _since(left: Narrowing, one: Filter, value: object) -> Narrowing:
         return left
     # Records have milliseconds, so a time within a millisecond is later than that millisecond's records only.
     since_ms = round(value.timestamp() * 1_000_000) // 1000
+    if since_ms < 0:  # a record without a timestamp has the one of the moment before 1970, and no look-up finds it
+        return left
     return replace(left, since_ms=max(since_ms, left.since_ms or 0))
