@@ -89,5 +89,7 @@ def compiled(
             validate(value)
         except fastjsonschema.JsonSchemaValueException as error:
             raise ValueError(error.message) from error
+        except OverflowError as error:  # multipleOf makes a float of each number
+            raise ValueError(f"a number cannot be checked: {error}") from error
 
     return check

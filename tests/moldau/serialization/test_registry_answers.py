@@ -452,6 +452,17 @@ def test_no_number_becomes_infinity():
     assert serde.deserialize(frame(5) + b"1e308", CONTEXT) == 1e308
 
 
+def test_a_number_that_no_float_holds_does_not_fit():
+    """Checks of multipleOf raised OverflowError, both ways."""
+    schema = {"multipleOf": 0.5}
+    answers = Answers({LATEST_VALUE: version(json.dumps(schema), 5, "JSON")})
+    serde = JsonSchemaSerde(answers.registry, schema, config=LATEST)
+    with pytest.raises(SerializationError, match="a number cannot be checked"):
+        serde.deserialize(frame(5) + b"1" + b"0" * 400, CONTEXT)
+    with pytest.raises(SerializationError, match="a number cannot be checked"):
+        run(serde.serialize, 10**400, CONTEXT)
+
+
 def test_schemas_that_are_nested_too_deeply_are_refused():
     deep = '{"not":' * 3000 + "{}" + "}" * 3000
     with pytest.raises(SerializationError):
