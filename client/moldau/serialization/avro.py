@@ -6,7 +6,7 @@ import io
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, overload
 
-from moldau.serialization.core.avro_defaults import with_default_values
+from moldau.serialization.core.avro_defaults import with_default_values, without_defaults
 from moldau.serialization.core.avro_schemas import linked
 from moldau.serialization.core.avro_values import check_of
 from moldau.serialization.core.registry_requests import Schema
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from moldau.serialization.registry import SchemaRegistry
 
 _ADDED = ("__fastavro_parsed__", "__fastavro_parsed", "__named_schemas")
+_WRONG_SCHEMA = (SchemaParseException, UnknownType, AttributeError, ValueError, KeyError, TypeError, RecursionError)
 PARSED_MAX = 1000
 """Parsed schemas that a serde keeps."""
 
@@ -86,7 +87,7 @@ class AvroSerde(Generic[T]):
             self._schema = Schema(text, "AVRO")
             self._own = with_default_values(_parsed(document, {}), LOGICAL_READERS)
             self._name = self._own.get("name") if isinstance(self._own, dict) else None
-        self._parsed: dict[int, Any] = {}
+        self._parsed: dict[tuple[int, bool], Any] = {}
         self._checks: dict[int, Check | None] = {}
         self._model = None
         if model is not None:
@@ -102,7 +103,7 @@ class AvroSerde(Generic[T]):
             SerializationError: the serde has no schema, or the value does not fit it.
         """
         written = self._written(context)
-        own = self._own if written.schema is self._schema else self._schema_of(written)
+        own = self._own if written.schema is self._schema else self._schema_of(written, with_defaults=True)
         stream = io.BytesIO()
         stream.write(frame(written.id))
         try:
@@ -132,7 +133,7 @@ class AvroSerde(Generic[T]):
         """
         schema_id, body = split_frame(data)
         found = self._policy.by_id(schema_id, "AVRO")
-        writer = self._schema_of(found)
+        writer = self._schema_of(found, with_defaults=False)
         stream = io.BytesIO(body)
         try:
             value: Any = fastavro.schemaless_reader(stream, writer, self._own)
@@ -147,16 +148,17 @@ class AvroSerde(Generic[T]):
         except ValueError as error:
             raise SerializationError(f"the value does not fit the model: {error}", schema_id=schema_id) from error
 
-    def _schema_of(self, found: RegisteredSchema) -> Any:  # noqa: ANN401 - a schema as fastavro parsed it
-        parsed = self._parsed.get(found.id)
+    def _schema_of(self, found: RegisteredSchema, *, with_defaults: bool) -> Any:  # noqa: ANN401 - as fastavro parsed it
+        """Returns a schema of the registry; only those who write by it need the defaults of its fields."""
+        parsed = self._parsed.get((found.id, with_defaults))
         if parsed is None:
             named: dict[str, Any] = {}
             for _, schema in self._policy.references(found.schema):
-                _parsed(document_of(schema.text)[0], named)
-            parsed = _parsed(document_of(found.schema.text)[0], named)
+                _parsed(document_of(schema.text)[0], named, with_defaults=with_defaults)
+            parsed = _parsed(document_of(found.schema.text)[0], named, with_defaults=with_defaults)
             if len(self._parsed) >= PARSED_MAX:
                 self._parsed.clear()
-            self._parsed[found.id] = parsed
+            self._parsed[found.id, with_defaults] = parsed
         return parsed
 
     def _check_of(self, written: RegisteredSchema, own: Any) -> Check | None:  # noqa: ANN401 - a schema as fastavro parsed it
@@ -174,10 +176,11 @@ def _plain(schema: Any) -> Any:  # noqa: ANN401 - a schema as JSON values or as 
     return [_plain(each) for each in schema] if isinstance(schema, list) else schema
 
 
-def _parsed(document: Any, named: dict[str, Any]) -> Any:  # noqa: ANN401 - a schema as fastavro parsed it
+def _parsed(document: Any, named: dict[str, Any], *, with_defaults: bool = True) -> Any:  # noqa: ANN401 - as fastavro parsed it
     # fastavro keeps referenced types beside a record only; anything else must contain them.
     contains = bool(named) and not (isinstance(document, dict) and document.get("type") == "record")
     try:
-        return linked(fastavro.parse_schema(document, named_schemas=named, expand=contains))
-    except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError, RecursionError) as error:
+        given = document if with_defaults else without_defaults(document)
+        return linked(fastavro.parse_schema(given, named_schemas=named, expand=contains))
+    except _WRONG_SCHEMA as error:
         raise SerializationError(f"not an Avro schema: {error!r}") from error

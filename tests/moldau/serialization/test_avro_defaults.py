@@ -14,10 +14,10 @@ import pytest
 from fastavro.read import LOGICAL_READERS
 
 from moldau.serialization.avro import AvroSerde
-from moldau.serialization.core.avro_defaults import with_default_values
+from moldau.serialization.core.avro_defaults import with_default_values, without_defaults
 from moldau.serialization.core.avro_schemas import linked
 from moldau.serialization.core.registry_requests import RegisteredSchema, Schema
-from moldau.serialization.core.values import SerializationContext
+from moldau.serialization.core.values import SerializationContext, SerializationError
 from moldau.serialization.core.wire_format import frame
 
 AT = datetime.datetime(2023, 11, 14, 22, 13, 20, tzinfo=datetime.UTC)
@@ -94,3 +94,24 @@ def test_a_serde_reads_defaults_as_values():
     for kind, default, value in DEFAULTS.values():
         serde = AvroSerde(registry, with_field(kind, default))
         assert serde.deserialize(data, CONTEXT) == {"origin": "JFK", "f": value}
+
+
+@pytest.mark.parametrize("has_schema", [True, False])
+def test_a_serde_reads_without_the_defaults_of_writers(has_schema):
+    """A registry keeps what older versions of Avro took; such records could not be read at all."""
+    part = {"type": "record", "name": "Part", "fields": [{"name": "code", "type": "string", "default": None}]}
+    fields = [*OLD["fields"], {"name": "parts", "type": {"type": "array", "items": part}, "default": {}}]
+    writer = {**OLD, "fields": [*fields, {"name": "last", "type": ["null", "Part"], "default": 0}]}
+    found = RegisteredSchema(id=1, schema=Schema(json.dumps(writer), "AVRO"))
+    serde = AvroSerde(SimpleNamespace(known=lambda need: found), OLD if has_schema else None)
+    value = {"origin": "JFK", "parts": [{"code": "x"}], "last": None}
+    data = frame(1) + written(without_defaults(writer), value)
+    assert serde.deserialize(data, CONTEXT) == ({"origin": "JFK"} if has_schema else value)
+
+
+@pytest.mark.parametrize("wrong", ["5", "[5]", '{"type":"record","name":"A","fields":[5]}', '{"type":null}'])
+def test_a_writers_schema_that_is_none_is_named(wrong):
+    found = RegisteredSchema(id=1, schema=Schema(wrong, "AVRO"))
+    serde = AvroSerde(SimpleNamespace(known=lambda need: found), OLD)
+    with pytest.raises(SerializationError, match="not an Avro schema"):
+        serde.deserialize(frame(1) + b"x", CONTEXT)

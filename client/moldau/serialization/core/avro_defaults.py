@@ -2,7 +2,8 @@
 
 A schema has its defaults in JSON: bytes as a text with a letter for each byte, a time as a number, a record without the
 fields that have defaults themselves. ``fastavro`` gives a reader the JSON as it stands. So here the defaults of a
-reader's schema become what ``fastavro`` makes of a value that was written.
+reader's schema become what ``fastavro`` makes of a value that was written. Those of a writer's schema are left out:
+readers never use them.
 """
 
 from __future__ import annotations
@@ -39,6 +40,26 @@ def with_default_values(schema: Any, readers: Mapping[str, Callable[..., Any]]) 
     values = _Defaults(named, readers)
     made = values.of(schema)
     return made | {"__named_schemas": {name: values.of(each) for name, each in named.items()}} if named else made
+
+
+def without_defaults(schema: Any) -> Any:  # noqa: ANN401 - a schema as JSON values
+    """Returns a writer's schema without the defaults of its fields.
+
+    Registries keep schemas of the time when Avro did not look at defaults, such as a text with the default null, which
+    ``fastavro`` refuses.
+    """
+    if isinstance(schema, list):
+        return [without_defaults(each) for each in schema]
+    if isinstance(schema, str):
+        return schema
+    changed = {name: without_defaults(schema[name]) for name in ("type", "items", "values") if name in schema}
+    if "fields" in schema:
+        changed["fields"] = [
+            {name: each for name, each in field.items() if name != "default"}
+            | {"type": without_defaults(field["type"])}
+            for field in schema["fields"]
+        ]
+    return schema | changed
 
 
 class _Defaults:
