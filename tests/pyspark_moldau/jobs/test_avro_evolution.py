@@ -11,9 +11,9 @@ from decimal import Decimal
 import fastavro
 import pytest
 
+from moldau.serialization.core.avro_defaults import without_defaults
 from pyspark_moldau.jobs.config.job_config import PayloadConfig
 from pyspark_moldau.jobs.payloads import avro_codec
-from pyspark_moldau.jobs.payloads.avro_logical import without_defaults
 from pyspark_moldau.jobs.payloads.decoding import decode_values, decoder_of
 
 MOMENT = datetime.datetime(2013, 1, 1, 5, 15, tzinfo=datetime.UTC)

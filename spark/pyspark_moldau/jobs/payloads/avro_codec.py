@@ -21,10 +21,10 @@ import pyarrow as pa
 from fastavro.read import LOGICAL_READERS
 from fastavro.schema import SchemaParseException, UnknownType
 
-from moldau.serialization.core.avro_defaults import with_default_values
+from moldau.serialization.core.avro_defaults import with_default_values, without_defaults
 from moldau.serialization.core.avro_schemas import linked
 from pyspark_moldau.jobs.errors import JobConfigError, JobError, PoisonError
-from pyspark_moldau.jobs.payloads.avro_logical import Alignment, Schema, logical_of, without_defaults
+from pyspark_moldau.jobs.payloads.avro_logical import Alignment, Schema, logical_of
 from pyspark_moldau.jobs.payloads.framing import split_frame
 
 if TYPE_CHECKING:

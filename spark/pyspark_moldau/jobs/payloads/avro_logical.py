@@ -39,28 +39,6 @@ def logical_of(schema: Mapping[str, Any]) -> str | None:
     return None if found == "decimal" and (type(precision) is not int or precision < 1) else found
 
 
-def without_defaults(schema: Schema) -> Schema:
-    """Returns a writer's schema without the defaults of its fields, which readers never use.
-
-    Registries keep schemas of the time when Avro did not look at defaults, such as a text with the default null, which
-    fastavro refuses.
-    """
-    if isinstance(schema, list):
-        return [without_defaults(each) for each in schema]
-    if isinstance(schema, str):
-        return schema
-    changed: dict[str, Any] = {
-        name: without_defaults(schema[name]) for name in ("type", "items", "values") if name in schema
-    }
-    if "fields" in schema:
-        changed["fields"] = [
-            {name: each for name, each in field.items() if name != "default"}
-            | {"type": without_defaults(field["type"])}
-            for field in schema["fields"]
-        ]
-    return schema | changed
-
-
 class Alignment:
     """Aligns writers' schemas with one reader's schema, which fastavro has parsed."""
 
