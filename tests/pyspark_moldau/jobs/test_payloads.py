@@ -444,6 +444,8 @@ def test_protobuf_becomes_columns():
         (PayloadConfig(format="avro", schema=b'{"type":"recrod"}'), "no Avro schema"),
         (PayloadConfig(format="json", schema=b'{"a":' * 3000), "no JSON"),
         (json_payload({"type": "object", "properties": {"a": True}}), "/properties/a: expected one type"),
+        (json_payload({"type": "object", "properties": {"a": {"anyOf": [{}]}}}), "/a: .* got anyOf alone; write"),
+        (json_payload({"type": "object", "properties": {"a": {"$ref": "#"}}}), r"/a: .* got \$ref alone; write"),
         (json_payload({"type": "object", "properties": 5}), "the JSON Schema is wrong"),
         (PayloadConfig(format="avro", schema=b'"string"'), "must be a record"),
         (PayloadConfig(format="avro", schema=b"null"), "no Avro schema"),

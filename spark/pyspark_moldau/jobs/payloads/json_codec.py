@@ -22,6 +22,8 @@ from pyspark_moldau.jobs.payloads.framing import split_frame
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+_COMBINED = ("$ref", "anyOf", "oneOf", "allOf", "enum", "const")
+"""Keywords that may stand in the place of a type."""
 _SCALARS = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
 
 
@@ -69,7 +71,9 @@ def _type_of(schema: Mapping[str, Any] | bool, place: str) -> tuple[pa.DataType,
     names = [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list) else []
     names = [name for name in names if name != "null"]
     if isinstance(schema, bool) or len(names) != 1:
-        raise JobConfigError(f"JSON Schema {place or '/'}: expected one type besides null, got {kinds!r}")
+        found = [] if isinstance(schema, bool) else [name for name in _COMBINED if name in schema]
+        got = f"{' and '.join(found)} alone; write a type beside it" if kinds is None and found else repr(kinds)
+        raise JobConfigError(f"JSON Schema {place or '/'}: expected one type besides null, got {got}")
     kind = names[0]
     if kind in _SCALARS:
         return _SCALARS[kind], _optional(_CONVERSIONS.get(kind))
