@@ -436,6 +436,28 @@ def test_protobuf_becomes_columns():
 
 
 @pytest.mark.parametrize(
+    "column",
+    [
+        {"type": "string", "format": "date-time"},
+        {"type": "integer"},
+        {"type": "array", "items": {"type": "integer"}},
+        {"type": "object", "properties": {"k": {"type": "string"}}},
+        {"type": "object", "additionalProperties": {"type": "string"}},
+    ],
+    ids=json.dumps,
+)
+@pytest.mark.parametrize("value", [7.5, {"k": []}])
+def test_a_value_that_only_a_reference_admits_is_poison(column, value):
+    """JSON Schema leaves a type beside a ``$ref`` out of account, and the job failed in each task."""
+    column = column | {"$ref": "#/definitions/any"}
+    payload = json_payload({"type": "object", "properties": {"a": column}, "definitions": {"any": {}}})
+    values, errors = decode_values(decoder_of(payload), [json.dumps({"a": value}).encode(), b"{}"])
+    assert values.to_pylist() == [None, {"a": None}]
+    assert errors[0] is not None
+    assert errors[1] is None
+
+
+@pytest.mark.parametrize(
     ("payload", "message"),
     [
         (PayloadConfig(format="json", schema=b"{"), "no JSON"),

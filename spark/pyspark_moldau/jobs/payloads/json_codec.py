@@ -59,6 +59,8 @@ class JsonDecoder:
             return self._convert(document) if self._convert else document
         except (ValueError, OverflowError, RecursionError) as error:
             raise PoisonError(f"against the schema: {error}") from error
+        except (AttributeError, TypeError) as error:  # drafts 4 to 7 do not look at a type beside a $ref
+            raise PoisonError(f"does not fit its column: {error}") from error
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -127,7 +129,14 @@ def _double(number: float) -> float:
     return found
 
 
-_CONVERSIONS: dict[str, Callable[[Any], Any]] = {"integer": int, "number": _double}
+def _whole(number: float) -> int:
+    found = int(number)  # of 7.0 too, which JSON Schema takes for an integer
+    if found != number:
+        raise ValueError(f"{number!r} is no integer")
+    return found
+
+
+_CONVERSIONS: dict[str, Callable[[Any], Any]] = {"integer": _whole, "number": _double}
 
 
 def _moment(text: str) -> datetime.datetime:
