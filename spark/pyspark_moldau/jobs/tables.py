@@ -40,6 +40,9 @@ STAGING: Final = "_moldau_staging"
 BATCH: Final = "batch"
 COLUMNS: Final = "columns"
 QUERY_ID: Final = "sql.streaming.queryId"
+TIMESTAMPS: Final = "spark.sql.parquet.outputTimestampType"
+MICROS: Final = "TIMESTAMP_MICROS"
+"""Delta knows no other type of timestamps, and other readers of Parquet take Spark's own for nanoseconds."""
 
 
 class TableWriter:
@@ -68,8 +71,7 @@ class TableWriter:
         """
         check_columns(rows.columns, self._format)
         owner = own_table(self._path, query, self._format, self._partition_by)
-        # Delta knows no other type of timestamps, and other readers of Parquet take Spark's own for nanoseconds.
-        rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        rows.sparkSession.conf.set(TIMESTAMPS, MICROS)
         if self._format == "delta":
             self._commit_delta(rows, batch, query)
             return
@@ -281,7 +283,15 @@ def compact_table(session: SparkSession, path: Path, *, files_min: int) -> tuple
         raise JobError(f"{path} is no table of a job: {error}") from error
     if owner["format"] == "delta":
         return _compact_delta(path, files_min)
-    return _compact_parquet(session, path, owner, files_min)
+    former = session.conf.get(TIMESTAMPS, None)
+    session.conf.set(TIMESTAMPS, MICROS)
+    try:
+        return _compact_parquet(session, path, owner, files_min)
+    finally:  # the session may be the user's own
+        if former is None:
+            session.conf.unset(TIMESTAMPS)
+        else:
+            session.conf.set(TIMESTAMPS, former)
 
 
 def _compact_delta(path: Path, files_min: int) -> tuple[int, int]:

@@ -5,6 +5,7 @@ Method: folders as a compaction leaves them, and a stand-in for Spark's session;
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -66,6 +67,11 @@ class Compacting:
 
     read = write = property(lambda self: self)
 
+    def __init__(self, **settings):
+        self.settings = settings
+        self.written_with = {}
+        self.conf = SimpleNamespace(get=settings.get, set=settings.__setitem__, unset=settings.__delitem__)
+
     def schema(self, schema):
         return self
 
@@ -77,6 +83,7 @@ class Compacting:
 
     def parquet(self, *paths):
         if "_moldau_staging" in paths[0]:
+            self.written_with = dict(self.settings)
             Path(paths[0]).mkdir(parents=True)
             (Path(paths[0]) / "new.parquet").touch()
         else:
@@ -98,6 +105,20 @@ def test_a_compaction_leaves_the_newest_batch_alone(tmp_path):
     assert session.found == [str(file) for file in files[:2]]
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.parquet"))
     assert left == ["d=1/batch=0/compacted-new.parquet", "d=1/batch=2/part.parquet"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"spark.sql.parquet.outputTimestampType": "INT96"}])
+def test_a_compaction_keeps_the_type_of_timestamps(tmp_path, settings):
+    """Other readers take Spark's own type for nanoseconds, in which the year 9999 is another one."""
+    owner = {"query": "q", "format": "parquet", "partition_by": [], "columns": {"type": "struct", "fields": []}}
+    tmp_path.joinpath(OWNER).write_text(json.dumps(owner))
+    for batch in range(3):
+        (tmp_path / f"batch={batch}").mkdir()
+        (tmp_path / f"batch={batch}/part.parquet").touch()
+    session = Compacting(**settings)
+    assert compact_table(session, tmp_path, files_min=2) == (3, 2)
+    assert session.written_with == {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
+    assert session.settings == settings
 
 
 @pytest.mark.parametrize("moved", [0, 1, 2])
