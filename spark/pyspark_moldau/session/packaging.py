@@ -85,7 +85,11 @@ def write_package(path: Path) -> WorkerPackage:
 
 def session_settings(path: Path) -> dict[str, str]:
     """Returns the settings of Spark that bring the archive to the executors."""
-    return {"spark.archives": f"{path.absolute()}#{FOLDER}", "spark.executorEnv.PYTHONPATH": f"./{FOLDER}"}
+    plain = str(path.absolute())
+    uri = path.absolute().as_uri()
+    # Spark divides the setting at commas, and finds the folder's name in a URI only, which a path with a space is not.
+    place = plain if uri == f"file://{plain}" else uri
+    return {"spark.archives": f"{place}#{FOLDER}", "spark.executorEnv.PYTHONPATH": f"./{FOLDER}"}
 
 
 def needed_distributions() -> dict[str, metadata.Distribution]:
