@@ -75,6 +75,7 @@ def authenticate(
             number += 1
             step = session.receive(receive(), number)
     except SaslAuthenticationError as error:
+        login.refused()  # a driver that stays, such as a notebook, would log in with the same token until it ends
         raise OptionError(refusal(error, login.mechanism, dict(client.security))) from error
     return reauthentication_at_ms(1000 * time.monotonic(), step.lifetime_ms) / 1000
 

@@ -3,8 +3,11 @@
 Method: the login against answers written by hand, without a socket; then option mappings in, errors out.
 """
 
+import base64
+import json
 import math
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -65,6 +68,29 @@ def test_a_token_is_fetched_outside_of_a_trio_run(tmp_path):
     file.write_text("e30.e30.c2ln")
     url = {"kafka.sasl.mechanism": "OAUTHBEARER", "kafka.sasl.oauthbearer.token.endpoint.url": f"file:{file}"}
     assert b"auth=Bearer e30.e30.c2ln" in log_in(client_of(**url), answers())[0][-1]
+
+
+def test_a_refused_token_is_not_used_again(tmp_path):
+    """A token that was revoked was sent for the rest of its life by each further query of the same process."""
+
+    def token(name):
+        parts = ({"alg": "none"}, {"exp": time.time() + 3600, "sub": name})
+        texts = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts]
+        return ".".join([*texts, "c2ln"])
+
+    file = tmp_path / "token"
+    client = client_of(
+        **{"kafka.sasl.mechanism": "OAUTHBEARER", "kafka.sasl.oauthbearer.token.endpoint.url": f"file:{file}"}
+    )
+    old, new = token("old"), token("new")
+    file.write_text(old)
+    assert old.encode() in log_in(client, answers())[0][-1]
+    login = login_of(client)
+    login._token = replace(login._token, fetched_wall_ms=login._token.fetched_wall_ms - 60_000)
+    file.write_text(new)
+    with pytest.raises(OptionError, match="the login was refused"):
+        log_in(client, answers(outcome=ErrorCode.SASL_AUTHENTICATION_FAILED))
+    assert new.encode() in log_in(client, answers())[0][-1]
 
 
 def test_a_token_file_that_is_missing_is_named_by_its_key(tmp_path):
