@@ -116,7 +116,8 @@ def milliseconds(text: str) -> int:
 def sessions_of(records: DataFrame, job: SessionsJob) -> DataFrame:
     """Returns one row for each closed session: the keys, ``session_start``, ``session_end``, and the columns.
 
-    ``session_end`` is the time of the last record. Records with a null key or event time are left out.
+    ``session_end`` is the time of the last record. Both are cut to milliseconds. Records with a null key or event time
+    are left out.
 
     Raises:
         JobConfigError: An expression does not fit the records, or a function not its argument.
