@@ -62,7 +62,7 @@ def write_package(path: Path) -> WorkerPackage:
         root = Path(str(package.__file__)).parent
         contents |= {f"{root.name}/{name}": file for name, file in _files_below(root)}
     for distribution in found.values():
-        contents |= dict(_files_of(distribution))
+        contents |= dict(files_of(distribution))
     draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -120,11 +120,29 @@ def _files_below(root: Path) -> Iterator[tuple[str, Path]]:
             yield name, file
 
 
-def _files_of(distribution: metadata.Distribution) -> Iterator[tuple[str, Path]]:
-    for file in distribution.files or ():
+def files_of(distribution: metadata.Distribution) -> Iterator[tuple[str, Path]]:
+    """Yields the files of an installed distribution that workers need, by their names in the archive."""
+    if distribution.files is None:  # systems' own packages of Python have no list
+        yield from _files_of_modules(distribution)
+        return
+    for file in distribution.files:
         name = file.as_posix()
-        if not name.startswith("..") and not _is_left_out(name):
-            yield name, Path(str(distribution.locate_file(file)))
+        place = Path(str(distribution.locate_file(file)))
+        # Images are often made smaller by removing tests and the like.
+        if not name.startswith("..") and not _is_left_out(name) and place.is_file():
+            yield name, place
+
+
+def _files_of_modules(distribution: metadata.Distribution) -> Iterator[tuple[str, Path]]:
+    """Yields the files of a distribution's top-level modules and packages."""
+    for module in (distribution.read_text("top_level.txt") or "").split():
+        root = Path(str(distribution.locate_file(module)))
+        if root.is_dir():
+            yield from ((f"{module}/{name}", file) for name, file in _files_below(root))
+            continue
+        for file in sorted(root.parent.glob(f"{root.name}.*")):
+            if file.is_file() and not _is_left_out(file.name):
+                yield file.name, file
 
 
 def _is_left_out(name: str) -> bool:
