@@ -53,6 +53,7 @@ from moldau_quorum.metadata.records import Endpoint
 from moldau_quorum.metadata.scram_credentials import ImageCredentials, bootstrap_records
 from moldau_quorum.node.active_controller import ActiveController
 from moldau_quorum.node.directory import NodeDirectory, open_node_directory
+from moldau_quorum.node.serving.certificates import CertificateSettings
 from moldau_quorum.node.serving.connection_bounds import ConnectionBounds, connection_tally
 from moldau_quorum.node.serving.metadata_service import MetadataService
 from moldau_quorum.node.serving.principals import node_principals
@@ -395,8 +396,10 @@ async def _serve_listeners(
             endpoint.listener_name,
         )
         bounds.serve(endpoint, server)
-    bounds.follow(machine.image)
-    machine.on_image(bounds.follow)
+    settings = CertificateSettings(config, certificates, environment, logger)
+    for follow in (bounds.follow, settings.follow):
+        follow(machine.image)
+        machine.on_image(follow)
     found = tuple(listener.address for _, listener in bound)
     logger.info("listening", addresses=",".join(f"{host}:{port}" for host, port in found))
     return ServedListeners(found, certificates, servers)
