@@ -29,6 +29,7 @@ from moldau.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from moldau.protocol.schema import Request, Response
 from moldau.runtime.net.pending import PendingResponse
 from moldau.runtime.net.rpc import RpcConnection
+from moldau.runtime.net.setup_times import SetupTimes
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_quorum.broker_side.reachability import named
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound=Response)
 
-CONNECT_TIMEOUT_MS: Final = 1_000
 ATTEMPT_TIMEOUT_MS: Final = 5_000
 """Default time that one controller may take to answer before the client tries another."""
 RETRY_BACKOFF_MS: Final = 20
@@ -150,6 +150,7 @@ class ControllerClient:
         self._connection_lost = connection_lost
         self._attempt_timeout_ms = attempt_timeout_ms
         self._open = connect or self._open_plain
+        self._setup_times = SetupTimes(environment)
         self._target = environment.random.choice(list(self._voters))
         self._connection: RpcConnection | None = None
         self._under_way: dict[_Attempt, None] = {}  # in the order in which they began
@@ -310,7 +311,7 @@ class ControllerClient:
         """Makes one attempt on a connection of its own, so that it does not delay other answers."""
         host, port = self._voters[self._target]
         try:
-            with trio.fail_after(CONNECT_TIMEOUT_MS / 1000):
+            with self._setup_times.limited((host, port)):
                 connection = await self._open(host, port)
             try:
                 return await self._forward(
@@ -366,7 +367,7 @@ class ControllerClient:
             if self._connection is None or not self._connection.notice_end():
                 target = self._target
                 host, port = self._voters[target]
-                with trio.fail_after(CONNECT_TIMEOUT_MS / 1000):
+                with self._setup_times.limited((host, port)):
                     connection = await self._open(host, port)
                 if target != self._target:
                     connection.close()

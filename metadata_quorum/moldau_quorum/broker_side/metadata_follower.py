@@ -26,6 +26,7 @@ import trio
 from moldau.protocol.codec import ProtocolError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.net.rpc import RpcConnection
+from moldau.runtime.net.setup_times import SetupTimes
 from moldau.runtime.tasks.supervision import BackoffPolicy
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 
     from moldau.runtime.ports.environment import Environment
 
-CONNECT_TIMEOUT_MS: Final = 1_000
 FETCH_WAIT_MS: Final = 500
 """Duration of a long poll: an idle follower fetches twice a second, so it notices within a second that its controller
 hangs."""
@@ -102,6 +102,7 @@ class MetadataFollower:
         self._leader_epoch = 0
         self._on_voters = on_voters
         self._open = connect or self._open_plain
+        self._setup_times = SetupTimes(environment)
         self._target = environment.random.choice(list(self._voters))
         self._changed = Signal()
         self._log = EventLogger("moldau.metadata-follower", node=node_id)
@@ -138,7 +139,7 @@ class MetadataFollower:
                 self._target = next_voter(self._voters, self._target)
             host, port = self._voters[self._target]
             try:
-                with trio.fail_after(CONNECT_TIMEOUT_MS / 1000):
+                with self._setup_times.limited((host, port)):
                     connection = await self._open(host, port)
                 self._is_answered = False
                 try:

@@ -17,6 +17,7 @@ import trio
 from moldau.protocol.framing import encode_request_header
 from moldau.runtime.net.buffers import drop_sent
 from moldau.runtime.net.peer_refusals import PeerRefusals
+from moldau.runtime.net.setup_times import SetupTimes
 from moldau_quorum.log.port import QUORUM_MESSAGE_KEY, QUORUM_MESSAGE_VERSION
 from moldau_quorum.log.raft import sessions
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from moldau_quorum.log.port import LogLimits
     from moldau_quorum.log.raft.envelope import Envelope
 
-CONNECT_TIMEOUT_MS: Final = 1_000
 SEND_TIMEOUT_MS: Final = 5_000
 """A peer that takes no bytes for so long is given up; the queue drops messages meanwhile."""
 SILENCE_MS: Final = 3_000
@@ -84,6 +84,7 @@ class PeerLink:
         self._environment = environment
         self._node_id = node_id
         self._connect = connect
+        self._setup_times = SetupTimes(environment)
         self._limits = limits
         self._envelope = envelope
         self._on_refused = on_refused
@@ -151,7 +152,7 @@ class PeerLink:
                 self._tried_ms = self._environment.clock.monotonic_ms()
                 self.renew_at_ms = float("inf")
                 try:
-                    with trio.fail_after(CONNECT_TIMEOUT_MS / 1000):
+                    with self._setup_times.limited(self.address):
                         connection = await self._connect(*self.address)
                 except ConnectionRefusedError:
                     self._on_refused(self.peer_id)
