@@ -235,6 +235,10 @@ class HostileDisk:
         """See ``Disk.modified_ms``."""
         return self._disk.modified_ms(path)
 
+    def set_modified_ms(self, path: str, wall_ms: int) -> None:
+        """See ``Disk.set_modified_ms``."""
+        self._disk.set_modified_ms(path, wall_ms)
+
     def list_directory(self, path: str) -> list[str]:
         """See ``Disk.list_directory``."""
         return self._disk.list_directory(path)

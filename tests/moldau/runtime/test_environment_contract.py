@@ -556,6 +556,8 @@ def test_names(run):
         assert disk.list_directory(root + "/a") == ["b", "y"]
         assert disk.open(root + "/a/y", OpenMode.READ).read(0, 10) == b"kept"
         assert disk.modified_ms(root + "/a/y") > 1_600_000_000_000
+        disk.set_modified_ms(root + "/a/y", 1_500_000_000_123)
+        assert disk.modified_ms(root + "/a/y") == 1_500_000_000_123
         disk.remove(root + "/a/y")
         assert file.read(0, 10) == b"kept"
         file.close()

@@ -320,6 +320,14 @@ class Disk(Protocol):
         """
         ...
 
+    def set_modified_ms(self, path: str, wall_ms: int) -> None:
+        """Sets the time of a file's last write, until the next one.
+
+        Raises:
+            FileNotFoundError: the path does not exist.
+        """
+        ...
+
     def list_directory(self, path: str) -> list[str]:
         """Returns the names in the directory, sorted.
 

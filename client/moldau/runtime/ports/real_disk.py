@@ -284,6 +284,10 @@ class RealDisk:
         """See ``Disk.modified_ms``."""
         return os.stat(_absolute(path)).st_mtime_ns // 1_000_000
 
+    def set_modified_ms(self, path: str, wall_ms: int) -> None:
+        """See ``Disk.set_modified_ms``; utimensat(2)."""
+        os.utime(_absolute(path), ns=(wall_ms * 1_000_000, wall_ms * 1_000_000))
+
     def list_directory(self, path: str) -> list[str]:
         """See ``Disk.list_directory``."""
         return self._finish(lambda: sorted(os.listdir(_absolute(path))))

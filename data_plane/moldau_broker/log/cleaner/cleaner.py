@@ -377,6 +377,9 @@ class LogCleaning:
             cleaned.transaction_index.append(entry)
         transactions.kept.clear()
         cleaned.seal()
+        # Records without timestamps expire by the time of their file, which a cleaning must not renew.
+        modified_ms = max(self._disk.modified_ms(segment.path(LOG_SUFFIX)) for segment, _ in group)
+        self._disk.set_modified_ms(cleaned.path(LOG_SUFFIX), modified_ms)
         cleaned.files.sync()
         self.statistics.groups += 1
         yield CleanedGroup(old=tuple(segment for segment, _ in group), new=cleaned)

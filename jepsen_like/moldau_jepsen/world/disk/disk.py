@@ -337,6 +337,10 @@ class NodeDisk:
         """See ``Disk.modified_ms``."""
         return self.check(path).lookup(path).modified_ms
 
+    def set_modified_ms(self, path: str, wall_ms: int) -> None:
+        """See ``Disk.set_modified_ms``."""
+        self.check(path).lookup(path).modified_ms = wall_ms
+
     def list_directory(self, path: str) -> list[str]:
         """See ``Disk.list_directory``."""
         return sorted(self.check(path).directory(path).names)

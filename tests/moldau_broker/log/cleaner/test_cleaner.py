@@ -30,6 +30,7 @@ from moldau_broker.log.cleaner.offset_map import ENTRY_BYTES, OffsetMap
 from moldau_broker.log.config import LogManagerSettings
 from moldau_broker.log.errors import LogError
 from moldau_broker.log.partition import timestamps
+from moldau_broker.log.partition.retention import expired_count
 from moldau_broker.log.values import TopicPartition, run_work
 from support.log.cleaner_lab import DAY, NOW, Lab
 from support.log.model import PARTITION, VirtualMachine, all_rows, make_batch
@@ -179,6 +180,21 @@ def test_the_lag_holds_for_records_without_timestamps() -> None:
     lab.now = written_ms + 10_001
     assert lab.clean() > 0
     assert [row.offset for row in all_rows(lab.log)] == [1]
+
+
+def test_a_cleaning_keeps_the_age_of_records_without_timestamps() -> None:
+    """Each cleaning renewed the time of the file, by which they expire, and a busy topic kept them for good."""
+    lab = Lab(delete=True, retention_ms=10_000)
+    written_ms, lab.now = lab.now, -1  # the producer's clock: no timestamp
+    lab.put(b"k", b"1")
+    lab.put(b"k", b"2")
+    lab.now = written_ms
+    lab.fill()
+    lab.machine.virtual_disk.lookup(lab.log.segments[0].path(".log")).modified_ms = written_ms - 10_000
+    lab.clean()
+    assert [row.offset for row in all_rows(lab.log)] == [1]
+    assert expired_count(lab.log.storage, lab.log.log_end_offset, written_ms, has_staged=False) == 0
+    assert expired_count(lab.log.storage, lab.log.log_end_offset, written_ms + 1, has_staged=False) == 1
 
 
 def test_the_dirtiest_log_goes_first() -> None:
