@@ -18,6 +18,8 @@ from moldau_broker.log.values import run_work
 from moldau_broker.server.replicas.replica_moves import LOOK_MS, RATE_KEY, CopyThrottle, _move
 from support.cluster.broker_cluster import batch, run_cluster
 from support.cluster.directory_stories import TWO, all_assigned, move, place, read_all
+from support.log.cleaner_lab import Lab
+from support.log.model import PARTITION
 
 BROKER, SET = 4, 0
 VALUES = [b"%d" % number * 1000 for number in range(100, 140)]
@@ -227,3 +229,40 @@ def test_a_log_is_not_replaced_while_batches_are_staged() -> None:
     trio.run(main)
     assert len(replaced) == 1
     assert replaced[0] >= 3
+
+
+def test_a_log_cut_behind_a_compaction_gap_is_not_polled() -> None:
+    """It ends above its last record until the next one comes; its move read it without pause, for hours if need be."""
+    lab = Lab(directories=("/d1", "/d2"))
+    for key in (b"kept", b"x", b"x", b"x"):
+        lab.put(key, b"v")
+    lab.fill()
+    lab.clean()
+    assert [row.offset for row in lab.rows()] == [0, 3]
+    lab.log.truncate_to(3)
+    lab.manager.alter_replica_log_dir(PARTITION, "/d2", lab.now)
+    looks = []
+
+    def copy_to_future(*given: Any) -> bool:
+        looks.append(given)
+        assert len(looks) < 100, "the move polls"
+        return lab.manager.copy_to_future(*given)
+
+    logs = SimpleNamespace(
+        logs=lab.manager.logs,
+        future_logs=lab.manager.future_logs,
+        room=SimpleNamespace(would_fill=lambda *_: False),
+        copy_to_future=copy_to_future,
+    )
+    clock = SimpleNamespace(monotonic_ms=lambda: 0.0, wall_ms=lambda: lab.now)
+    context: Any = SimpleNamespace(
+        logs=logs, environment=SimpleNamespace(clock=clock), config=SimpleNamespace(get_int=lambda _: 2**62)
+    )
+    unused: Any = None
+
+    async def main() -> None:
+        await _move(context, PARTITION, unused, unused, CopyThrottle(), unused)
+
+    trio.run(main)
+    assert lab.manager.future_logs[PARTITION].log_end_offset == 1
+    assert len(looks) == 2
