@@ -41,7 +41,8 @@ class Identity:
     environment: Environment
     admin: Admin
     quorum_admin: Admin
-    """Asks for the quorum, on connections of its own: without a leader brokers answer nothing else on the same ones."""
+    """Asks what a controller must know, on connections of its own: without one that leads, brokers answer nothing else
+    on the same ones."""
     requester: Requester
     copies: CopiesWatch
     rates: RateHistory = field(default_factory=RateHistory)

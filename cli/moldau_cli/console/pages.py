@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from moldau_cli.console.data import cluster, groups, requests, rights, topics
+from moldau_cli.console.data.asking import ask_controller
 from moldau_cli.console.records import Search, browse, whole_record
 
 if TYPE_CHECKING:
@@ -124,6 +125,17 @@ async def _transactions(asked: Question) -> Answer:
     return await groups.transactions(asked.identity.admin, time.time() * 1000)
 
 
+async def _acls(asked: Question) -> Answer:
+    # On connections that the other pages do not share: a broker that waits for a controller answers nothing else there.
+    admin, wanted = asked.identity.quorum_admin, asked.text("filter", "")
+    return await ask_controller(admin, lambda: rights.acls(admin, wanted))
+
+
+async def _quotas(asked: Question) -> Answer:
+    identity, wanted = asked.identity, asked.text("filter", "")
+    return await ask_controller(identity.quorum_admin, lambda: requests.quotas(identity.requester, wanted))
+
+
 QUESTIONS: dict[str, Callable[[Question], Awaitable[Answer]]] = {
     "overview": _overview,
     "brokers": lambda asked: cluster.brokers(asked.identity.admin, asked.identity.quorum_admin),
@@ -133,8 +145,8 @@ QUESTIONS: dict[str, Callable[[Question], Awaitable[Answer]]] = {
     "groups": lambda asked: groups.groups(asked.identity.admin, asked.text("filter", "")),
     "group": lambda asked: groups.group(asked.identity.admin, asked.text("name")),
     "transactions": _transactions,
-    "acls": lambda asked: rights.acls(asked.identity.admin, asked.text("filter", "")),
-    "quotas": lambda asked: requests.quotas(asked.identity.requester, asked.text("filter", "")),
+    "acls": _acls,
+    "quotas": _quotas,
     "configurable": lambda asked: cluster.configurable(asked.identity.admin),
     "configuration": lambda asked: cluster.configuration(
         asked.identity.admin, asked.text("kind"), asked.text("name", "")

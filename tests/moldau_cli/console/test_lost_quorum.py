@@ -13,6 +13,10 @@ from moldau_cli.console.pages import QUESTIONS, Question
 from moldau_cli.health import VOTER_SILENCE_MS_MAX
 from support.cluster.broker_cluster import run_cluster
 
+RIGHTS = {
+    "authorizer_class_name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow_everyone_if_no_acl_found": "true",
+}
 SERVERS = {"bootstrap.servers": "b1:9092,b2:9092"}
 
 
@@ -45,7 +49,7 @@ async def scenario(cluster):
         cluster.world.node(f"c{leader}").kill()
         nursery.start_soon(look_again_and_again)
         await trio.sleep(3)  # the overview waits for the quorum
-        for name in ("brokers", "topics", "controllers"):
+        for name in ("brokers", "topics", "controllers", "acls", "quotas"):
             seen[name] = await ask(name)
         nursery.cancel_scope.cancel()
     return seen
@@ -53,7 +57,7 @@ async def scenario(cluster):
 
 @pytest.fixture(scope="module")
 def seen():
-    return run_cluster(scenario, brokers=2, controllers=3)[0]
+    return run_cluster(scenario, brokers=2, controllers=3, **RIGHTS)[0]
 
 
 def test_a_dead_voter_does_not_look_caught_up(seen):
@@ -80,3 +84,11 @@ def test_the_page_of_controllers_says_that_none_leads(seen):
     document, took_s = seen["controllers"]
     assert (document["leader"], document["rows"]) == (-1, [])
     assert took_s < 7
+
+
+@pytest.mark.parametrize("page", ["acls", "quotas"])
+def test_pages_that_need_a_leader_say_that_none_leads(seen, page):
+    """The cause was that no broker answered, although both did."""
+    document, took_s = seen[page]
+    assert "the brokers reach no controller that leads the quorum" in document["error"], document
+    assert took_s < 20

@@ -8,7 +8,8 @@ import trio
 
 from moldau.admin import EARLIEST, LATEST
 from moldau.cluster.metadata import TopicPartition
-from moldau.protocol.errors import KafkaError
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau_cli.inspection import ask_quorum
 from moldau_cli.operations import partial
 
 if TYPE_CHECKING:
@@ -28,6 +29,12 @@ ROWS_MAX: Final = 500
 REQUESTS_AT_ONCE: Final = 8
 
 Partition = tuple[str, int]
+
+
+NO_LEADER: Final = (
+    "the brokers reach no controller that leads the quorum, and only one that leads knows this: start controllers "
+    "until a majority runs that has its data"
+)
 
 
 class Notes:
@@ -65,6 +72,20 @@ async def ask_each(asked: Iterable[tuple[str, Callable[[], Awaitable[T]]]], note
     for name in (each for each, _ in wanted if each in missing):
         notes.add(f"{name}: {missing[name]}")
     return found
+
+
+async def ask_controller(quorum_admin: Admin, call: Callable[[], Awaitable[T]]) -> T:
+    """Returns the answer of ``call``, which brokers hold until a controller leads.
+
+    Raises:
+        KafkaError: as ``call``; if it got no answer because no controller leads, the text says so.
+    """
+    try:
+        return await call()
+    except KafkaError as error:
+        if error.code is not ErrorCode.REQUEST_TIMED_OUT or (await ask_quorum(quorum_admin)).leader_id >= 0:
+            raise
+        raise KafkaError(error.code, NO_LEADER) from error
 
 
 def led_partitions(topics: Mapping[str, TopicDescription]) -> dict[int, list[Partition]]:
