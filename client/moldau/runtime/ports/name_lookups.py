@@ -7,6 +7,9 @@ as it took: a fast name server is asked for each connection, a slow one now and 
 
 A look-up can also hang because the name did not exist yet when it began, as that of a container does before its start.
 So others begin beside it, after one second, two, four and so on; the first that ends answers all callers.
+
+Each look-up takes one of the threads that trio lends to all, and cannot be ended. A part of them is left to other work,
+and look-ups beside others leave room for those of other names.
 """
 
 from __future__ import annotations
@@ -33,6 +36,10 @@ RUNNING_MAX: Final = 8
 """The most look-ups of one name that count as running; the last of them begins a minute after the first."""
 RUNNING_MAX_S: Final = 300.0
 """How long a look-up counts as running: no resolver is known to take longer, but one may hang for good."""
+THREADS_MAX: Final = 32
+"""The most look-ups of all names at once; trio lends 40 threads."""
+BESIDE_MAX: Final = 16
+"""No look-up begins beside another one of its name while so many of all names run."""
 
 Address = tuple[int, int, int, str, tuple[Any, ...]]
 """Family, type, protocol, canonical name and socket name, as of ``socket.getaddrinfo``."""
@@ -86,6 +93,7 @@ class NameLookups:
     def __init__(self) -> None:
         self._names: dict[tuple[str, int], _Name] = {}
         self._kept: dict[tuple[str, int], tuple[Sequence[Address], float]] = {}
+        self._threads = trio.CapacityLimiter(THREADS_MAX)
 
     def kept(self, host: str, port: int) -> Sequence[Address] | None:
         """Returns the answer of an earlier look-up that took long, None if there is none."""
@@ -113,10 +121,11 @@ class NameLookups:
         answer = name.answer
         while not answer.has_come.is_set():
             now_s = trio.current_time()
-            if name.next_s() <= now_s:
+            if name.next_s() <= now_s and (not name.began_s or self._threads.borrowed_tokens < BESIDE_MAX):
                 name.begin(now_s)
                 trio.lowlevel.spawn_system_task(self._run, host, port, name, now_s)
-            with trio.move_on_at(name.next_s()):
+            next_s = name.next_s()
+            with trio.move_on_at(next_s if next_s > now_s else now_s + BESIDE_MIN_S):
                 await answer.has_come.wait()
         if isinstance(answer.error, (OSError, UnicodeError)):
             reason = getattr(answer.error, "strerror", None) or answer.error
@@ -133,7 +142,14 @@ class NameLookups:
         found: Sequence[Address] = ()
         failed: Exception | None = None
         try:
-            found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            try:
+                self._threads.acquire_nowait()
+            except trio.WouldBlock:
+                await self._threads.acquire()
+            try:
+                found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            finally:
+                self._threads.release()
         except Exception as error:  # noqa: BLE001 - each caller raises it
             failed = error
         else:

@@ -4,6 +4,7 @@ Method: the network of the system with a resolver and connections that are made 
 """
 
 import errno
+import math
 import socket
 
 import pytest
@@ -168,6 +169,31 @@ def test_questions_that_hang_have_a_bound(run):
     assert run(resolver, main) == [name_lookups.RUNNING_MAX, 2 * name_lookups.RUNNING_MAX]
 
 
+def test_hung_questions_leave_threads_to_other_work(run):
+    """Eight of each of five names took all threads that trio lends, and nothing else that needs one went on."""
+    resolver = Resolver(math.inf)
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            for number in range(8):
+                nursery.start_soon(attempts, 1.0, 0.5, 1_000, f"controller-{number}")
+            await trio.sleep(900)
+            asked = resolver.asked
+            resolver.takes_s = 0.5
+            found, _ = await attempts(1.0, 0.5, 10, host="other")
+            for number in range(50):
+                nursery.start_soon(attempts, 1.0, 0.5, 1_000, f"gone-{number}")
+            resolver.takes_s = math.inf
+            await trio.sleep(900)
+            nursery.cancel_scope.cancel()
+        return asked, found
+
+    asked, found = run(resolver, main)
+    assert asked == name_lookups.BESIDE_MAX
+    assert found == "10.0.0.1"
+    assert resolver.asked <= name_lookups.THREADS_MAX + 1 < 40
+
+
 @pytest.mark.parametrize("address", ["10.0.0.1", None])
 def test_look_ups_of_a_name_are_forgotten_with_the_last(run, address):
     resolver = Resolver(5.0, address)
@@ -219,15 +245,16 @@ def test_an_address_needs_no_resolver(run):
     assert resolver.asked == 0
 
 
-def test_kept_answers_have_a_bound(run):
+def test_kept_answers_have_a_bound(run, monkeypatch):
     resolver = Resolver(4.0)
+    monkeypatch.setattr(name_lookups, "KEPT_MAX", 20)  # the look-ups of more names than threads end later
 
     async def main():
         async with trio.open_nursery() as nursery:
-            for number in range(name_lookups.KEPT_MAX + 50):
+            for number in range(name_lookups.KEPT_MAX + 5):
                 nursery.start_soon(RealNetwork().connect, f"broker-{number}", 9092)
         lookups = name_lookups.of_this_run()
-        kept = [number for number in range(name_lookups.KEPT_MAX + 50) if lookups.kept(f"broker-{number}", 9092)]
+        kept = [number for number in range(name_lookups.KEPT_MAX + 5) if lookups.kept(f"broker-{number}", 9092)]
         await trio.sleep(name_lookups.KEPT_MAX_S)
         await RealNetwork().connect("broker-0", 9092)
         return len(kept), lookups.kept("broker-0", 9092) is not None
