@@ -89,6 +89,26 @@ def test_a_failed_command_is_reported_with_its_output() -> None:
         run_command(["sh", "-c", "echo oh no >&2; exit 3"])
 
 
+def test_one_namespace_that_stays_keeps_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest stayed too: those after it, and the device that leads into the router."""
+    links = NamespaceLinks([1, 2, 3])
+    present = [links.namespace(member) for member in (1, 2, 3)]
+    asked: list[str] = []
+
+    def run(words: list[str], text: str = "") -> str:
+        if words[:3] == ["ip", "netns", "list"]:
+            return "\n".join([*present, "foreign"])
+        asked.append(words[-1])
+        if words[-1] == present[1]:
+            raise LauncherError(f"{words[-1]} is busy")
+        return ""
+
+    monkeypatch.setattr(namespaces, "run_command", run)
+    with pytest.raises(LauncherError, match="is busy"):
+        links.__exit__(None, None, None)
+    assert asked == [*present, links._device]
+
+
 def test_nothing_is_left_afterwards(links: NamespaceLinks) -> None:
     names = [links.namespace(1), links.namespace(2)]
     assert set(names) <= set(namespaces.namespaces())

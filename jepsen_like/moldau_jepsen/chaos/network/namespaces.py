@@ -211,11 +211,16 @@ class NamespaceLinks(LinkRules):
         return [route["dst"] for route in routes if route.get("dst", "default") != "default"]
 
     def _remove(self) -> None:
-        mine = [name for name in namespaces() if name.startswith(f"{self._stem}-")]
-        for name in mine:
-            run_command(["ip", "netns", "del", name])
+        failures: list[str] = []
+        for name in [each for each in namespaces() if each.startswith(f"{self._stem}-")]:
+            try:
+                run_command(["ip", "netns", "del", name])
+            except LauncherError as error:  # the others must go nevertheless
+                failures.append(str(error))
         with suppress(LauncherError):  # it goes with the router, now or in a moment
             run_command(["ip", "link", "del", self._device])
+        if failures:
+            raise LauncherError("; ".join(failures))
 
     # -- what the kernel can do ---------------------------------------------------------------------------------------
 
