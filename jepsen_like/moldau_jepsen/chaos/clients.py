@@ -230,7 +230,6 @@ class RunClients:
         self._share: ShareWorkload | None = None
         if working(Workload.SHARE) and (nodes is not None or options.workload is Workload.SHARE):
             self._share = ShareWorkload(bootstrap, replace(options.share, connection=options.connection), environment)
-        self._asks_session = nodes is None
         self._streams: StreamsWorkload | None = None
         if working(Workload.STREAMS) and (nodes is not None or options.workload is Workload.STREAMS):
             self._streams = StreamsWorkload(bootstrap, replace(options.streams, connection=options.connection))
@@ -297,7 +296,7 @@ class RunClients:
                 nursery.cancel_scope.cancel()
         if self._share is not None:
             await self._share.prepare(self._environment, TOPIC_TIMEOUT_S)
-        if self._streams is not None and self._asks_session:
+        if self._streams is not None:  # a run's own settings may be overridden, with --set
             try:
                 with trio.fail_after(TOPIC_TIMEOUT_S):
                     await self._streams.ask_session(self._environment)

@@ -423,6 +423,23 @@ class ClusterNodes:
         return (f"b{node_id}", BROKER_PORT) if node_id in self.broker_ids else (f"c{node_id}", CONTROLLER_PORT)
 
 
+def test_streams_are_judged_by_the_session_of_the_cluster() -> None:
+    """A run may set a shorter one, and a member that lost its tasks after that was taken for a broken promise."""
+    options = ClientOptions(workload=Workload.STREAMS)
+    settings = {key.replace(".", "_"): value for key, value in options.settings.items()}
+    said = []
+
+    async def scenario(cluster) -> None:
+        environment = cluster.client_environment
+        recorder = Recorder(environment.clock, lambda _: None)
+        clients = RunClients(environment, f"b1:{BROKER_PORT}", options, recorder, ClusterNodes(cluster))
+        await clients.create_topics(1, {})
+        said.append(clients.groups["streams group"])
+
+    run_cluster(scenario, **settings | {"group_streams_session_timeout_ms": "2000"})
+    assert said[0].endswith("session 2000 ms")
+
+
 @pytest.mark.proof
 def test_all_workloads_run_at_once_and_each_can_be_judged(tmp_path: Path) -> None:
     """The clients of a chaos run, a broker that dies and comes back, and the folder that remains; in virtual time."""

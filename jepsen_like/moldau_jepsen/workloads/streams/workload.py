@@ -102,7 +102,7 @@ class StreamsWorkload:
         """Why the final read did not end."""
 
     async def ask_session(self, environment: Environment) -> None:
-        """Asks a cluster that the run has not configured for the session timeout of the group.
+        """Asks the cluster for the session timeout of the group, which need not be that of the options.
 
         Raises:
             OperationFailedError: The cluster serves no streams groups.
