@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 _API_VERSIONS = ApiVersionsRequest(client_software_name="moldau", client_software_version=VERSION)
 _DRY_RUN = NeededVersion(1, "a check of feature levels without a change (KIP-778, Kafka 3.3)")
+_LONGEST_MS = 1e12  # some thirty years: within the range of a clock, which infinity is not
 _METADATA_TOPIC = "__cluster_metadata"
 _UPGRADE = 1
 _SAFE_DOWNGRADE = 2
@@ -95,7 +97,7 @@ class Quorum:
         telemetry = requester.client.telemetry
         if telemetry.assigned_id is None:
             with trio.move_on_after(limit_ms / 1000) as scope:
-                response = await requester.ask(
+                response = await requester.within(math.ceil(min(limit_ms, _LONGEST_MS))).ask(
                     GetTelemetrySubscriptionsResponse,
                     GetTelemetrySubscriptionsRequest(),
                     code_of=lambda each: ErrorCode.of(each.error_code),

@@ -5,6 +5,7 @@ Method: whole brokers on virtual time, whose registry is read as a scrape does; 
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from functools import partial
@@ -443,3 +444,25 @@ def test_without_the_library_nothing_is_pushed(monkeypatch: pytest.MonkeyPatch) 
         assert (telemetry.count(GET), telemetry.count(PUSH)) == (1, 0)
 
     run_fake(scenario)
+
+
+@pytest.mark.parametrize("limit_ms", [20_000, 20_000.5, math.inf])
+def test_an_admin_client_waits_for_its_id_as_long_as_asked(limit_ms: float) -> None:
+    """A longer wait than ``default.api.timeout.ms`` ended with that."""
+
+    async def main(world: Any) -> None:
+        cluster = FakeCluster(world, 1)
+        Telemetry(cluster)
+        given = {"bootstrap.servers": cluster.bootstrap, "default.api.timeout.ms": "2000", "request.timeout.ms": "1000"}
+        async with Admin(given, environment=world.node("client").environment) as admin, trio.open_nursery() as nursery:
+
+            async def start_late() -> None:
+                await trio.sleep(8)
+                cluster.start()
+
+            nursery.start_soon(start_late)
+            with pytest.raises(KafkaError, match="REQUEST_TIMED_OUT"):
+                await admin.client_instance_id()
+            assert await admin.client_instance_id(limit_ms) == UUID(int=99)
+
+    run_world(main, 1)
