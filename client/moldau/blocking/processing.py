@@ -53,7 +53,7 @@ def process(
     Ctrl-C ends it in the same way, and goes on.
 
     Raises:
-        ConfigError: the consumer commits by itself (``enable.auto.commit``).
+        ConfigError: the consumer commits by itself (``enable.auto.commit``), or has no ``group.id``.
     """
     plan = plan_of(
         consumer=consumer,

@@ -47,7 +47,7 @@ async def process(
     cancellation commits what is processed.
 
     Raises:
-        ConfigError: the consumer commits by itself (``enable.auto.commit``).
+        ConfigError: the consumer commits by itself (``enable.auto.commit``), or has no ``group.id``.
         ExceptionGroup: a handler or a poll raised.
     """
     plan = plan_of(

@@ -43,12 +43,13 @@ def plan_of(
     """Returns the checked settings.
 
     Raises:
-        ConfigError: the consumer commits by itself.
+        ConfigError: the consumer commits by itself, or has no group.
         TypeError: retries and producer are not given together.
         ValueError: a number or the order is not allowed.
     """
     if consumer.commits_automatically:
         raise ConfigError(["enable.auto.commit: must be false for process, which commits what it has processed"])
+    consumer.group_metadata()  # without a group the first commit would fail, after records were processed
     if (retries is None) != (producer is None):
         raise TypeError("process: retries needs the producer that sends failed records, and the producer needs retries")
     work = Work(concurrency=concurrency, order=order, pending_max=pending_max)

@@ -59,6 +59,7 @@ class Face(SimpleNamespace):
 
 def face(group, poll, commit, **more):
     calls = {"poll": poll, "commit": commit, "pause": lambda: None, "resume": lambda: None, **more}
+    calls["group_metadata"] = lambda: None
     clock = SimpleNamespace(monotonic_ms=lambda: 0, wall_ms=lambda: 0)
     opened = SimpleNamespace(environment=SimpleNamespace(clock=clock))
     return Face(group=group, commits_automatically=False, _opened=lambda: [opened], **calls)

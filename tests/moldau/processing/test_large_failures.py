@@ -46,7 +46,12 @@ class Case:
         return bool(self.sent)
 
     def consumer(self, poll, commit):
-        nothing = {"pause": lambda *_: None, "resume": lambda *_: None, "seek": lambda *_, **__: None}
+        nothing = {
+            "group_metadata": lambda: None,
+            "pause": lambda *_: None,
+            "resume": lambda *_: None,
+            "seek": lambda *_, **__: None,
+        }
         clock = SimpleNamespace(monotonic_ms=lambda: 0, wall_ms=lambda: 0)
         opened = SimpleNamespace(environment=SimpleNamespace(clock=clock))
         own = {"assignment": [PLACE], "clusters_left": 0, "commits_automatically": False}

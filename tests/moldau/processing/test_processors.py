@@ -150,6 +150,10 @@ def test_unusable_settings_are_refused():
         async with member(fake, world, "a", **{"enable.auto.commit": True}) as consumer:
             with pytest.raises(ConfigError, match=r"enable\.auto\.commit: must be false for process"):
                 await process(consumer, None)
+        async with Consumer({"bootstrap.servers": fake.bootstrap}, environment=world.node("c").environment) as consumer:
+            consumer.assign([("t", 0)])
+            with pytest.raises(ConfigError, match=r"group\.id: needed to commit"):
+                await process(consumer, None, until=lambda: True)  # its first commit failed, after handlers had run
         async with member(fake, world, "b") as consumer:
             with pytest.raises(TypeError, match="retries needs the producer"):
                 await process(consumer, None, retries=RetryTopics("t"))
