@@ -92,7 +92,8 @@ def serve_command(arguments: Sequence[str], make_environment: Callable[[], Envir
 
     environment = make_environment()
     if refused := misplaced_data(environment.disk, config):
-        sys.stderr.write(f"moldau: {path}: {refused}\n")
+        _start_log(config, words, environment)
+        _report_end(words.log_format or config.get_str("node.log.format"), "start-refused", path, refused, None)
         return EXIT_USAGE
     parent = os.getppid() if words.with_parent else None
     if len(configs) > 1:
@@ -307,15 +308,28 @@ def _run_node(config: Config, words: _Words, parent: int | None, environment: En
         reported = "; ".join(dict.fromkeys(_describe(cause) for cause in causes))
         if node.asked_to_stop and not node.ready and all(type(cause) is RuntimeError for cause in causes):
             return EXIT_DONE  # stopped while starting: trio raises RuntimeError because a role never reported started
+        log_format = words.log_format or config.get_str("node.log.format")
         if not node.ready and all(isinstance(cause, _refusals()) for cause in causes):
-            sys.stderr.write(f"moldau: {path}: {reported}\n")
+            _report_end(log_format, "start-refused", path, reported, None)
             return EXIT_FAILED if any(map(_may_pass, causes)) else EXIT_USAGE
         # Any other error is a defect, or an unexpected failure of a disk: print the traceback, then one line.
-        if not all(isinstance(cause, _foreseen()) for cause in causes):
-            traceback.print_exception(error)
-        sys.stderr.write(f"moldau: {path}: the node failed: {reported}\n")
+        is_foreseen = all(isinstance(cause, _foreseen()) for cause in causes)
+        _report_end(log_format, "node-failed", path, reported, None if is_foreseen else error)
         return EXIT_FAILED
     return EXIT_DONE if node.asked_to_stop else EXIT_FAILED
+
+
+def _report_end(log_format: str, event: str, path: str, reason: str, error: BaseException | None) -> None:
+    """Reports why the node ends: as an object among those of a log in JSON, or else as a text for its user."""
+    if log_format == "json":
+        from moldau.runtime.telemetry.log import EventLogger
+
+        EventLogger("moldau.server").error(event, exception=error, file=path, reason=reason)
+        return
+    if error is not None:
+        traceback.print_exception(error)
+    failed = "the node failed: " if event == "node-failed" else ""
+    sys.stderr.write(f"moldau: {path}: {failed}{reason}\n")
 
 
 def _raise_limits() -> None:
