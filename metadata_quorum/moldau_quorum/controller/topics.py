@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from moldau.protocol.errors import ErrorCode
@@ -33,6 +32,7 @@ from moldau_quorum.controller.entities.config_checks import check_tiered_topic, 
 from moldau_quorum.controller.entities.configs import topic_values
 from moldau_quorum.controller.partitions import acceptable_leader, new_directory
 from moldau_quorum.controller.placement import UsableBroker, place_replicas
+from moldau_quorum.controller.topic_names import check_topic_name
 from moldau_quorum.metadata.image import RESOURCE_TOPIC, MetadataImage, TopicImage
 from moldau_quorum.metadata.internal_topics import INTERNAL_TOPICS, METADATA_TOPIC
 from moldau_quorum.metadata.records import (
@@ -51,29 +51,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 TOPICS_PER_REQUEST_MAX: Final = 10_000
 """Number of topics that one request may create, enlarge or delete; the controller decides nothing else meanwhile."""
-TOPIC_NAME_MAX: Final = 249
-_LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
-
-
-def check_topic_name(name: str) -> None:
-    """Checks that a topic can have this name.
-
-    Raises:
-        RefusedError: INVALID_TOPIC_EXCEPTION.
-    """
-    if not name:
-        raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, "a topic name cannot be empty")
-    if name in (".", ".."):
-        raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"a topic cannot be named {name!r}")
-    if len(name) > TOPIC_NAME_MAX:
-        raise RefusedError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION, f"a topic name has at most {TOPIC_NAME_MAX} characters, not {len(name)}"
-        )
-    if _LEGAL_NAME.fullmatch(name) is None:
-        raise RefusedError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"topic name {name!r} has characters other than letters, digits, '.', '_' and '-'",
-        )
 
 
 def _collision_key(name: str) -> str:

@@ -67,6 +67,29 @@ def described(controller, kind: int, name: str, *keys: str) -> dict[str, tuple[s
     return {entry.name: (entry.value, entry.config_source) for entry in result.configs}
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "description"),
+    [
+        ("", ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("a/b", ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("n" * 250, ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("unknown", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+def test_a_name_that_no_topic_can_have_is_said_to_be_bad(
+    controller, name: str, change: ErrorCode, description: ErrorCode
+) -> None:
+    """It was said to be unknown, as that of a topic which may still be created."""
+    assert alter(controller, TOPIC, name, ("retention.ms", SET, "7")) == change
+    replaced = full.AlterConfigsRequest(
+        resources=[full.AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=[])]
+    )
+    assert controller.handle(replaced).responses[0].error_code == change
+    resource = DescribeConfigsResource(resource_type=TOPIC, resource_name=name, configuration_keys=None)
+    (result,) = controller.handle(DescribeConfigsRequest(resources=[resource])).results
+    assert result.error_code == description
+
+
 def test_topic_values_are_set_appended_subtracted_and_deleted(controller) -> None:
     assert alter(controller, TOPIC, "t", ("cleanup.policy", APPEND, "compact"), ("retention.ms", SET, "7")) == 0
     assert controller.image.topic_config("t") == {"cleanup.policy": "delete,compact", "retention.ms": "7"}

@@ -16,7 +16,6 @@ ILLEGAL = (
     "the classic clients of Kafka begin again after either code; ILLEGAL_GENERATION is known to all versions of them"
 )
 HIDES_A_NAME = "Kafka gives an empty list, which hides a mistyped name"
-BAD_NAME = "no topic has such a name, so it is unknown; clients repeat neither code for ever"
 
 DIFFERENCES: Final[dict[str, dict[str, str]]] = {
     "topics": {
@@ -34,7 +33,6 @@ DIFFERENCES: Final[dict[str, dict[str, str]]] = {
         "idempotent: first again": OWN_APPEND_TIME,
         "idempotent: the batch before again": OWN_APPEND_TIME,
         "idempotent: unknown, not from 0": "the log has forgotten no producer, so its first batch is missing",
-        "producers": BAD_NAME,
     },
     "classic_groups": {
         "commit before the sync": "the group has no assignment yet; Kafka looks at the topic first",
@@ -47,10 +45,6 @@ DIFFERENCES: Final[dict[str, dict[str, str]]] = {
         "newer: write again": OWN_APPEND_TIME,
     },
     "settings": {
-        "describe: a bad name": BAD_NAME,
-        "describe: no topic": BAD_NAME,
-        "change of: a bad name": BAD_NAME,
-        "change of: no topic": BAD_NAME,
         "describe a changed: topic": "`max.decompressed.message.bytes` has no key of brokers here",
     },
     "rights": {

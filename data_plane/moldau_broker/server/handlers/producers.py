@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from moldau.protocol.errors import KafkaError
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -14,6 +14,7 @@ from moldau.protocol.messages.describe_producers import (
 )
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from moldau.protocol.refusals import refusal_of
+from moldau_broker.server.handlers.metadata import valid_topic_name
 
 if TYPE_CHECKING:
     from moldau_broker.server.coordination.producer_ids import ProducerIds
@@ -55,6 +56,8 @@ def handle_describe_producers(
         partitions: list[PartitionResponse] = []
         for index in indexes:
             try:
+                if not valid_topic_name(name):
+                    raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
                 partition = context.replica(name, index)
             except KafkaError as error:
                 partitions.append(

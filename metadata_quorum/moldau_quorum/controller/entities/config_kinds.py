@@ -20,6 +20,7 @@ from moldau.runtime.config import (
     ConfigSource,
 )
 from moldau_quorum.controller.context import RefusedError
+from moldau_quorum.controller.topic_names import check_topic_name
 from moldau_quorum.metadata.image import (
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,
@@ -86,14 +87,20 @@ def schema_of(resource_type: int) -> ConfigSchema:
     )
 
 
-def check_resource(resource_type: int, name: str, image: MetadataImage) -> None:
+def check_resource(resource_type: int, name: str, image: MetadataImage, *, is_change: bool = False) -> None:
     """Checks that a resource can have a configuration in the metadata.
+
+    A topic without a name is refused as a bad one when it is described, and as the default of all topics, which does
+    not exist, when it is to change, as in Kafka.
 
     Raises:
         RefusedError: it cannot.
     """
     schema_of(resource_type)
     if resource_type == RESOURCE_TOPIC and name not in image.topics_by_name:
+        if is_change and not name:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, "the name of the topic is empty; there is no default of all")
+        check_topic_name(name)
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
     if resource_type == RESOURCE_BROKER and name:
         _check_node(name, image)

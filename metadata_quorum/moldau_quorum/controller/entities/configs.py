@@ -255,7 +255,7 @@ def _change_each(
             if (kind, name) in seen:
                 raise RefusedError(ErrorCode.INVALID_REQUEST, "the resource appears twice in the request")
             seen[kind, name] = None
-            check_resource(kind, name, view.image)
+            check_resource(kind, name, view.image, is_change=True)
             _check_count(len(resource.configs))
             before = view.image.config(kind, name)
             after, named = change(kind, before, resource)

@@ -267,10 +267,11 @@ def test_an_idempotent_producer_is_deduplicated() -> None:
         gap = batch(b"z", producer_id=ids[0], producer_epoch=0, base_sequence=5)
         assert (await client.produce("t", gap)).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         assert (await client.offset("t")).offset == 1
-        described = await client.request(
-            DescribeProducersRequest(topics=[TopicRequest(name="t", partition_indexes=[0, 9])])
-        )
+        names = {"t": [0, 9], "a/b": [0]}
+        asked = [TopicRequest(name=name, partition_indexes=indexes) for name, indexes in names.items()]
+        described = await client.request(DescribeProducersRequest(topics=asked))
         ok, missing = described.topics[0].partitions
+        assert described.topics[1].partitions[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
         assert [p.producer_id for p in ok.active_producers] == [ids[0]]
         assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 

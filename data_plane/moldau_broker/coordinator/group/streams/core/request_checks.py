@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_broker.coordinator.group.streams.core.state import JOIN_EPOCH, LEAVE_STATIC_EPOCH
 from moldau_quorum.controller.context import RefusedError
-from moldau_quorum.controller.topics import check_topic_name
+from moldau_quorum.controller.topic_names import check_topic_name
 from moldau_quorum.metadata.internal_topics import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
