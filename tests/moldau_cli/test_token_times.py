@@ -32,7 +32,7 @@ def test_a_time_beyond_all_dates_is_shown(max_ms, shown):
 
 
 def test_renewers_with_commas_stay_apart():
-    """JSON had one text, in which nothing told the comma of a name from the one between two names."""
+    """JSON had one text, in which the comma of a name looked like the one between two names."""
     renewers = ("User:CN=a,O=b", "User:c")
     token = DelegationToken(
         token_id="i",

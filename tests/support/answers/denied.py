@@ -108,7 +108,7 @@ PASSWORD: Final = "password"
 
 
 class Names(NamedTuple):
-    """What the requests are about."""
+    """The resources of the requests."""
 
     topic: str
     topic_id: UUID
