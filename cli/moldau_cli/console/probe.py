@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from moldau_cli.console.identities import Identity
     from moldau_cli.output import Json
 
+_PROCESSES, _QUORUM = "processes", "quorum"
 TOPIC: Final = "moldau-console-probe"
 TOPIC_CONFIGS: Final = {"retention.ms": "600000", "segment.ms": "300000", "segment.bytes": "1048576"}
 WRITE_EVERY_S: Final = 0.1
@@ -61,14 +62,14 @@ class ReplicationProbe:
         self.timeline = Timeline(nodes.kinds)
         self._watched = trio.Event()
         self._running = trio.CancelScope()
-        self._trouble = ""
+        self._troubles: dict[str, str] = {}  # by what is looked at: each look speaks of its own alone
         self._waiting = 0
 
     def watch(self) -> dict[str, Json]:
         """Returns the timeline, and keeps the probe running for a while."""
         self._running.deadline = trio.current_time() + UNWATCHED_S
         self._watched.set()
-        return {**self.timeline.document(_now_ms()), "trouble": self._trouble, "topic": TOPIC}
+        return {**self.timeline.document(_now_ms()), "trouble": "; ".join(self._troubles.values()), "topic": TOPIC}
 
     def did(self, sentence: str, began_ms: float | None = None) -> None:
         """Notes what the user did to a node, at the time at which it began (default: now)."""
@@ -95,8 +96,9 @@ class ReplicationProbe:
                 ended = [node for node, state in states.items() if state == "stopped" and self.timeline.is_up(node)]
                 words = {node: await self._nodes.last_words(node) for node in ended}
                 self.timeline.saw_processes(_now_ms(), states, words)
+                self._troubles.pop(_PROCESSES, None)
             except LauncherError as error:
-                self._trouble = str(error)
+                self._troubles[_PROCESSES] = str(error)
             await trio.sleep(LOOK_EVERY_S)
 
     async def _look_at_quorum(self) -> None:
@@ -105,8 +107,9 @@ class ReplicationProbe:
                 with trio.move_on_after(ANSWER_S):
                     quorum = await self._identity.quorum_admin.describe_quorum()
                     self.timeline.saw_quorum(_now_ms(), quorum.leader_id, quorum.leader_epoch)
+                    self._troubles.pop(_QUORUM, None)
             except KafkaError as error:
-                self._trouble = f"quorum: {error.message}"
+                self._troubles[_QUORUM] = f"quorum: {error.message}"
             await trio.sleep(2 * LOOK_EVERY_S)
 
     async def _write_and_follow(self) -> None:
@@ -163,10 +166,10 @@ class ReplicationProbe:
         except AdminError as error:
             if all(one.code is ErrorCode.TOPIC_ALREADY_EXISTS for one in error.failures.values()):
                 return True
-            self._trouble = f"topic {TOPIC}: {'; '.join(one.message for one in error.failures.values())}"
+            self._troubles[TOPIC] = f"topic {TOPIC}: {'; '.join(one.message for one in error.failures.values())}"
             return False
         except KafkaError as error:
-            self._trouble = f"topic {TOPIC}: {error.message}"
+            self._troubles[TOPIC] = f"topic {TOPIC}: {error.message}"
             return False
         return True
 
@@ -175,7 +178,7 @@ class ReplicationProbe:
             try:
                 with trio.fail_after(ANSWER_S):
                     described = (await self._identity.admin.describe_topics([TOPIC]))[TOPIC].partitions[0]
-                    self._trouble = ""
+                    self._troubles.pop(TOPIC, None)
                     view = PartitionView(
                         leader=described.leader,
                         leader_epoch=described.leader_epoch,
@@ -184,7 +187,7 @@ class ReplicationProbe:
                     )
                     self.timeline.saw_partition(_now_ms(), view)
             except KafkaError as error:
-                self._trouble = f"topic {TOPIC}: {error.message}"
+                self._troubles[TOPIC] = f"topic {TOPIC}: {error.message}"
             except trio.TooSlowError:
-                self._trouble = f"topic {TOPIC}: no broker describes it within {ANSWER_S:g} s"
+                self._troubles[TOPIC] = f"topic {TOPIC}: no broker describes it within {ANSWER_S:g} s"
             await trio.sleep(LOOK_EVERY_S)

@@ -137,8 +137,8 @@ def test_read_only_keys_are_refused_but_may_be_removed(controller):
     for name, value in (
         ("listeners", "PLAINTEXT://:1"),
         ("advertised.listeners", "PLAINTEXT://a:1"),
-        ("log.cleaner.backoff.ms", "1"),
-        ("producer.id.expiration.ms", "1"),
+        ("log.cleaner.enable", "false"),
+        ("num.recovery.threads.per.data.dir", "1"),
     ):
         for broker in ("", "1"):
             ((code, message),) = alter(controller, (BROKER, broker, {name: value}))
