@@ -52,11 +52,11 @@ def compared(monkeypatch) -> list[int]:
     return counts
 
 
-def acl_filter(name: str | None = None, principal: str | None = None) -> DeleteAclsFilter:
+def acl_filter(name: str | None = None, principal: str | None = None, kind: int = 3) -> DeleteAclsFilter:
     return DeleteAclsFilter(
         resource_type_filter=2,
         resource_name_filter=name,
-        pattern_type_filter=3,
+        pattern_type_filter=kind,
         principal_filter=principal,
         host_filter=None,
         operation=1,
@@ -145,15 +145,6 @@ def test_a_creation_looks_at_entries_of_its_principals(controller, monkeypatch) 
 
 def test_a_kind_of_pattern_that_is_unknown_here_matches_nothing(controller) -> None:
     """A newer client's kind of pattern must not be taken for all kinds: a deletion would remove every entry."""
-    asked = DeleteAclsFilter(
-        resource_type_filter=2,
-        resource_name_filter=None,
-        pattern_type_filter=5,
-        principal_filter=None,
-        host_filter=None,
-        operation=1,
-        permission_type=1,
-    )
-    [result] = controller.handle(DeleteAclsRequest(filters=[asked])).filter_results
+    [result] = controller.handle(DeleteAclsRequest(filters=[acl_filter(kind=5)])).filter_results
     assert (result.error_code, result.matching_acls) == (ErrorCode.NONE, [])
     assert len(controller.image.acls) == COUNT

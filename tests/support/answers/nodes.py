@@ -11,7 +11,7 @@ from moldau_jepsen.launcher.ports import take_free_ports
 from support.answers.denied import PASSWORD, RIGHTS
 from support.answers.session import Broker
 from support.interop.clients import wait_until
-from support.interop.kafka_node import NEWEST, kafka
+from support.interop.kafka_node import ALONE, NEWEST, kafka
 from support.started import Command
 
 if TYPE_CHECKING:
@@ -28,15 +28,6 @@ inter.broker.listener.name=PLAINTEXT
 sasl.enabled.mechanisms=PLAIN
 listener.name.login.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required {logins};
 log.dirs={home}/data
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-transaction.state.log.num.partitions=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
-share.coordinator.state.topic.num.partitions=1
-group.initial.rebalance.delay.ms=0
 min.insync.replicas=1
 auto.create.topics.enable=false
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
@@ -48,7 +39,7 @@ delegation.token.secret.key=secret
 def _settings(home: Path) -> tuple[str, Broker, tuple[int, int]]:
     broker, users, controller = take_free_ports(3)
     logins = " ".join(f'user_{user}="{PASSWORD}"' for user in RIGHTS)
-    text = SETTINGS.format(broker=broker, users=users, controller=controller, logins=logins, home=home)
+    text = ALONE + SETTINGS.format(broker=broker, users=users, controller=controller, logins=logins, home=home)
     return text, Broker(f"127.0.0.1:{broker}", f"127.0.0.1:{users}"), (broker, controller)
 
 

@@ -28,7 +28,8 @@ controller.listener.names=CONTROLLER
 listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs={home}/data
-offsets.topic.replication.factor=1
+"""
+ALONE = """offsets.topic.replication.factor=1
 offsets.topic.num.partitions=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
@@ -38,6 +39,7 @@ share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=1
 group.initial.rebalance.delay.ms=0
 """
+"""Settings of a cluster with one broker, whose groups form at once."""
 
 
 def kafka_jars(version: str) -> Path:
@@ -64,7 +66,7 @@ def kafka(
     jars = kafka_jars(version)
     broker, controller = ports or take_free_ports(2)
     config = home / "kafka.properties"
-    config.write_text(NODE.format(home=home, broker=broker, controller=controller) + more)
+    config.write_text(NODE.format(home=home, broker=broker, controller=controller) + ALONE + more)
     words = ("format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", str(config))
     subprocess.run(java(jars, "kafka.tools.StorageTool", *words), capture_output=True, check=True, timeout=300)
     command = java(jars, "kafka.Kafka", str(config), heap="400m")
