@@ -192,12 +192,13 @@ class RuleWatcher:
     def _look_at_commit(self, node_id: int, core: RaftCore, directory: str) -> None:
         """Compares the entries that voters believe durable with their disks.
 
-        A leader commits entries of its own epoch, so no snapshot holds them yet. A voter that is down counts with the
-        last word of its process where a fault has lost its log since: it was true, and the leader may count it.
+        A leader commits entries of its own epoch, so no snapshot holds them yet. A voter that is down, or has
+        not opened its log yet, counts with the last word of its process where a fault has lost its log since: it was
+        true, and the leader may count it.
         """
         index = core.commit_index
         held: dict[int, int | None] = {}
-        lost = [node for node in self._cluster.lost_logs if not self._cluster.machines[node].is_running]
+        lost = [node for node in self._cluster.lost_logs if node not in self._cluster.controllers]
         for member in core.configuration.voters:
             other = self._cluster.controllers.get(member)
             if other is None or member not in self._voters or member in lost:
