@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config import broker_listeners, key_of_listener
+from moldau.runtime.net.serving.server import LowBounds
 
 if TYPE_CHECKING:
     from moldau.runtime.config import Config
@@ -26,28 +27,13 @@ class ConnectionRoom:
 
     def __init__(self, inter_broker_listener: str, logger: EventLogger) -> None:
         self._listener_key = key_of_listener(inter_broker_listener, _BOUND)
-        self._logger = logger
-        self._warned: dict[str, int] = {}
+        self._low = LowBounds(logger)
 
     def follow(self, config: Config, brokers: int) -> None:
         """Looks at the configuration in force, in a cluster of so many registered brokers."""
-        keys = [self._listener_key] if self._listener_key in config else []
+        remedies = {self._listener_key: "raise it"} if self._listener_key in config else {}
         has_clients = len(broker_listeners(config)) == 1
         if has_clients:
-            keys.append(_BOUND)
+            remedies[_BOUND] = "raise it, or give brokers a listener of their own (inter.broker.listener.name)"
         needed = OF_A_BROKER * (brokers - 1) + has_clients
-        low = {key: value for key in keys if (value := config.get_int(key)) < needed}
-        for key, value in low.items():
-            if self._warned.get(key) != value:
-                self._logger.warning(
-                    "connections-bound-low",
-                    key=key,
-                    value=value,
-                    needed=needed,
-                    brokers=brokers,
-                    why="brokers are refused like clients",
-                    remedy="raise it, or give brokers a listener of their own (inter.broker.listener.name)"
-                    if key == _BOUND
-                    else "raise it",
-                )
-        self._warned = low
+        self._low.look(config, remedies, needed, "brokers are refused like clients", brokers=brokers)

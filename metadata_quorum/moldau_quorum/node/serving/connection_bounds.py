@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config import key_of_listener, with_dynamic
 from moldau.runtime.net.serving.connection_tally import ConnectionTally
-from moldau.runtime.net.serving.server import listener_limits
+from moldau.runtime.net.serving.server import LowBounds, listener_limits
 from moldau.runtime.ports.descriptors import DescriptorBudget
 from moldau_quorum.metadata.image import RESOURCE_BROKER
 from moldau_quorum.quotas.connections import ListenerRates
@@ -46,7 +46,7 @@ class ConnectionBounds:
         """``config`` is that of the node's file; ``voters`` counts the controllers."""
         self._static = self._config = config
         self._voters = voters
-        self._logger = logger
+        self._low = LowBounds(logger)
         names = [endpoint.listener_name for endpoint in endpoints]
         own = [key_of_listener(name, key) for name in names for key in _OF_LISTENERS]
         self._bounds = [_TOTAL, *(key_of_listener(name, _TOTAL) for name in names)]
@@ -54,7 +54,6 @@ class ConnectionBounds:
         self._layers = ("", str(config.get_int("node.id")))  # resources of metadata, the later one on top
         self._servers: list[tuple[ListenerEndpoint, Server]] = []
         self._seen: tuple[object, ...] = ()
-        self._warned: dict[str, int] = {}
         self.rates = ListenerRates(config, names)
         """The rates at which the listeners accept."""
 
@@ -88,20 +87,9 @@ class ConnectionBounds:
         return replace(limits, request_bytes_max=min(REQUEST_BYTES_MAX, limits.request_bytes_max))
 
     def _warn(self, needed: int, *, nodes: int) -> None:
-        keys = [key for key in self._bounds if key in self._config]
-        low = {key: value for key in keys if (value := self._config.get_int(key)) < needed}
-        for key, value in low.items():
-            if self._warned.get(key) != value:
-                self._logger.warning(
-                    "connections-bound-low",
-                    key=key,
-                    value=value,
-                    needed=needed,
-                    nodes=nodes,
-                    why="nodes and administrators share this listener; only a bound in the metadata leaves them room",
-                    remedy="raise it",
-                )
-        self._warned = low
+        remedies = {key: "raise it" for key in self._bounds if key in self._config}
+        why = "nodes and administrators share this listener; only a bound in the metadata leaves them room"
+        self._low.look(self._config, remedies, needed, why, nodes=nodes)
 
 
 def connection_tally(disk: Disk, config: Config) -> ConnectionTally:

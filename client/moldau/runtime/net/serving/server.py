@@ -87,6 +87,24 @@ def listener_limits(config: Config, endpoint: ListenerEndpoint) -> ServerLimits:
     )
 
 
+class LowBounds:
+    """Warns of bounds of connections with which nodes refuse each other, once for each value."""
+
+    def __init__(self, logger: EventLogger) -> None:
+        self._logger = logger
+        self._warned: dict[str, int] = {}
+
+    def look(self, config: Config, remedies: Mapping[str, str], needed: int, why: str, **nodes: int) -> None:
+        """Compares the bounds that ``remedies`` names with the connections that are needed for so many ``nodes``."""
+        low = {key: value for key in remedies if (value := config.get_int(key)) < needed}
+        for key, value in low.items():
+            if self._warned.get(key) != value:
+                self._logger.warning(
+                    "connections-bound-low", key=key, value=value, needed=needed, **nodes, why=why, remedy=remedies[key]
+                )
+        self._warned = low
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatistics:
     """Counts since the start of the server, and the number of open connections."""
