@@ -129,6 +129,10 @@ class MetadataImage:
         """
         return self.configs.get((resource_type, name), _EMPTY)
 
+    def dynamic_layers(self, node_id: int) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """Returns the dynamic values of a node: the defaults of all nodes, then its own, which override them."""
+        return self.config(RESOURCE_BROKER, ""), self.config(RESOURCE_BROKER, str(node_id))
+
     def topic_config(self, topic_name: str) -> Mapping[str, str]:
         """Returns the overrides set for a topic."""
         return self.config(RESOURCE_TOPIC, topic_name)

@@ -20,11 +20,19 @@ TOPIC_SYNONYMS = frozenset(synonym.name for key in TOPIC_CONFIG.keys.values() fo
 """Broker keys that topics fall back to."""
 
 
-def with_dynamic(base: Config, changes: Mapping[str, str]) -> tuple[Config, dict[str, str]]:
-    """Returns a node's configuration with ``changes`` on top, and the reasons for omitted values, by key.
+def with_dynamic(base: Config, *layers: Mapping[str, str]) -> tuple[Config, dict[str, str]]:
+    """Returns a node's configuration with ``layers`` on top, the last one topmost, and why values are left out, by key.
 
-    ``base`` must be valid, and replaces omitted values.
+    ``base`` must be valid. In place of a value that is left out, that of the layer below applies.
     """
+    left_out: dict[str, str] = {}
+    for changes in layers:
+        base, reasons = _with_layer(base, changes)
+        left_out.update(reasons)
+    return base, left_out
+
+
+def _with_layer(base: Config, changes: Mapping[str, str]) -> tuple[Config, dict[str, str]]:
     if not changes:
         return base, {}
     left_out: dict[str, str] = {}

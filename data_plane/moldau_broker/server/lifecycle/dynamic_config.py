@@ -14,7 +14,6 @@ from moldau.runtime.config import topic_defaults, unserved_keys, unserved_texts,
 from moldau_broker.log.config import LogConfig
 from moldau_broker.server.replicas.collaborators import TopicSettings
 from moldau_quorum.controller.context import MIN_INSYNC_REPLICAS, min_insync_command
-from moldau_quorum.metadata.image import RESOURCE_BROKER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -47,7 +46,7 @@ class DynamicConfig:
 
     def __init__(self, static: Config, broker_id: BrokerId, logger: EventLogger) -> None:
         self._static = static
-        self._layers = ("", str(broker_id))  # resources of metadata, the later one on top
+        self._broker_id = broker_id
         self._logger = logger
         self._topic_fallback = topic_defaults(static)
         self._topic_values: dict[str, dict[str, Value]] = {}  # the last values, if they differ from the fallback
@@ -63,8 +62,8 @@ class DynamicConfig:
         """Applies the dynamic values of the broker; returns the configuration in force."""
         config = self._static
         left_out: dict[tuple[str, str], str] = {}
-        for layer in self._layers:
-            config, reasons = with_dynamic(config, image.config(RESOURCE_BROKER, layer))
+        for layer, values in zip(("", str(self._broker_id)), image.dynamic_layers(self._broker_id), strict=True):
+            config, reasons = with_dynamic(config, values)
             left_out.update({(layer, key): reason for key, reason in reasons.items()})
         for (layer, key), reason in left_out.items():
             if self.left_out.get((layer, key)) != reason:

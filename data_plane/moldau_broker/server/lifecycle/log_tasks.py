@@ -16,7 +16,6 @@ from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.metrics import Histogram
 from moldau_broker.log.config import LogConfig
 from moldau_broker.log.directories.disk_patience import DiskPatience, Outstanding
-from moldau_quorum.metadata.image import RESOURCE_BROKER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -64,8 +63,7 @@ def known_log_configs(
     apply the settings again and log the errors.
     """
     defaults = topic_defaults(config)
-    for layer in ("", str(broker_id)):
-        config, _ = with_dynamic(config, image.config(RESOURCE_BROKER, layer))
+    config, _ = with_dynamic(config, *image.dynamic_layers(broker_id))
     configs: dict[str, LogConfig] = {}
     for topic in image.topics_by_name:
         overrides = image.topic_config(topic)

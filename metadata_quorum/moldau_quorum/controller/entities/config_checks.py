@@ -48,9 +48,7 @@ Items = tuple[tuple[str, str], ...]
 
 @lru_cache(maxsize=128)
 def _layered(static: Config, default: Items, own: Items) -> tuple[Config, dict[str, str]]:
-    config, left_out = with_dynamic(static, dict(default))
-    config, more = with_dynamic(config, dict(own))
-    return config, {**left_out, **more}
+    return with_dynamic(static, dict(default), dict(own))
 
 
 def _relevant(values: Mapping[str, str]) -> Items:

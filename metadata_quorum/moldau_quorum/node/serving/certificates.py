@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from moldau.runtime.config import BROKER_CONFIG, ConfigError, controller_listener_names, with_dynamic
 from moldau.runtime.config.tls import CLIENT_AUTH
 from moldau.runtime.tls.context import reload_outgoing
-from moldau_quorum.metadata.image import RESOURCE_BROKER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,18 +36,16 @@ class CertificateSettings:
         self._listeners = listeners
         self._outgoing = outgoing
         self._logger = logger
-        self._layers = ("", str(config.get_int("node.id")))  # resources of metadata, the later one on top
+        self._node_id = config.get_int("node.id")
         self._seen: list[dict[str, str]] = [{}, {}]
 
     def follow(self, image: MetadataImage) -> None:
         """Applies the settings in the metadata; one that cannot be used is logged, and the former stay in use."""
-        layers = [_followed(image.config(RESOURCE_BROKER, layer)) for layer in self._layers]
+        layers = [_followed(values) for values in image.dynamic_layers(self._node_id)]
         if layers == self._seen:
             return
         self._seen = layers
-        config = self._static
-        for values in layers:
-            config, _ = with_dynamic(config, values)
+        config, _ = with_dynamic(self._static, *layers)
         takes: list[tuple[str, Callable[[], None]]] = [
             (name, partial(tls.reload, config, name)) for name, tls in self._listeners.items()
         ]

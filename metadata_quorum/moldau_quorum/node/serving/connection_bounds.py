@@ -13,7 +13,6 @@ from moldau.runtime.config import key_of_listener, with_dynamic
 from moldau.runtime.net.serving.connection_tally import ConnectionTally
 from moldau.runtime.net.serving.server import LowBounds, listener_limits
 from moldau.runtime.ports.descriptors import DescriptorBudget
-from moldau_quorum.metadata.image import RESOURCE_BROKER
 from moldau_quorum.quotas.connections import ListenerRates
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class ConnectionBounds:
         own = [key_of_listener(name, key) for name in names for key in _OF_LISTENERS]
         self._bounds = [_TOTAL, *(key_of_listener(name, _TOTAL) for name in names)]
         self._keys = frozenset((*_OF_LISTENERS, *_OF_ADDRESSES, *own))
-        self._layers = ("", str(config.get_int("node.id")))  # resources of metadata, the later one on top
+        self._node_id = config.get_int("node.id")
         self._servers: list[tuple[ListenerEndpoint, Server]] = []
         self._seen: tuple[object, ...] = ()
         self.rates = ListenerRates(config, names)
@@ -67,15 +66,14 @@ class ConnectionBounds:
 
     def follow(self, image: MetadataImage) -> None:
         """Applies the bounds in the metadata."""
-        layers = [image.config(RESOURCE_BROKER, layer) for layer in self._layers]
+        layers = image.dynamic_layers(self._node_id)
         needed = OF_A_NODE * (len(image.brokers) + self._voters() - 1) + 1
         seen = (needed, *layers)
         if seen == self._seen:
             return
         self._seen = seen
-        config = self._static
-        for values in layers:
-            config, _ = with_dynamic(config, {key: value for key, value in values.items() if key in self._keys})
+        followed = [{key: value for key, value in values.items() if key in self._keys} for values in layers]
+        config, _ = with_dynamic(self._static, *followed)
         self._config = config
         self.rates.follow(config)
         for endpoint, server in self._servers:
