@@ -10,7 +10,7 @@ from itertools import product
 import pytest
 import trio
 
-from moldau.protocol.errors import ErrorCode
+from moldau.protocol.errors import ErrorCode, KafkaError
 from support.cluster.broker_cluster import batch, run_cluster
 
 SOON_S = 0.2
@@ -55,3 +55,19 @@ def test_a_marker_is_committed_as_soon_as_records_are(brokers: int) -> None:
                 answered.clear()
 
     run_cluster(scenario, brokers=brokers)
+
+
+def test_only_the_leader_appends_a_marker() -> None:
+    """A follower that did would differ from its leader from that offset on."""
+
+    async def scenario(cluster) -> None:
+        await cluster.client(1).create_topic("t", replicas=2)
+        leader = await cluster.leader("t")
+        follower = next(each for each in cluster.broker_ids if each != leader)
+        replicas, partition = cluster.running[follower].context.replicas, cluster.replica(follower, "t")
+        with pytest.raises(KafkaError) as refused:
+            replicas.append_marker(partition, producer_id=7, producer_epoch=0, coordinator_epoch=0, commit=True)
+        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert partition.log.log_end_offset == 0
+
+    run_cluster(scenario, brokers=2)

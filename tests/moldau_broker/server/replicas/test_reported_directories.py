@@ -146,6 +146,27 @@ def test_a_failed_report_is_repeated_after_a_pause() -> None:
     assert looks <= 5 * len(asked)
 
 
+def test_a_move_that_was_taken_back_is_not_reported() -> None:
+    """The report failed once and waits for its next attempt while the replica is assigned to its own directory again."""
+
+    async def main(world: World) -> int:
+        story = Story(world, failures=1)
+        story.answers.set()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(story.directories.run)
+            story.happens("/d2")
+            story.happens(COPIED)
+            await trio.testing.wait_all_tasks_blocked()
+            story.happens("/d1")
+            story.happens(COPIED)
+            await trio.sleep(10 * BACKOFF_MS / 1000)
+            nursery.cancel_scope.cancel()
+        assert story.recorded == story.ids["/d1"]
+        return len(story.asked)
+
+    assert run_world(main, 1) == 1
+
+
 def test_a_directory_without_an_id_is_not_reported() -> None:
     """A disk that had failed before the start has none, and its cordon is of no use to the controller."""
     directories = [
