@@ -130,6 +130,48 @@ def test_proposals_that_all_came_too_late_hold_up_no_others() -> None:
     assert len(run_world(main, 1)) == 1
 
 
+@pytest.mark.parametrize("deleted", [False, True])
+def test_an_answer_is_taken_once_and_by_its_partition_alone(deleted: bool) -> None:
+    """Answers of other partitions, a second one, and one that comes too late end neither the task nor the broker."""
+    answered: list[IsrProposal] = []
+
+    def alter_answered(proposal: IsrProposal, *_: object) -> ReplicaEffects:
+        answered.append(proposal)
+        return NO_EFFECTS
+
+    async def main(world: World) -> None:
+        replica = SimpleNamespace(alter_answered=alter_answered, proposal=PROPOSAL)
+        replicas: Any = SimpleNamespace(
+            partitions={KEY: SimpleNamespace(topic_id=TOPIC_ID, replica=replica)},
+            alterations=AlterPartitionQueue(partitions_max=10, backoff_ms=BACKOFF_MS),
+            eligible={},
+            perform=lambda *_: None,
+        )
+
+        async def request(*_: object, **__: object) -> AlterPartitionResponse:
+            await trio.lowlevel.checkpoint()
+            if deleted:
+                replicas.partitions.clear()
+            indexes = (KEY.partition + 1, KEY.partition, KEY.partition)
+            answers = [AlterPartitionResponsePartitionData(partition_index=index) for index in indexes]
+            return AlterPartitionResponse(
+                topics=[
+                    AlterPartitionResponseTopicData(topic_id=topic_id, partitions=answers)
+                    for topic_id in (UUID(int=8), TOPIC_ID)
+                ]
+            )
+
+        replicas.alterations.submit(KEY, PROPOSAL)
+        controller: Any = SimpleNamespace(request=request)
+        with trio.move_on_after(10):
+            await IsrAlterations(world.node("broker").environment.clock, BrokerId(1), controller, lambda: 5).run(
+                replicas
+            )
+
+    run_world(main, 1)
+    assert answered == ([] if deleted else [PROPOSAL])
+
+
 @pytest.mark.parametrize(
     "first",
     ["no answer", "an error of the whole request", "an unknown error", "an answer without the partition"],
