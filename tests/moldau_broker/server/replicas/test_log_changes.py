@@ -73,10 +73,22 @@ class Broker:
         )
         following: Any = SimpleNamespace(follow=nothing, unfollow=nothing, policy_changed=nothing)
         self.replicas.connect(following, nothing)
+        self.written = -1
+        """The durable position of the metadata."""
+        self.ended: dict[TopicPartition, int] = {}
+        self.replicas.log_changes.before_deletions = self.write_position
+        self.delete, self.logs.delete = self.logs.delete, self.delete_after_position  # type: ignore[method-assign]
         self.image = self.applied = MetadataImage()
         self.made = 0
         self.commit(ClusterRecord(cluster_id="c"))
         self.follow(FOLLOW)
+
+    def write_position(self) -> None:
+        self.written = self.replicas.image.offset
+
+    def delete_after_position(self, key: TopicPartition) -> bool:
+        assert self.written >= self.ended[key], "metadata that a restart may not reach yet deleted a log"
+        return self.delete(key)
 
     def commit(self, *records: MetadataRecord) -> None:
         self.image = self.image.apply(records, offset=self.image.offset + 1, epoch=1).image
@@ -84,8 +96,11 @@ class Broker:
     def follow(self, how: str) -> None:
         if how == MERGE:
             return
+        before = set(self.replicas.partitions)
         for _ in self.replicas.apply(delta_between(self.applied, self.image)):
             pass
+        gone = [key for key in before if key not in self.replicas.partitions]
+        self.ended.update(dict.fromkeys(gone, self.image.offset))
         self.applied = self.image
         while how == FOLLOW and len(self.replicas.log_changes):
             self.replicas.log_changes.step()

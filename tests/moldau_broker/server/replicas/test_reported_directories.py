@@ -147,7 +147,7 @@ def test_a_failed_report_is_repeated_after_a_pause() -> None:
 
 
 def test_a_move_that_was_taken_back_is_not_reported() -> None:
-    """The report failed once and waits for its next attempt while the replica is assigned to its own directory again."""
+    """The report failed once and waits for its next attempt while the replica is moved back."""
 
     async def main(world: World) -> int:
         story = Story(world, failures=1)
