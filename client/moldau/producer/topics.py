@@ -158,11 +158,12 @@ class ProducerTopics:
 
     async def forget_idle(self, client: ClusterClient) -> None:
         """Drops the metadata of topics without a record for ``metadata.max.idle.ms``; runs until cancelled."""
-        counts: dict[str, int] = {}
+        # A topic that was forgotten or gone meanwhile has another partitioner, and its count began again.
+        counts: dict[str, tuple[KeylessPartitioner, int]] = {}
         while True:
             await trio.sleep(self._max_idle_ms / 1000)
-            before, counts = counts, {name: state.sent for name, state in self.known.items()}
-            idle = {name: self.known[name] for name, sent in counts.items() if before.get(name) == sent}
+            before, counts = counts, {name: (state.keyless, state.sent) for name, state in self.known.items()}
+            idle = {name: self.known[name] for name, count in counts.items() if before.get(name) == count}
             for name, state in (self._lost | idle).items():
                 if not any(queue.batches or queue.outstanding for queue in state.queues):
                     (self.known if name in idle else self._lost).pop(name)

@@ -4,6 +4,7 @@ Method: the pure cores alone, and steps of the sender. Each test states one rule
 on.
 """
 
+import itertools
 from types import SimpleNamespace
 
 import pytest
@@ -357,7 +358,7 @@ def test_a_topic_stays_known_while_its_last_batch_is_in_flight():
     queue = core.queue(T0)
     core.append_encoded(queue, encode_batch([(1, None, b"v", ())]), 1, 0)
     (batch,) = core.drain([queue], 0)
-    topics.known["t"] = SimpleNamespace(sent=1, queues=[queue])
+    topics.known["t"] = SimpleNamespace(sent=1, queues=[queue], keyless=RoundRobin())
     forgotten = []
 
     async def main():
@@ -401,3 +402,46 @@ def test_a_topic_that_gets_records_is_not_idle():
             nursery.cancel_scope.cancel()
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+TAKEN, REFUSED, LOOK = "a record is taken", "the topic is gone, and a record is refused", "idle topics are looked for"
+
+
+@pytest.mark.parametrize("first", [TAKEN, REFUSED, LOOK])
+def test_only_topics_without_records_are_forgotten(first):
+    """Also if a topic was gone or forgotten before. One that is not used any more is forgotten in the end."""
+    config = PRODUCER_CONFIG.parse({"bootstrap.servers": "b:9092", "metadata.max.idle.ms": "5000"})
+    partition = MetadataResponsePartition(partition_index=0, leader_id=1)
+    present = MetadataResponseTopic(name="t", partitions=[partition])
+
+    async def live(history):
+        topics = ProducerTopics(config, accumulator(), batch_size=1000)
+        metadata, forgotten = ClusterMetadata(), []
+
+        def forget(name):
+            forgotten.append(name)
+            metadata.topics.pop(name, None)
+
+        client = SimpleNamespace(cluster_metadata=metadata, forget_topic=forget, add_topic=lambda name, **_: None)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(topics.forget_idle, client)
+            await trio.sleep(1)
+            for event, before in zip(history, [None, *history], strict=False):
+                if event is LOOK:
+                    await trio.sleep(5)
+                    assert before is not TAKEN or not forgotten, history
+                    continue
+                answer = MetadataResponse(cluster_id="c", brokers=[], topics=[present] if event is TAKEN else [])
+                metadata.update(answer, is_full=True)
+                if event is TAKEN:
+                    forgotten.clear()
+                    topics.look_up(client, "t").sent += 1
+                else:
+                    with pytest.raises(LookupError):
+                        topics.look_up(client, "t")
+            await trio.sleep(10)
+            assert (forgotten, list(topics.known)) == (["t"] if TAKEN in history else [], []), history
+            nursery.cancel_scope.cancel()
+
+    for rest in itertools.product([TAKEN, REFUSED, LOOK], repeat=4):
+        trio.run(live, [first, *rest], clock=trio.testing.MockClock(autojump_threshold=0))
