@@ -1,7 +1,11 @@
 """Goal: a list of groups or transactions has what each broker that answers knows, and names the others.
 
-Method: canned answers of a small cluster on virtual time, of which one broker is silent, refuses or leaves.
+Method: canned answers of a small cluster on virtual time, of which one broker is silent, refuses or leaves; the
+requester alone, with brokers that leave during a look.
 """
+
+import itertools
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -163,3 +167,58 @@ def test_brokers_are_asked_again_when_one_has_left(monkeypatch, ends):
         assert sorted(asked) == [1, 1, 2, 2]
 
     simulate(scenario, {ApiKey.LIST_GROUPS: lambda broker, request: groups()})
+
+
+LISTS, FAILS, GONE = "lists its groups", "does not answer", "has left"
+BROKERS = [1, 2]
+
+
+def list_in_looks(*looks):
+    """Returns what a requester lists, and its failures (None: nothing else), if brokers do this in its looks."""
+    begun = []
+
+    async def fetch_brokers(_):
+        await trio.lowlevel.checkpoint()
+        begun.append(dict(zip(BROKERS, looks[len(begun)], strict=True)))
+        return [each for each, does in begun[-1].items() if does is not GONE or len(begun) == 1]
+
+    async def ask(_, response_class, request, *, node_id, **options):
+        await trio.lowlevel.checkpoint()
+        does = begun[-1][node_id]
+        if does is not LISTS:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE if does is GONE else ErrorCode.REQUEST_TIMED_OUT)
+        return {f"group {node_id}": (node_id, len(begun))}
+
+    async def backoff(_):
+        await trio.lowlevel.checkpoint()
+
+    async def main():
+        requester = Requester(SimpleNamespace(check=lambda: None), timeout_ms=1_000, retries=0)
+        named = SimpleNamespace(broker_name=str)
+        requester.cluster_client = SimpleNamespace(now_ms=0.0, backoff=backoff, cluster_metadata=named)
+        try:
+            return await requester.ask_each(None, None, lambda _, answer: answer, code_of=lambda _: None), []
+        except AdminError as error:
+            return error.results, sorted(error.failures)
+        except KafkaError:
+            return [], None
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Requester, "fetch_brokers", fetch_brokers)
+        patched.setattr(Requester, "ask", ask)
+        return trio.run(main)
+
+
+def test_a_list_is_that_of_the_brokers_of_the_last_look():
+    """A broker that leaves during a look causes another one. What a broker has listed does not outlive the broker."""
+    states = list(itertools.product([LISTS, FAILS, GONE], repeat=len(BROKERS)))
+    for first, second in itertools.product(states, states):
+        looks = [first, second] if GONE in first else [first]
+        expected, failed = [], []
+        for broker, before, does in zip(BROKERS, first, looks[-1], strict=True):
+            if does is LISTS:
+                expected.append((broker, len(looks)))
+            elif does is FAILS:
+                failed.append(str(broker))
+                expected += [(broker, 1)] * (before is LISTS)
+        assert list_in_looks(*looks) == (expected, failed if expected or not failed else None), looks
