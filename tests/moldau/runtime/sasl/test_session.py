@@ -3,6 +3,7 @@
 Method: every state crossed with every event, against a table written by hand; then random walks against a model.
 """
 
+import itertools
 import math
 
 import pytest
@@ -190,6 +191,22 @@ def test_a_re_authentication_keeps_mechanism_and_principal():
     effect = send(session, Event.HANDSHAKE, mechanism="TWO", now_ms=5_000)
     assert effect.response.error_code == ErrorCode.ILLEGAL_SASL_STATE
     assert session.state is S.CLOSED
+
+
+@pytest.mark.parametrize("logins", list(itertools.product([False, True], repeat=3)))
+def test_the_last_login_says_whether_a_token_was_used(logins):
+    """A client with a delegation token may renew its session with the password, and the other way round."""
+
+    class Login:
+        def step(self, token):
+            return Accepted(user="alice", by_token=token == b"token")
+
+    session = SaslSession(SessionRules(exchanges={"SCRAM": Login}, reauthentication_ms={}))
+    for number, by_token in enumerate(logins):
+        send(session, Event.HANDSHAKE, mechanism="SCRAM", now_ms=5_000 * number)
+        answer = send(session, Event.AUTHENTICATE, token=b"token" if by_token else b"password", now_ms=5_000 * number)
+        assert answer.authenticated == "alice"
+        assert session.by_token == by_token
 
 
 def test_a_short_session_can_be_renewed():
