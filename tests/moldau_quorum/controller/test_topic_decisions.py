@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from uuid import UUID
 
 import pytest
@@ -30,8 +31,10 @@ from moldau.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
 )
+from moldau.values import BrokerId
 from moldau_quorum.controller.context import Settings
 from moldau_quorum.controller.placement import UsableBroker, place_replicas
+from moldau_quorum.metadata.records import NO_LEADER, PartitionChangeRecord
 from support.controller.model import CONFIG, ModelController, check_partition
 from support.proof import examples
 
@@ -453,6 +456,38 @@ def test_a_cancel_never_removes_the_last_known_leader() -> None:
     assert (partition.isr, partition.elr, partition.last_known_elr) == ((), (), (2,))
     assert move(controller, None) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert controller.partition("t") == partition
+
+
+def test_a_cancel_is_refused_only_if_it_loses_records() -> None:
+    """All states of a move from broker 1 to 2 and 3: the next leader is of the first set that is not empty."""
+    controller = controller_of(1, 2, 3)
+    create_one(controller, **assigned([1]))
+    move(controller, [2, 3])
+    image = controller.image
+    brokers = tuple(map(BrokerId, (1, 2, 3)))
+    subsets = [some for count in range(4) for some in itertools.combinations(brokers, count)]
+    allowed = 0
+    for isr, elr, last_known in itertools.product(subsets, subsets, subsets[:4]):
+        if {*isr} & {*elr} or {*isr} & {*last_known}:
+            continue
+        controller.image = image
+        partition = controller.partition("t")
+        record = PartitionChangeRecord(
+            topic_id=image.topics_by_name["t"].topic_id,
+            partition_id=0,
+            partition_epoch=partition.partition_epoch + 1,
+            leader=NO_LEADER,
+            isr=isr,
+            elr=elr,
+            last_known_elr=last_known,
+        )
+        controller.apply([record])
+        keeps_one = 1 in (isr or elr or last_known)
+        expected = ErrorCode.NONE if keeps_one else ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert move(controller, None) == expected, (isr, elr, last_known)
+        assert controller.partition("t").replicas == ((1,) if keeps_one else (2, 3, 1))
+        allowed += keeps_one
+    assert allowed > 10
 
 
 def test_an_unclean_election_takes_a_new_replica_last() -> None:
