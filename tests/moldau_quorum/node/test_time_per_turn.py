@@ -6,6 +6,7 @@ another leader. The test's clock goes on by 15 ms with each decision.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from moldau.protocol.messages.create_topics import CreateTopicsResponse
 from moldau.runtime.tasks.sync import Signal
 from moldau_jepsen.world.world import run_world
 from moldau_quorum.controller.context import Result
-from moldau_quorum.node.active_controller import DECISIONS_PER_TURN, ActiveController
+from moldau_quorum.node.active_controller import DECISIONS_PER_TURN, STALL_MS, ActiveController
 from support.quorum.cluster import TestCluster, topic
 from support.quorum.memory_log import MemoryLog
 
@@ -157,3 +158,28 @@ def test_a_stall_of_the_process_is_no_silence_of_brokers(late_ms: float, extende
     )
     trio.run(ActiveController._wait_for_work, controller, clock=trio.testing.MockClock(autojump_threshold=0))
     assert found == pytest.approx(extended)
+
+
+@pytest.mark.parametrize("spent_ms", list(itertools.product([30.0, 400.0], repeat=3)))
+def test_a_long_slice_counts_once_as_a_stall(spent_ms: tuple[float, ...]) -> None:
+    """Between two slices the node hears its brokers, and each slice follows others whose time has counted already."""
+    clock = SimpleNamespace(now_ms=0.0, monotonic_ms=lambda: clock.now_ms)
+    extended: list[float] = []
+
+    def slices():
+        for took_ms in spent_ms:
+            clock.now_ms += took_ms
+            yield [object()]
+
+    async def propose(_) -> None:
+        clock.now_ms += 1_000.0  # it waits for the log
+        await trio.lowlevel.checkpoint()
+
+    controller: Any = SimpleNamespace(
+        _environment=SimpleNamespace(clock=clock),
+        _projection=SimpleNamespace(epoch=1, image=None, records_in_turn=0),
+        _propose=propose,
+        _sessions=SimpleNamespace(extend=extended.append),
+    )
+    trio.run(ActiveController._propose_slices, controller, slices(), SimpleNamespace(image=None))
+    assert extended == [took_ms for took_ms in spent_ms if took_ms > STALL_MS]
