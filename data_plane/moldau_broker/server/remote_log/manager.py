@@ -153,7 +153,7 @@ class RemoteLogManager:
         elif config.remote_log_delete_on_disable:
             self._take_role(partition, RemoteRole.PURGER)
         else:
-            self._end_role(partition)
+            self._look_on(partition)
 
     def follow(self, partition: Partition) -> None:
         """Lists the segments of a tiered partition from now on when its local segments wait to be deleted."""
@@ -163,7 +163,7 @@ class RemoteLogManager:
         elif config.remote_log_delete_on_disable:
             self._take_role(partition, RemoteRole.ONLOOKER)
         else:
-            self._end_role(partition)
+            self._look_on(partition)
 
     def end(self, partition: Partition, *, topic_deleted: bool) -> None:
         """Ends the work for a replica that has left this broker, whose disk has failed, or whose topic is deleted.
@@ -174,6 +174,11 @@ class RemoteLogManager:
         leads = remote is not None and remote.role in (RemoteRole.LEADER, RemoteRole.PURGER)
         if topic_deleted and remote is not None and leads and self._tasks.accepts:
             self._tasks.start(self._delete_folder, remote)
+
+    def _look_on(self, partition: Partition) -> None:
+        """Ends the work for a topic that is not tiered, and keeps in mind that it was: its segments may be going."""
+        if partition in self._remote:
+            self._take_role(partition, RemoteRole.ONLOOKER)
 
     def _end_role(self, partition: Partition) -> RemotePartition | None:
         remote = self._remote.pop(partition, None)

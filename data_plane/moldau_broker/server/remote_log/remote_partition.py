@@ -28,7 +28,7 @@ class RemoteRole(enum.Enum):
     PURGER = "purger"
     """Leader of a topic that is not tiered any more, and whose remote segments are not wanted any more (KIP-950)."""
     ONLOOKER = "onlooker"
-    """Follower of such a topic; it does nothing."""
+    """Follower of such a topic, or a replica whose topic keeps the remote segments; it does nothing."""
 
 
 class Sized(Protocol):
