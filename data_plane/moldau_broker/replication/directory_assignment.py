@@ -101,14 +101,15 @@ def place_of_lost(assigned: uuid.UUID, online: Collection[uuid.UUID]) -> uuid.UU
 class AssignmentQueue:
     """Assignments that the controller has not accepted yet.
 
-    Invariant: at most one request is in flight; it holds at most ``ASSIGNMENTS_MAX`` partitions.
+    Invariant: at most one request is in flight; it holds at most ``ASSIGNMENTS_MAX`` partitions. Of those, None stands
+    for a withdrawn assignment, which is not repeated.
     """
 
     __slots__ = ("_backoff_ms", "_in_flight", "_not_before_ms", "_waiting")
 
     def __init__(self, *, backoff_ms: float) -> None:
         self._waiting: dict[AssignmentKey, uuid.UUID] = {}
-        self._in_flight: dict[AssignmentKey, uuid.UUID] = {}
+        self._in_flight: dict[AssignmentKey, uuid.UUID | None] = {}
         self._backoff_ms = backoff_ms
         self._not_before_ms = float("-inf")
 
@@ -123,8 +124,13 @@ class AssignmentQueue:
             self._waiting[key] = directory
 
     def withdraw(self, key: AssignmentKey) -> None:
-        """Removes a waiting assignment, because the recorded one is right or the replica is deleted."""
+        """Removes an assignment, because the recorded one is right or the replica is deleted.
+
+        One that is in flight may still be recorded, which the metadata then show.
+        """
         self._waiting.pop(key, None)
+        if key in self._in_flight:
+            self._in_flight[key] = None
 
     def next_request(self, now_ms: float) -> dict[AssignmentKey, uuid.UUID]:
         """Returns the assignments to send now, and counts them as in flight.
@@ -133,16 +139,17 @@ class AssignmentQueue:
         """
         if self._in_flight or not self._waiting or now_ms < self._not_before_ms:
             return {}
-        for key in list(self._waiting)[:ASSIGNMENTS_MAX]:
-            self._in_flight[key] = self._waiting.pop(key)
-        return dict(self._in_flight)
+        request = {key: self._waiting.pop(key) for key in list(self._waiting)[:ASSIGNMENTS_MAX]}
+        self._in_flight.update(request)
+        return request
 
     def answered(self, errors: Mapping[AssignmentKey, ErrorCode], now_ms: float) -> None:
         """Ends the request in flight; assignments with a retriable error or without an answer wait again."""
         sent, self._in_flight = self._in_flight, {}
         again = {key: directory for key, directory in sent.items() if errors.get(key) not in _FINAL}
         for key, directory in again.items():
-            self._waiting.setdefault(key, directory)
+            if directory is not None:
+                self._waiting.setdefault(key, directory)
         if again:
             self._not_before_ms = now_ms + self._backoff_ms
 

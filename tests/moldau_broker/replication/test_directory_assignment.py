@@ -148,3 +148,48 @@ def test_the_controller_knows_in_the_end_whatever_goes_wrong(seed: int) -> None:
         now_ms += draw.choice((0, 5, 10))
     assert known == wanted
     assert len(queue) == 0
+
+
+STEPS = ("mine", "away", "withdraw", "send", "accepted", "refused", "failed")
+
+
+def test_a_request_names_only_what_still_holds() -> None:
+    """All short series: a repetition of a withdrawn directory could take a sound replica for one that is offline."""
+    key = (TOPIC, 0)
+    directories = {"mine": MINE, "away": AWAY}
+    for steps in itertools.product(STEPS, repeat=5):
+        queue, now_ms = AssignmentQueue(backoff_ms=10), 0
+        wanted: UUID | None = None
+        recorded: UUID | None = None
+        sent: UUID | None = None
+        for step in (*steps, "accepted", "send", "accepted"):
+            now_ms += 10
+            if step in directories:
+                wanted = directories[step]
+                queue.submit(key, wanted)
+            elif step == "withdraw":
+                wanted = None
+                queue.withdraw(key)
+            elif step == "send":
+                request = queue.next_request(now_ms)
+                assert request in ({}, {key: wanted}), steps
+                sent = request.get(key, sent)
+            elif sent is not None:
+                recorded = sent if step == "accepted" else recorded
+                code = ErrorCode.NONE if step == "accepted" else ErrorCode.NOT_CONTROLLER
+                queue.answered({} if step == "failed" else {key: code}, now_ms)
+                sent = None
+        assert wanted is None or recorded == wanted, steps
+        assert len(queue) == 0, steps
+
+
+def test_a_failed_request_delays_those_behind_it() -> None:
+    """Also if nothing of it is repeated."""
+    queue = AssignmentQueue(backoff_ms=100)
+    queue.submit((TOPIC, 0), MINE)
+    queue.next_request(0)
+    queue.submit((TOPIC, 1), MINE)
+    queue.withdraw((TOPIC, 0))
+    queue.failed(0)
+    assert queue.next_request(99) == {}
+    assert queue.next_request(100) == {(TOPIC, 1): MINE}
