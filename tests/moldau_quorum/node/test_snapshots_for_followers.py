@@ -103,6 +103,25 @@ def test_many_starting_followers_share_few_snapshots() -> None:
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
+def test_a_lowered_level_makes_a_new_snapshot() -> None:
+    """A broker of the older version starts after the downgrade: it cannot read what was kept at the higher level.
+
+    Later changes go on sharing one snapshot, and so does a level that is raised.
+    """
+    machine: Any = MetadataStateMachine(101)
+    log: Any = SimpleNamespace(
+        leadership=Leadership(leader_id=101, epoch=3), hangs=False, high_watermark=60, log_start_index=1, voters={}
+    )
+    service = MetadataService(log, machine)
+    request = MetadataFetchRequest(node_id=1, next_offset=0, wait_ms=0)
+    served = []
+    for offset, level in ((10, 4), (20, 4), (30, 3), (40, 3), (50, 4)):
+        record = FeatureLevelRecord(name="metadata.version", level=level)
+        machine.image = machine.image.apply([record], offset=offset, epoch=3).image
+        served.append(trio.run(service.fetch, request).snapshot_offset)
+    assert served == [10, 10, 30, 30, 30]
+
+
 def test_a_snapshot_is_kept_while_its_pieces_are_asked_for() -> None:
     """Two slow followers take longer than an idle snapshot is kept; a third one shares what they read."""
     machine: Any = MetadataStateMachine(101)

@@ -6,6 +6,9 @@ at most ``SNAPSHOTS_MAX`` are kept. An image never changes, so a snapshot costs 
 While followers read all kept snapshots, a further follower gets an old one, because a new one would take the place of
 one that is being read. The reader would have to begin again, with a snapshot that takes the place of the next one, and
 so on: brokers that start together while the metadata change would not come to an end.
+
+A kept snapshot is of the feature levels at its offset. When a level has gone down, brokers of the older version start,
+which cannot read earlier snapshots.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ class _KeptSnapshot:
 
     def __init__(self, image: MetadataImage) -> None:
         self.offset = image.offset
+        self.features = image.features
         self.read_at = 0.0
         """When a piece was last asked for."""
         self._pieces: list[bytes] = []
@@ -140,8 +144,13 @@ class MetadataService:
         return self._part(kept, 0, request.bytes_max)
 
     def _kept(self, offset_min: int) -> _KeptSnapshot | None:
-        """Returns the newest kept snapshot of this offset or a later one."""
-        return next((kept for kept in reversed(self._snapshots) if kept.offset >= offset_min), None)
+        """Returns the newest kept snapshot of this offset or a later one, unless a level has gone down since."""
+        levels = self._machine.image.features
+        for kept in reversed(self._snapshots):
+            if kept.offset >= offset_min:
+                has_fallen = any(levels.get(name, 0) < level for name, level in kept.features.items())
+                return None if has_fallen else kept
+        return None
 
     def _are_read(self) -> bool:
         """Returns whether followers read as many snapshots as are kept."""
