@@ -37,7 +37,11 @@ METADATA_FETCH_VERSION: Final = 1
 """Version of the API, and of its response."""
 _REQUEST_VERSION: Final = 2
 _REQUEST_TYPES: Final = (int, str, int, int, int, int, int, int)
+FETCH_BYTES: Final = 256 * 1024
+"""Size that a follower asks for. An answer has a second and a half, so a link of some Mbit/s has to carry it in that
+time, and a follower that has missed much applies it in turns."""
 FETCH_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Largest size that a controller grants; earlier versions ask for it."""
 FETCH_WAIT_MS_MAX: Final = 5_000
 
 
@@ -51,7 +55,7 @@ class MetadataFetchRequest:
     next_offset: int
     """The first offset that the follower does not have."""
     wait_ms: int = 500
-    bytes_max: int = FETCH_BYTES_MAX
+    bytes_max: int = FETCH_BYTES
     snapshot_offset: int = -1
     """The snapshot to continue; -1 asks for the log."""
     piece: int = 0

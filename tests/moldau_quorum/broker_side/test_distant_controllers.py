@@ -17,7 +17,14 @@ from moldau.protocol.messages.describe_cluster import DescribeClusterRequest, De
 from moldau.runtime.net.setup_times import SECURED_SETUP_MS_MAX, SETUP_MS, SetupTimes
 from moldau_jepsen.world.world import run_world
 from moldau_quorum.broker_side.controller_client import ControllerClient
+from moldau_quorum.broker_side.metadata_fetch import (
+    MetadataFetchResponse,
+    decode_fetch_request,
+    encode_fetch_response,
+)
 from moldau_quorum.broker_side.metadata_follower import MetadataFollower
+from moldau_quorum.metadata.image import RESOURCE_TOPIC
+from moldau_quorum.metadata.records import Command, ConfigRecord, encode_command
 from support.quorum.cluster import TestCluster
 from support.quorum.memory_log import MemoryLog
 
@@ -59,6 +66,47 @@ def test_a_login_from_far_away_succeeds() -> None:
             with trio.fail_after(10):
                 await nursery.start(follower.run)
             assert follower.caught_up
+            nursery.cancel_scope.cancel()
+
+    run_world(main, 1)
+
+
+class SlowLink:
+    """A connection that carries ``bytes_per_s`` from a controller with 60 entries of 100 kB."""
+
+    def __init__(self, bytes_per_s: int) -> None:
+        self._bytes_per_s = bytes_per_s
+        record = ConfigRecord(resource_type=RESOURCE_TOPIC, resource_name="t", name="k", value="v" * 100_000)
+        self._command = encode_command(Command(controller_epoch=1, sequence=1, records=(record,)))
+
+    async def request_raw(self, key: int, version: int, body: bytes) -> memoryview:
+        request = decode_fetch_request(body)
+        count = max(1, request.bytes_max // len(self._command))
+        offsets = range(max(1, request.next_offset), 61)[:count]
+        response = MetadataFetchResponse(
+            committed_offset=60, entries=tuple((offset, 1, self._command) for offset in offsets)
+        )
+        answer = encode_fetch_response(response)
+        await trio.sleep(len(answer) / self._bytes_per_s)
+        return memoryview(answer)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_slow_link_carries_what_a_broker_has_missed() -> None:
+    """With 8 Mbit/s: each answer must come within the 1.5 seconds after which the broker asks another controller."""
+
+    async def main(world) -> None:
+        async def connect(host: str, port: int) -> Any:
+            return SlowLink(1_000_000)
+
+        environment = world.node("far").environment
+        follower = MetadataFollower(environment, {101: HERE}, node_id=1, on_delta=lambda _: None, connect=connect)
+        async with trio.open_nursery() as nursery:
+            with trio.fail_after(60):
+                await nursery.start(follower.run)
+            assert follower.image.offset == 60
             nursery.cancel_scope.cancel()
 
     run_world(main, 1)
