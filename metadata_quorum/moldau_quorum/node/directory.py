@@ -116,6 +116,9 @@ def open_node_directory(
             _write(disk, path, identity)
         _check(identity, f"{path}/{META_PROPERTIES}", node_id=node_id, engine=engine, cluster_id=cluster_id)
         _check_log(disk, f"{path}/{engine}", identity)
+        if cluster_id and not identity.cluster_id:  # the file of an earlier start had none
+            identity = replace(identity, cluster_id=cluster_id)
+            _write(disk, path, identity)
     except BaseException:
         lock.release()
         raise
