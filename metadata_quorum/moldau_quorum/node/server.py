@@ -236,16 +236,25 @@ async def _run(
             machine,
             requests,
         )
-        search = QuorumSearch(
-            environment,
-            log,
-            directory_id=directory.identity.directory_id,
-            cluster_id=lambda: directory.identity.cluster_id,
-            address=voters.get(node_id),  # one that joined is where the request that let it vote says
-            listener_name=bound[0][0].listener_name,
-        )
+        search = _search(environment, config, directory, log, bound[0][0].listener_name)
         nursery.start_soon(search.run)
         task_status.started(ControllerNode(log=log, machine=machine, active=active, served=served, attempts=attempts))
+
+
+def _search(
+    environment: Environment, config: Config, directory: NodeDirectory, log: MetadataLog, listener_name: str
+) -> QuorumSearch:
+    """Returns what finds the quorum; ``listener_name`` is the listener of the other controllers."""
+    voters = {voter.node_id: (voter.host, voter.port) for voter in quorum_voters(config)}
+    return QuorumSearch(
+        environment,
+        log,
+        directory_id=directory.identity.directory_id,
+        cluster_id=lambda: directory.identity.cluster_id,
+        address=voters.get(log.node_id),  # one that joined is where the request that let it vote says
+        listener_name=listener_name,
+        servers=() if voters else addresses(config, "controller.quorum.bootstrap.servers"),
+    )
 
 
 def _endpoints(bound: Sequence[tuple[ListenerEndpoint, Listener]], voter_host: str) -> tuple[Endpoint, ...]:

@@ -412,6 +412,33 @@ def test_a_controller_joins_and_another_leaves() -> None:
     run_world(main, 67)
 
 
+def test_a_controller_that_started_alone_finds_its_quorum() -> None:
+    """Its log names no voters yet, and while it started again, no controller ran that could name them."""
+
+    async def main(world) -> None:
+        cluster = TestCluster(world)
+        cluster.start_controllers()
+        voters = list(cluster.controllers.values())
+        await cluster.wait_active()
+        following = cluster.join(104)
+        following.start()
+        await eventually(lambda: following.running is not None)
+        for controller in [*voters, following]:
+            controller.kill()
+        following.start()
+        await trio.sleep(8)
+        assert not following.running.log.peers
+        for controller in voters:
+            controller.start()
+        await cluster.wait_active()
+        listeners = [RaftListener(name="CONTROLLER", host="c104", port=9093)]
+        request = AddRaftVoterRequest(timeout_ms=30_000, voter_id=104, listeners=listeners)
+        added = await cluster.client().request(request, AddRaftVoterResponse, timeout_ms=30_000)
+        assert (added.error_code, added.error_message) == (0, None)
+
+    run_world(main, 3)
+
+
 def test_a_controller_that_is_asked_to_stop_hands_over_first() -> None:
     async def main(world) -> None:
         cluster = TestCluster(world)

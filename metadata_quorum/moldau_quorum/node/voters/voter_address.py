@@ -5,6 +5,9 @@ their messages go to its old address, so it has no leader. It then asks them for
 they have for it. If that address is wrong, it reports its own to the leader. A voter that was away while the membership
 changed may have a leader that it does not know, and refuses its messages. It learns of that leader in the same way. A
 controller that receives messages of its leader sends nothing.
+
+A controller that follows without a vote knows no other from its log. It also asks the servers of its file
+(``controller.quorum.bootstrap.servers``): when it started, none of them may have answered.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from moldau_quorum.metadata.internal_topics import METADATA_TOPIC
 from moldau_quorum.node.voters.quorum_admin import CONTROLLERS, KRAFT_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from uuid import UUID
 
     from moldau.runtime.ports.environment import Environment
@@ -68,14 +71,19 @@ class QuorumSearch:
         cluster_id: Callable[[], str],
         address: tuple[str, int] | None,
         listener_name: str,
+        servers: Sequence[tuple[str, int]] = (),
     ) -> None:
-        """``address`` is where this node's own file says that it is reached, None where that file does not say it."""
+        """``address`` is where this node's own file says that it is reached, None where that file does not say it.
+
+        ``servers`` are controllers that this file names without their ids.
+        """
         self._environment = environment
         self._log = log
         self._directory_id = directory_id
         self._cluster_id = cluster_id
         self._address = address
         self._listener_name = listener_name
+        self._servers = tuple(servers)
         self._logger = EventLogger("moldau.voter-address", node=log.node_id)
 
     async def run(self) -> None:
@@ -84,12 +92,13 @@ class QuorumSearch:
             await trio.sleep(CHECK_MS / 1000)
             if self._log.leadership.leader_id >= 0:
                 continue
-            for voter_id, address in sorted(self._log.peers.items()):
+            known = [address for _, address in sorted(self._log.peers.items())]
+            for address in dict.fromkeys([*known, *self._servers]):
                 try:
                     view = await ask_quorum_view(self._environment, address, self._log.node_id)
                     settled = await self._take(view)
                 except FAILURES as error:
-                    self._logger.debug("voter-unreachable", voter=voter_id, error=error)
+                    self._logger.debug("voter-unreachable", voter=f"{address[0]}:{address[1]}", error=error)
                     continue
                 if settled:
                     break
