@@ -36,6 +36,16 @@ def test_a_broker_is_fenced_until_it_has_caught_up() -> None:
     assert not controller.image.brokers[1].fenced
 
 
+def test_a_broker_that_lags_is_not_said_to_be_caught_up() -> None:
+    """A broker deletes remote records of topics that it does not know, if this answer calls its metadata the newest."""
+    controller = ModelController()
+    controller.join(1)
+    controller.create("t", partitions=1, factor=1)
+    behind = controller.beat(1, offset=controller.image.offset - 1)
+    assert (behind.is_caught_up, behind.is_fenced) == (False, False)
+    assert controller.beat(1).is_caught_up
+
+
 def test_the_retry_of_a_registration_gets_the_same_epoch() -> None:
     controller = ModelController()
     first = controller.register(1)

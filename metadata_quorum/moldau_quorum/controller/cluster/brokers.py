@@ -149,26 +149,28 @@ def heartbeat(
 ) -> Result[BrokerHeartbeatResponse]:
     """Moves a broker between fenced, unfenced and controlled shutdown, and handles its log directories.
 
-    The function only reads ``sessions``; the shell updates them before it asks for the decision.
+    The function only reads ``sessions``; the shell updates them before it asks for the decision. The response calls a
+    broker caught up that had all metadata of this controller: it deletes remote records on the word of its metadata
+    only after that. To be unfenced, it needs those up to its registration.
     """
     broker = image.brokers.get(request.broker_id)
     if broker is None:
         return Result(response=BrokerHeartbeatResponse(error_code=ErrorCode.BROKER_ID_NOT_REGISTERED))
     if broker.broker_epoch != request.broker_epoch:
         return Result(response=BrokerHeartbeatResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
-    caught_up = request.current_metadata_offset >= broker.broker_epoch
+    is_caught_up = request.current_metadata_offset >= image.offset
     failed = newly_offline(broker, request.offline_log_dirs) if image.records_directories else ()
     if failed:  # the next heartbeat does the rest, because it sees the changes of this one
         return Result(
             steps=lambda view: directories_failed(view, broker, failed),
-            response=BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=broker.fenced),
+            response=BrokerHeartbeatResponse(is_caught_up=is_caught_up, is_fenced=broker.fenced),
         )
     steps: Callable[[DecisionView], Iterator[list[MetadataRecord]]] | None = None
     fenced, should_shut_down = broker.fenced, False
     if broker.fenced:
         if request.want_shut_down:
             should_shut_down = True
-        elif not request.want_fence and caught_up:
+        elif not request.want_fence and request.current_metadata_offset >= broker.broker_epoch:
             fenced = False
             steps = partial(unfence, broker=broker)
     elif request.want_fence:
@@ -186,7 +188,9 @@ def heartbeat(
     return Result(
         records=cordons_changed(broker, request.cordoned_log_dirs) if image.records_cordons else (),
         steps=steps,
-        response=BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=fenced, should_shut_down=should_shut_down),
+        response=BrokerHeartbeatResponse(
+            is_caught_up=is_caught_up, is_fenced=fenced, should_shut_down=should_shut_down
+        ),
     )
 
 
