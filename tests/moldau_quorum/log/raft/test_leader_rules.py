@@ -135,6 +135,29 @@ def test_heartbeats_beside_a_snapshot_agree_with_every_log():
     assert [(each.prev_index, each.prev_epoch, each.entries) for each in beats] == [(0, 0, ())]
 
 
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_member_that_begins_again_gets_the_present_snapshot(answers):
+    """It has refused the former one: of a level that it does not know, say, and that was lowered since."""
+    core = leader()
+    assert [(piece.index, piece.piece) for piece in far_behind(core, 3)] == [(3, 0)]
+    if answers:
+        receive(core, 3, SnapshotResponse(epoch=4, index=3, next_piece=1), core.now_ms)
+    core.propose(b"y")
+    sent_to(core, 2)
+    receive(core, 2, AppendResponse(epoch=4, accepted=True, match_index=7), core.now_ms)
+    sent_to(core, 2)
+    core.snapshot_taken(SnapshotPoint(index=7, epoch=4, configuration=VOTERS), 7)
+    if answers:
+        receive(core, 3, SnapshotResponse(epoch=4, index=3, next_piece=0), core.now_ms)
+    pieces = []
+    for _ in range(4):
+        pieces += [each for each in sent_to(core, 3) if isinstance(each, SnapshotRequest)]
+        receive(core, 2, AppendResponse(epoch=4, accepted=True, match_index=7), core.now_ms)
+        core.tick(core.now_ms + TIMING.heartbeat_interval_ms)
+    pieces += [each for each in sent_to(core, 3) if isinstance(each, SnapshotRequest)]
+    assert [(piece.index, piece.piece) for piece in pieces] == [(7, 0)] * (1 + answers)
+
+
 def test_a_member_with_a_former_snapshot_gets_the_present_one():
     """The log went on meanwhile and was cut: what follows the snapshot that the member has is not in it any more."""
     core = leader()

@@ -190,10 +190,14 @@ class LeaderRole:
         self._send_append(member, progress, prev_index, ())
 
     def _send_piece(self, member: int, progress: Progress) -> bool:
-        core, point = self._core, progress.snapshot
-        assert point is not None, "a member that gets pieces gets them of some snapshot"
+        core = self._core
         if progress.probe_sent:
             return False
+        if progress.snapshot_piece == 0 and progress.snapshot != core.snapshot:
+            assert core.snapshot is not None, "snapshots are replaced by newer ones"
+            progress.become_snapshot(core.snapshot)  # the member begins: it may have refused the one before
+        point = progress.snapshot
+        assert point is not None, "a member that gets pieces gets them of some snapshot"
         progress.probe_sent = True
         progress.last_sent_ms = progress.piece_sent_ms = core.now_ms
         core.send_early(
