@@ -444,7 +444,10 @@ class MetadataLog(Protocol):
         ...
 
     def learn_voters(self, addresses: Mapping[int, tuple[str, int]]) -> None:
-        """Accepts connections of nodes that another voter names as voters and that are unknown here."""
+        """Looks for voters at the addresses that another voter names, and accepts their connections.
+
+        An address counts until the log says something else about that voter than it says now.
+        """
         ...
 
     @property

@@ -81,6 +81,30 @@ def test_a_voter_that_has_moved_is_found_again_and_can_lead(leads):
     run_world(main, 31 + leads)
 
 
+def test_a_voter_that_was_away_follows_a_leader_that_has_moved():
+    """Its log has the former address of the leader, at which nothing answers; the others know the present one."""
+
+    async def main(world):
+        cluster = MovingCluster(world, controllers=5)
+        cluster.start_controllers()
+        active = await cluster.wait_active()
+        away, moving, *_ = (each for each in cluster.controllers.values() if each is not active)
+        away.kill()
+        await trio.sleep(1)
+        moving.kill()
+        cluster.moved = moving.node_id
+        moving.start()
+        await eventually(lambda: address(active, moving.node_id) == (f"c{moving.node_id}", NEW_PORT))
+        await active.running.log.transfer_leadership(moving.node_id)
+        cluster.moved = None
+        away.start()
+        await eventually(lambda: away.running is not None)
+        await eventually(lambda: away.running.log.leadership.leader_id == moving.node_id)
+        assert address(away, moving.node_id) == (f"c{moving.node_id}", NEW_PORT)
+
+    run_world(main, 36)
+
+
 @pytest.mark.parametrize("settings", [{}, {"cluster_id": "another"}], ids=["new", "foreign"])
 def test_a_stranger_cannot_take_a_stopped_voters_address(settings):
     """A node with the id of a voter, but of another cluster or of none, asks the voters where they look for it."""

@@ -44,6 +44,7 @@ from moldau_quorum.log.port import (
 from moldau_quorum.log.raft.envelope import MessageError, WrongDirectoryError
 from moldau_quorum.log.raft.leader_watch import LeaderWatch
 from moldau_quorum.log.raft.node import RaftNode
+from moldau_quorum.log.raft.peer_addresses import PeerAddresses
 from moldau_quorum.log.raft.peers import PeerLink
 from moldau_quorum.log.raft.proposals import RaftProposal
 from moldau_quorum.log.raft.sessions import Session, Sessions
@@ -59,8 +60,6 @@ if TYPE_CHECKING:
     from moldau_quorum.log.raft.storage.snapshot_jobs import Job
 
 SLEEP_MS_MIN: Final = 1.0
-LEARNED_VOTERS_MAX: Final = 64
-"""Voters that others have named and that are not in this node's membership."""
 
 
 class RaftLog:
@@ -85,7 +84,7 @@ class RaftLog:
         self._progressed = Signal()  # something was applied, or leadership or a member's progress changed
         self._links: dict[int, PeerLink] = {}
         self._linked: tuple[Configuration, int] | None = None
-        self._learned: dict[int, tuple[str, int]] = {}
+        self._addresses = PeerAddresses(config.node_id, config.voters)
         self._leader_watch = LeaderWatch(2 * config.timing.election_timeout_ms_max)
         self._failure: Exception | None = None
         self._log = EventLogger("moldau.metadata-log", node=config.node_id)
@@ -261,14 +260,13 @@ class RaftLog:
         job.finish()
 
     def _relink(self, nursery: trio.Nursery) -> None:
-        """Keeps one link to each member, and to the voters that were configured."""
+        """Keeps one link to each member, to the voters that were configured, and to those that others have named."""
         configuration = self.node.configuration
-        if self._linked is not None and (configuration is self._linked[0] and len(self._learned) == self._linked[1]):
+        changes = self._addresses.changes
+        if self._linked is not None and (configuration is self._linked[0] and changes == self._linked[1]):
             return
-        self._linked = configuration, len(self._learned)
-        wanted = {**self._learned, **self._config.voters}
-        wanted.update({member.voter_id: (member.host, member.port) for member in configuration.members()})
-        wanted.pop(self._config.node_id, None)
+        self._linked = configuration, changes
+        wanted = self._addresses.of(configuration)
         for peer_id in [key for key, link in self._links.items() if wanted.get(key) != link.address]:
             self._links.pop(peer_id).scope.cancel()
         for peer_id, address in sorted(wanted.items()):
@@ -343,12 +341,9 @@ class RaftLog:
 
     def learn_voters(self, addresses: Mapping[int, tuple[str, int]]) -> None:
         """See ``MetadataLog``."""
-        for voter_id, address in sorted(addresses.items()):
-            unknown = voter_id not in self._links and voter_id != self.node_id
-            if unknown and len(self._learned) < LEARNED_VOTERS_MAX:
-                self._learned[voter_id] = address
-                self._log.info("voter-learned", voter=voter_id, address=f"{address[0]}:{address[1]}")
-                self._wake()
+        for voter_id, (host, port) in self._addresses.learn(self.node.configuration, addresses).items():
+            self._log.info("voter-learned", voter=voter_id, address=f"{host}:{port}")
+            self._wake()
 
     @property
     def node_id(self) -> int:

@@ -3,8 +3,8 @@
 The membership contains host and port of each voter. A voter that was started elsewhere still reaches the others, but
 their messages go to its old address, so it has no leader. It then asks them for the leader and for the address that
 they have for it. If that address is wrong, it reports its own to the leader. A voter that was away while the membership
-changed may have a leader that it does not know, and refuses its messages. It learns of that leader in the same way. A
-controller that receives messages of its leader sends nothing.
+changed may have a leader that it does not know, or knows at a former address, and refuses its messages. It learns of
+that leader in the same way. A controller that receives messages of its leader sends nothing.
 
 A controller that follows without a vote knows no other from its log. It also asks the servers of its file
 (``controller.quorum.bootstrap.servers``): when it started, none of them may have answered.
@@ -109,7 +109,9 @@ class QuorumSearch:
         if own_cluster and view.cluster_id and view.cluster_id != own_cluster:
             self._logger.warning("foreign-controller", cluster=view.cluster_id, own=own_cluster)
             return False
-        self._log.learn_voters(view.addresses)
+        # Addresses that this node has already may be as old there, unless that controller hears a leader.
+        known_here = {} if view.leader_id >= 0 else self._log.peers
+        self._log.learn_voters({node: at for node, at in view.addresses.items() if node not in known_here})
         leader = view.addresses.get(view.leader_id)
         known = view.addresses.get(self._log.node_id)
         if leader is None or view.leader_id == self._log.node_id or known is None:
