@@ -327,7 +327,7 @@ class MetadataLogConfig:
     sync_patience_ms: float = 0.0
     """How long a sync of a leader may take before it hands the leadership over; 0: for ever."""
     joins: bool = False
-    """The node is not part of a fixed set: it starts as an observer and waits to be added (``add_voter``)."""
+    """The node is not part of a fixed set: it starts without a log and waits to be added (``add_voter``)."""
     log_exists: bool = False
     """There has been a log in the directory: it is damaged if it is not there."""
     on_opened: Callable[[], object] | None = None

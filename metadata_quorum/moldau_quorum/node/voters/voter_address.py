@@ -6,7 +6,7 @@ they have for it. If that address is wrong, it reports its own to the leader. A 
 changed may have a leader that it does not know, or knows at a former address, and refuses its messages. It learns of
 that leader in the same way. A controller that receives messages of its leader sends nothing.
 
-A controller that follows without a vote knows no other from its log. It also asks the servers of its file
+A controller that waits to be added knows no other from its log. It also asks the servers of its file
 (``controller.quorum.bootstrap.servers``): when it started, none of them may have answered.
 """
 
