@@ -87,8 +87,8 @@ class AvroSerde(Generic[T]):
             self._schema = Schema(text, "AVRO")
             self._own = with_default_values(_parsed(document, {}), LOGICAL_READERS)
             self._name = self._own.get("name") if isinstance(self._own, dict) else None
-        self._parsed: dict[tuple[int, bool], Any] = {}
-        self._checks: dict[int, Check | None] = {}
+        self._readable: dict[int, Any] = {}
+        self._writable: dict[int, tuple[Any, Check | None]] = {}
         self._model = None
         if model is not None:
             from moldau.serialization.models import adapter_of, plain_of
@@ -103,12 +103,11 @@ class AvroSerde(Generic[T]):
             SerializationError: the serde has no schema, or the value does not fit it.
         """
         written = self._written(context)
-        own = self._own if written.schema is self._schema else self._schema_of(written, with_defaults=True)
+        own, check = self._writable_of(written)
         stream = io.BytesIO()
         stream.write(frame(written.id))
         try:
             plain = value if self._model is None else self._plain_of(value)
-            check = self._check_of(written, own)
             if check is not None:
                 check(plain)
             fastavro.schemaless_writer(stream, own, plain, strict_allow_default=True)
@@ -133,7 +132,7 @@ class AvroSerde(Generic[T]):
         """
         schema_id, body = split_frame(data)
         found = self._policy.by_id(schema_id, "AVRO")
-        writer = self._schema_of(found, with_defaults=False)
+        writer = self._readable_of(found)
         stream = io.BytesIO(body)
         try:
             value: Any = fastavro.schemaless_reader(stream, writer, self._own)
@@ -148,25 +147,37 @@ class AvroSerde(Generic[T]):
         except ValueError as error:
             raise SerializationError(f"the value does not fit the model: {error}", schema_id=schema_id) from error
 
-    def _schema_of(self, found: RegisteredSchema, *, with_defaults: bool) -> Any:  # noqa: ANN401 - as fastavro parsed it
-        """Returns a schema of the registry; only those who write by it need the defaults of its fields."""
-        parsed = self._parsed.get((found.id, with_defaults))
+    def _readable_of(self, found: RegisteredSchema) -> Any:  # noqa: ANN401 - as fastavro parsed it
+        parsed = self._readable.get(found.id)
         if parsed is None:
-            named: dict[str, Any] = {}
-            for _, schema in self._policy.references(found.schema):
-                _parsed(document_of(schema.text)[0], named, with_defaults=with_defaults)
-            parsed = _parsed(document_of(found.schema.text)[0], named, with_defaults=with_defaults)
-            if len(self._parsed) >= PARSED_MAX:
-                self._parsed.clear()
-            self._parsed[found.id, with_defaults] = parsed
+            parsed = self._schema_of(found, with_defaults=False)
+            if len(self._readable) >= PARSED_MAX:
+                self._readable.clear()
+            self._readable[found.id] = parsed
         return parsed
 
-    def _check_of(self, written: RegisteredSchema, own: Any) -> Check | None:  # noqa: ANN401 - a schema as fastavro parsed it
-        if written.id not in self._checks:
-            if len(self._checks) >= PARSED_MAX:
-                self._checks.clear()
-            self._checks[written.id] = check_of(own)
-        return self._checks[written.id]
+    def _writable_of(self, written: RegisteredSchema) -> tuple[Any, Check | None]:
+        """Returns the schema to write by, and the check of its values."""
+        found = self._writable.get(written.id)
+        if found is None:
+            own = self._own if written.schema == self._schema else self._latest_of(written)
+            found = own, check_of(own)
+            if len(self._writable) >= PARSED_MAX:
+                self._writable.clear()
+            self._writable[written.id] = found
+        return found
+
+    def _latest_of(self, written: RegisteredSchema) -> Any:  # noqa: ANN401 - as fastavro parsed it
+        try:
+            return with_default_values(self._schema_of(written, with_defaults=True), LOGICAL_READERS)
+        except SerializationError:  # a registry may keep a default that does not fit; whole values need none
+            return self._schema_of(written, with_defaults=False)
+
+    def _schema_of(self, found: RegisteredSchema, *, with_defaults: bool) -> Any:  # noqa: ANN401 - as fastavro parsed it
+        named: dict[str, Any] = {}
+        for _, schema in self._policy.references(found.schema):
+            _parsed(document_of(schema.text)[0], named, with_defaults=with_defaults)
+        return _parsed(document_of(found.schema.text)[0], named, with_defaults=with_defaults)
 
 
 def _plain(schema: Any) -> Any:  # noqa: ANN401 - a schema as JSON values or as fastavro parsed it

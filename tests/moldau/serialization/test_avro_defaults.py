@@ -109,6 +109,44 @@ def test_a_serde_reads_without_the_defaults_of_writers(has_schema):
     assert serde.deserialize(data, CONTEXT) == ({"origin": "JFK"} if has_schema else value)
 
 
+@pytest.mark.parametrize("latest", [True, False])
+@pytest.mark.parametrize("case", DEFAULTS)
+def test_a_serde_writes_defaults_by_a_schema_of_the_registry(case, latest):
+    """So it does if another serde of the same schema, with the same registry, has asked first."""
+    kind, default, value = DEFAULTS[case]
+    text = json.dumps(with_field(kind, default))
+    found = RegisteredSchema(id=1, schema=Schema(text, "AVRO"))
+    registry = SimpleNamespace(known=lambda need: found)
+    serde = AvroSerde(registry, None if latest else text, config={"use.latest.version": latest})
+    data = serde.serialize({"origin": "JFK"}, CONTEXT)
+    assert data == frame(1) + written(with_field(kind, default), {"origin": "JFK", "f": value})
+
+
+def test_a_serde_writes_by_a_latest_schema_with_a_wrong_default():
+    """A registry keeps what older versions of Avro took; a value with all fields needs no default."""
+    latest = with_field("string", None)
+    found = RegisteredSchema(id=1, schema=Schema(json.dumps(latest), "AVRO"))
+    serde = AvroSerde(SimpleNamespace(known=lambda need: found), config={"use.latest.version": True})
+    value = {"origin": "JFK", "f": "x"}
+    assert serde.deserialize(serde.serialize(value, CONTEXT), CONTEXT) == value
+    with pytest.raises(SerializationError, match="Field f is specified in the schema but missing"):
+        serde.serialize({"origin": "JFK"}, CONTEXT)
+
+
+def test_a_serde_that_forgets_its_schemas_writes_on(monkeypatch):
+    """Another thread may make it forget between any two steps, as the cache that forgets at once does."""
+
+    class Forgetful(dict):
+        def __setitem__(self, key, value):
+            pass
+
+    found = RegisteredSchema(id=1, schema=Schema(json.dumps(OLD), "AVRO"))
+    serde = AvroSerde(SimpleNamespace(known=lambda need: found), config={"use.latest.version": True})
+    for name in [name for name, kept in vars(serde).items() if kept == {}]:
+        monkeypatch.setattr(serde, name, Forgetful())
+    assert serde.serialize({"origin": "JFK"}, CONTEXT) == frame(1) + b"\x06JFK"
+
+
 @pytest.mark.parametrize("wrong", ["5", "[5]", '{"type":"record","name":"A","fields":[5]}', '{"type":null}'])
 def test_a_writers_schema_that_is_none_is_named(wrong):
     found = RegisteredSchema(id=1, schema=Schema(wrong, "AVRO"))
