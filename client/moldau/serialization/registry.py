@@ -139,14 +139,18 @@ class SchemaRegistry:
         for attempt in range(attempts):
             if attempt:
                 await anyio.sleep(min(wait_s * 2 ** (attempt - 1), longest_s))
-            for _ in self._urls:
+            first = self._at  # other tasks change it meanwhile
+            for at in range(first, first + len(self._urls)):
                 try:
-                    return await self._ask(self._urls[self._at % len(self._urls)], method, path, body)
+                    return await self._ask(self._urls[at % len(self._urls)], method, path, body)
                 except RegistryError as error:
                     if not error.retriable:
                         raise
                     failure = error
-                    self._at += 1
+                    self._at = at + 1
+                except BaseException:
+                    self._at = at + 1  # cancelled: a caller that waits less long than the request would get no further
+                    raise
         raise failure
 
     async def _ask(self, url: str, method: str, path: str, body: object) -> Any:  # noqa: ANN401 - a JSON document

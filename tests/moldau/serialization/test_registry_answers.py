@@ -141,6 +141,48 @@ def test_only_the_registry_can_say_that_a_schema_is_missing(status, body, is_abo
     assert caught.value.is_about_schema is is_about_schema
 
 
+class FirstAway(httpx.AsyncBaseTransport):
+    """Answers of the second address; the first one is down, or silent."""
+
+    def __init__(self, *, is_silent):
+        self.is_silent = is_silent
+
+    async def handle_async_request(self, request):
+        await trio.sleep(60 if self.is_silent and request.url.host == "first" else 0.01)
+        if request.url.host == "first":
+            raise httpx.ConnectError("down")
+        return httpx.Response(200, json=version('"string"'))
+
+    def registry(self):
+        urls = {"schema.registry.url": "http://first,http://second", "max.retries": 0}
+        return SchemaRegistry(urls, transport=self)
+
+
+def test_each_of_several_tasks_asks_all_addresses():
+    """Two tasks that left the first address at a time were both sent back to it, and one called the registry away."""
+    registry = FirstAway(is_silent=False).registry()
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            for number in range(3):
+                nursery.start_soon(registry.schema, number)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+def test_a_caller_that_waits_less_gets_to_the_next_address():
+    """With a limit below the registry's request.timeout.ms no call ever reached the address behind a silent one."""
+    lookups = SchemaLookups("max.block.ms", 5000)
+    needed = SchemaNeeded(FirstAway(is_silent=True).registry(), SchemaById(1))
+
+    async def main():
+        with pytest.raises(RegistryError, match=r"within max\.block\.ms"):
+            await lookups.resolve(needed)
+        await lookups.resolve(needed)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
 def test_errors_do_not_show_logins():
     urls = {"schema.registry.url": "http://ann:s3cret@registry"}
     for answer in ((401, b"{}"), (200, b"<html>")):
