@@ -79,6 +79,7 @@ class ExactlyOnce:
         self._logger = logger
         self._begun_ms = clock.monotonic_ms()
         self._stored_at_ms = self._begun_ms - max(flush_ms - FIRST_STORE_MS, 0)  # of the last store
+        self._failures = 0  # transactions in a row that failed although no partition was refused
 
     async def run(self, stop: trio.Event) -> None:
         """Copies until ``stop`` is set.
@@ -91,7 +92,11 @@ class ExactlyOnce:
             nursery.start_soon(self._flush_syncs_forever)
             nursery.start_soon(self._watch_producer)
             while not stop.is_set():
+                failures = self._failures
                 await self._step()
+                if self._failures > failures:
+                    with trio.move_on_after(self._reader.delay_ms(self._failures) / 1000):
+                        await stop.wait()
             nursery.cancel_scope.cancel()
         with trio.move_on_after(CLOSING_MS / 1000):
             await self._flush_syncs()
@@ -163,6 +168,7 @@ class ExactlyOnce:
             await self._abort(sent, read, error)
             return
         self._stored_at_ms = self._clock.monotonic_ms()
+        self._failures = 0
         self._committed(sent)
 
     async def _mark(self, part: Part) -> None:
@@ -218,7 +224,11 @@ class ExactlyOnce:
                 self._logger.info("batch-divided", partition=one.span.partition, size_bytes=one.size_bytes)
             else:
                 refused[one.span.partition] = cause
+        # Else the positions were refused, for example: records would be written and aborted again without a pause.
+        self._failures = 0 if judged or isinstance(error, _BegunAgainError) else self._failures + 1
         self._statistics.failures += 1
+        if self._failures:
+            self._statistics.last_error = f"transaction aborted: {error}"
         self._logger.warning("transaction-aborted", error=error, partitions=len(read), refused=len(refused))
         await self._producer.abort_transaction(END_TIMEOUT_MS)
         for partition in read:

@@ -294,13 +294,17 @@ class SourceReader:
     def _wait(self, partition: TopicPartition, error: Exception) -> None:
         """Reads no more of a partition for a while."""
         failures = self._failures[partition] = self._failures.get(partition, 0) + 1
-        delay_ms = self._retry.delay_ms(failures, self._environment.random)
+        delay_ms = self.delay_ms(failures)
         self._retry_at_ms[partition] = self._environment.clock.monotonic_ms() + delay_ms
         self._consumer.pause(partition)
         self._statistics.failures += 1
         self._statistics.last_error = f"{partition}: {error}"
         self._statistics.state(partition).failures = failures
         self._logger.warning("partition-failed", partition=partition, failures=failures, delay_ms=delay_ms, error=error)
+
+    def delay_ms(self, failures: int) -> float:
+        """Returns how long to wait after so many failures in a row."""
+        return self._retry.delay_ms(failures, self._environment.random)
 
     def hold(self, partition: TopicPartition) -> None:
         """Reads no more of a partition until ``release``, because much of it is on its way."""

@@ -8,6 +8,7 @@ import trio
 
 from moldau import TopicPartition
 from moldau.admin import Acl
+from moldau.admin.calls.acls import AclFilter
 from support.mirror.clusters import numbers, run_clusters
 from support.proof import proof_beyond
 
@@ -42,13 +43,46 @@ def test_a_copy_that_is_deleted_holds_up_no_others(mode):
     run_clusters(scenario, auto_create_topics_enable="false")
 
 
+AUTHORIZER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+
+
+@pytest.mark.parametrize("level", proof_beyond(1, [2, 1]))
+def test_positions_that_must_not_be_written_make_it_wait(level):
+    """The mirror wrote its records to the target, aborted them and read them again, hundreds of times in a minute."""
+
+    async def scenario(clusters):
+        settings = clusters.settings(["east"], "hub", exactly_once_source_support="enabled")
+        (source,) = settings.sources
+        store = source.policy.offsets_topic("east")
+        allowed = [
+            Acl(resource="topic", name=store, principal="User:ANONYMOUS", operation=operation)
+            for operation in ("describe", "describe-configs", "create", "read")
+        ]
+        async with clusters.admin("hub") as admin:
+            if level == 1:
+                await admin.update_features({"transaction.version": 1}, allow_downgrade=True)
+            await admin.create_acls(allowed)
+        await clusters.create("east", "kept")
+        await clusters.fill("east", "kept", numbers(0, 10))
+        clusters.start(settings)
+        await trio.sleep(60)
+        (statistics,) = clusters.mirrors["mirror"].statistics
+        assert 3 <= statistics.failures <= 12
+        assert not statistics.records
+        assert "TOPIC_AUTHORIZATION_FAILED" in statistics.last_error
+        async with clusters.admin("hub") as admin:
+            await admin.delete_acls([AclFilter(name=store)])
+        assert await clusters.wait_values("hub", "east.kept", numbers(0, 10), timeout_s=90) == list(numbers(0, 10))
+
+    run_clusters(scenario, **AUTHORIZER)
+
+
 @pytest.mark.parametrize("level", proof_beyond(1, [1, 2]))
 def test_a_copy_that_must_not_be_written_holds_up_no_others(level):
     """At level 1 of transactions, before Kafka 4.0, it is refused before its records leave: each transaction failed."""
-    settings = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "allow.everyone.if.no.acl.found": "true",
-    }
 
     async def scenario(clusters):
         async with clusters.admin("hub") as admin:
@@ -71,4 +105,4 @@ def test_a_copy_that_must_not_be_written_holds_up_no_others(level):
         assert statistics.state(TopicPartition("closed", 0)).failures
         assert "closed-0: TOPIC_AUTHORIZATION_FAILED" in statistics.last_error
 
-    run_clusters(scenario, **settings)
+    run_clusters(scenario, **AUTHORIZER)
