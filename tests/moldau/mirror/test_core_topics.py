@@ -2,6 +2,8 @@
 
 import uuid
 
+import pytest
+
 from moldau.admin import ConfigAlteration, ConfigEntry, NewTopic
 from moldau.admin.values import ConfigOperation, TopicListing
 from moldau.mirror.core.filters import CONFIGS_EXCLUDED, NameFilter, TopicRules
@@ -111,3 +113,14 @@ def test_only_differences_are_altered():
     changes = ConfigRules(names=CONFIGS.names, uses_source_defaults=True).changes(source, target)
     assert ConfigAlteration(name="flush.ms", value="9") in changes
     assert ConfigAlteration(name="cleanup.policy", value="delete") in changes
+
+
+@pytest.mark.parametrize("uses_source_defaults", [True, False])
+def test_a_value_that_only_the_sources_file_has_is_removed(uses_source_defaults):
+    """The copy kept a retention.ms that the source's topic had once, if the source's brokers set log.retention.ms."""
+    rules = ConfigRules(names=CONFIGS.names, uses_source_defaults=uses_source_defaults)
+    source = entries(
+        entry("retention.ms", "7", ConfigSource.STATIC_BROKER), entry("segment.bytes", "5", ConfigSource.STATIC_BROKER)
+    )
+    target = entries(entry("retention.ms", "1"), entry("segment.bytes", "4", ConfigSource.STATIC_BROKER))
+    assert rules.changes(source, target) == [ConfigAlteration(name="retention.ms", operation=ConfigOperation.DELETE)]

@@ -117,34 +117,37 @@ class ConfigRules:
         """Returns the configuration with which a topic is created in the target."""
         return {
             name: entry.value
-            for name, entry in self._copied(entries).items()
-            if entry.value is not None and (not entry.is_default or self.uses_source_defaults)
+            for name, entry in self._followed(entries).items()
+            if entry.value is not None and self._is_copied(entry)
         }
 
     def changes(self, entries: Mapping[str, ConfigEntry], target: Mapping[str, ConfigEntry]) -> list[ConfigAlteration]:
         """Returns the changes that make the configuration of a topic in the target follow the source's.
 
-        A key with its default in the source loses its value in the target. Keys that the target does not know are left
-        out, because one of them would make it refuse all.
+        A key whose value is not copied, as the topic of the source does not set it, loses its value in the target. Keys
+        that the target does not know are left out, because one of them would make it refuse all.
         """
         found: list[ConfigAlteration] = []
-        for name, entry in self._copied(entries).items():
+        for name, entry in self._followed(entries).items():
             present = target.get(name)
             if present is None:
                 continue
-            if entry.is_default and not self.uses_source_defaults:
+            if not self._is_copied(entry):
                 if present.source is ConfigSource.DYNAMIC_TOPIC:
                     found.append(ConfigAlteration(name=name, operation=ConfigOperation.DELETE))
             elif entry.value is not None and present.value != entry.value:
                 found.append(ConfigAlteration(name=name, value=entry.value))
         return found
 
-    def _copied(self, entries: Mapping[str, ConfigEntry]) -> dict[str, ConfigEntry]:
+    def _followed(self, entries: Mapping[str, ConfigEntry]) -> dict[str, ConfigEntry]:
         return {
             name: entry
             for name, entry in entries.items()
-            if not entry.is_read_only
-            and not entry.is_sensitive
-            and entry.source is not ConfigSource.STATIC_BROKER
-            and self.names.accepts(name)
+            if not entry.is_read_only and not entry.is_sensitive and self.names.accepts(name)
         }
+
+    def _is_copied(self, entry: ConfigEntry) -> bool:
+        """Returns whether the target gets the value of a key; that of a broker's file is for this cluster alone."""
+        if entry.source is ConfigSource.STATIC_BROKER:
+            return False
+        return not entry.is_default or self.uses_source_defaults

@@ -129,7 +129,8 @@ SOURCE_KEYS = (
         default="target",
         group="Topics",
         choices=("source", "target"),
-        doc="The cluster whose defaults hold for keys that the source's topic does not set.",
+        doc="The cluster whose defaults hold for keys that the source's topic does not set. A value that only the file "
+        "of a source's broker sets is never copied.",
     ),
     boolean(
         name="sync.topic.acls.enabled",
