@@ -365,12 +365,16 @@ class Requester:
         _ = self.client  # misuse is refused here, outside the tasks
         found: dict[K, V] = {}
         failures: dict[K, KafkaError] = {}
+        ended: list[RuntimeError] = []
 
         async def make(key: K, call: Callable[[], Awaitable[V]]) -> None:
             try:
                 found[key] = await call()
             except KafkaError as error:
                 failures[key] = error
+            except RuntimeError as error:  # the client was closed
+                ended.append(error)
+                nursery.cancel_scope.cancel()
 
         waiting = iter(calls.items())
 
@@ -382,6 +386,8 @@ class Requester:
         async with trio.open_nursery() as nursery:
             for key, call in islice(waiting, AT_ONCE_MAX):
                 nursery.start_soon(work, key, call)
+        for closed in ended:
+            raise closed
         for error in failures.values():
             if isinstance(error, SaslAuthenticationError):
                 raise error

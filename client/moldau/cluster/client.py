@@ -421,8 +421,7 @@ class ClusterClient:
         """
         version = self.cluster_metadata.version
         self.request_update()
-        remaining_ms = deadline_ms - self.now_ms
-        with trio.move_on_after(max(remaining_ms, 0) / 1000):
+        with trio.move_on_after(max(deadline_ms - self.now_ms, 0) / 1000):
             await self.changed.wait_until(
                 lambda: self.cluster_metadata.version > version or self._closed or self.bootstrap_error is not None
             )
@@ -573,8 +572,10 @@ class ClusterClient:
         return node_id
 
     async def backoff(self, failures: int) -> None:
-        """Waits before attempt ``failures`` + 1, as ``retry.backoff.ms`` says."""
+        """Waits before attempt ``failures`` + 1 (``retry.backoff.ms``); RuntimeError ends calls of a closed client."""
         await trio.sleep(self.retry.delay_ms(failures, self.environment.random) / 1000)
+        if self._closed:  # the client's own tasks have ended in the line before, by their cancellation
+            raise RuntimeError("the client was closed during the call")
 
 
 async def wait_topic(client: ClusterClient, topic: str, deadline_ms: float, partition: int | None = None) -> TopicInfo:

@@ -155,10 +155,14 @@ class TelemetryHandle:
         check_has_instance_id(client.config)
         limit_ms = arguments.time_limit("client_instance_id", timeout_ms, client.request_timeout_ms)
         with trio.move_on_after(limit_ms / 1000):
-            await self._offered.wait()
-            shell = self._loaded()
-            await shell.asked.wait_until(lambda: shell.instance_id is not None)
+            await client.changed.wait_until(lambda: self._offered.is_set() or client.is_closed)
+            if not client.is_closed:
+                shell = self._loaded()
+                await shell.asked.wait_until(lambda: shell.instance_id is not None)
         found = None if self._shell is None else self._shell.instance_id
+        if found is None and client.is_closed:
+            await trio.lowlevel.checkpoint()
+            raise RuntimeError("the client was closed during the call")
         if found is None:
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT,

@@ -249,6 +249,8 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             InvalidTopicError: a name is not a valid topic name.
         """
         client, fetcher = self._opened()
+        if self._is_closed:
+            raise RuntimeError("the consumer is closed")
         if self._is_subscribed:
             raise RuntimeError("the consumer is subscribed; unsubscribe() first")
         wanted = arguments.partitions("assign", partitions)
@@ -267,6 +269,8 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             TypeError: ``topics`` is a str instead of a list.
         """
         self._opened()
+        if self._is_closed:
+            raise RuntimeError("the consumer is closed")
         names = list(dict.fromkeys(arguments.texts("subscribe", "topics", topics)))
         if pattern is not None:
             arguments.pattern("subscribe", pattern)

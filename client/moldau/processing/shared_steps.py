@@ -76,7 +76,8 @@ class SharedSteps:
         self._work = plan.work
         self._producer = producer
         self._wall_ms = wall_ms
-        self._commit_errors = (CommitFailedError, KafkaError, too_slow)
+        # A consumer that another task has closed raises a RuntimeError; the next poll says so, or an earlier failure.
+        self._commit_errors = (CommitFailedError, KafkaError, too_slow, RuntimeError)
 
     async def poll(self) -> None:
         """Pauses and resumes partitions as the work demands, then takes the records of one poll."""

@@ -229,6 +229,8 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             ValueError: there are no topics; ``unsubscribe`` leaves the group.
         """
         client = self._opened()
+        if self._is_closed:
+            raise RuntimeError("the share consumer is closed")
         names = list(dict.fromkeys(arguments.texts("subscribe", "topics", topics)))
         if not names:
             raise ValueError("subscribe needs a topic; unsubscribe() leaves the group")
@@ -314,13 +316,15 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
 
         Raises:
             RuntimeError: in the mode ``explicit``, records of earlier polls are not acknowledged (a renewal suffices);
-                or another task polls.
+                or another task polls; or the consumer is closed.
             KafkaError: the brokers refuse the member, or a batch is damaged (its records are rejected).
             RecordDeserializationError: a deserializer refuses a record, which the next call releases, unless
                 ``acknowledge_offset`` rejects it first.
             RegistryError: the schema registry does not answer; the next poll asks again.
         """
         client = self._opened()
+        if self._is_closed:
+            raise RuntimeError("the share consumer is closed")
         arguments.milliseconds("poll", timeout_ms)
         limit = self._limits.max_records
         if max_records is not None:

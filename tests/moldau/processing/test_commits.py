@@ -177,3 +177,23 @@ def test_threads_wait_for_a_failed_record_as_long_as_it_may_take():
     with pytest.raises(KafkaError, match="not delivered within 300000 ms"):
         moldau.blocking.processing.process(consumer, handler, retries=RetryTopics("t"), producer=producer)
     assert limits == [math.inf]
+
+
+def test_the_commit_of_a_closed_consumer_hides_no_failure():
+    log = Log(RuntimeError("the client was closed during the call"))
+
+    async def poll(timeout_ms):
+        await trio.lowlevel.checkpoint()
+        return log.poll()
+
+    async def commit(offsets, **_):
+        log.commit(offsets)
+
+    async def handler(record):
+        if record.offset:
+            raise ValueError("broken")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        trio.run(lambda: process(consumer_of(poll, commit), handler))
+    assert caught.group_contains(ValueError, match="broken")
+    assert log.failures == 1

@@ -1,0 +1,101 @@
+"""Goal: a call of a client that is closed ends soon, and says so; calls that wait when it is closed end too.
+
+Method: clients of a small cluster on virtual time. The brokers hang, so that calls wait until the client is closed.
+"""
+
+import pytest
+import trio
+
+from moldau import Admin, Consumer, NewTopic, ShareConsumer
+from moldau_jepsen.world.world import run_world
+from support.client.fake_cluster import FakeCluster
+
+P0 = ("flights", 0)
+SOON_S = 2
+CONSUMER = {
+    "assign": lambda consumer: consumer.assign([P0]),
+    "subscribe": lambda consumer: consumer.subscribe(["flights"]),
+    "poll": lambda consumer: consumer.poll(),
+    "commit": lambda consumer: consumer.commit({P0: 1}),
+    "committed": lambda consumer: consumer.committed([P0]),
+    "end_offsets": lambda consumer: consumer.end_offsets([P0]),
+    "offsets_for_times": lambda consumer: consumer.offsets_for_times({P0: 1}),
+    "client_instance_id": lambda consumer: consumer.client_instance_id(),
+}
+ADMIN = {
+    "create_topics": lambda admin: admin.create_topics([NewTopic("delays", 1, 1)]),
+    "list_topics": lambda admin: admin.list_topics(),
+    "list_offsets": lambda admin: admin.list_offsets({P0: -1}),
+    "list_groups": lambda admin: admin.list_groups(),
+    "describe_groups": lambda admin: admin.describe_groups(["g", "h"]),
+    "alter_group_offsets": lambda admin: admin.alter_group_offsets("g", {P0: 1}),
+    "client_instance_id": lambda admin: admin.client_instance_id(),
+}
+SHARE = {
+    "subscribe": lambda consumer: consumer.subscribe(["flights"]),
+    "poll": lambda consumer: consumer.poll(),
+    "commit": lambda consumer: consumer.commit(),
+}
+CLIENTS = {"Consumer": (Consumer, CONSUMER), "Admin": (Admin, ADMIN), "ShareConsumer": (ShareConsumer, SHARE)}
+WAITING = ("commit", "committed", "end_offsets", "create_topics", "list_topics", "list_offsets", "describe_groups")
+
+
+def simulate(kind, scenario):
+    async def main(world):
+        cluster = FakeCluster(world, 1)
+        cluster.add_topic("flights")
+        cluster.start()
+        given = {"bootstrap.servers": cluster.bootstrap} | ({} if kind is Admin else {"group.id": "g"})
+        await scenario(cluster, kind(given, environment=world.node("client").environment))
+
+    run_world(main, 1)
+
+
+async def outcome(call, client):
+    try:
+        waited = call(client)
+        if waited is not None:
+            await waited
+    except RuntimeError as error:
+        return str(error)
+    return "no error"
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_a_call_after_the_end_says_so_at_once(kind):
+    """Calls repeated their requests for a minute, and then called the coordinator or the broker away."""
+    made, calls = CLIENTS[kind]
+
+    async def scenario(cluster, client):
+        async with client:
+            await trio.sleep(1)
+        for name, call in calls.items():
+            with trio.fail_after(SOON_S):
+                assert "closed" in (await outcome(call, client)), name
+                assert "Nursery" not in (await outcome(call, client)), name
+
+    simulate(made, scenario)
+
+
+@pytest.mark.parametrize("kind", ["Consumer", "Admin"])
+def test_a_call_that_waits_ends_with_the_client(kind):
+    """A call of another task went on for a minute after the block of the client had ended."""
+    made, calls = CLIENTS[kind]
+    calls = {name: call for name, call in calls.items() if name in WAITING}
+    outcomes = {}
+
+    async def scenario(cluster, client):
+        async def wait(name):
+            outcomes[name] = await outcome(calls[name], client)
+
+        async with trio.open_nursery() as nursery:
+            async with client:
+                await trio.sleep(1)
+                cluster.kill_broker(1)
+                for name in calls:
+                    nursery.start_soon(wait, name)
+                await trio.sleep(1)
+            nursery.cancel_scope.deadline = trio.current_time() + SOON_S
+
+    simulate(made, scenario)
+    assert outcomes == dict.fromkeys(calls, "the client was closed during the call")
