@@ -9,12 +9,13 @@ an exception can still leave its group or abort its transaction, for a short tim
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import trio
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
@@ -124,6 +125,41 @@ class Background:
         if failure is not None and not is_swallowed:
             raise failure
         return is_swallowed
+
+
+class Closing:
+    """The closing of a client: one task carries it out, and the others wait for its end.
+
+    The end of a block closes the client too, and ends the tasks that another task's closing needs.
+    """
+
+    __slots__ = ("_ended", "_task")
+
+    def __init__(self) -> None:
+        self._task: trio.lowlevel.Task | None = None
+        self._ended = trio.Event()
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a task carries it out now."""
+        return self._task is not None and not self._ended.is_set()
+
+    @contextmanager
+    def carried_out(self) -> Iterator[None]:
+        """Makes the others wait for the end of the block."""
+        self._task = trio.lowlevel.current_task()
+        self._ended = trio.Event()
+        try:
+            yield
+        finally:
+            self._ended.set()
+
+    async def wait(self, timeout_ms: float) -> None:
+        """Waits for the end of a closing under way, at most ``timeout_ms``; callbacks of the closing do not wait."""
+        await trio.lowlevel.checkpoint()
+        if self.is_under_way and self._task is not trio.lowlevel.current_task():
+            with trio.move_on_after(timeout_ms / 1000):
+                await self._ended.wait()
 
 
 def _holds_cancellation(error: BaseException) -> bool:

@@ -74,5 +74,5 @@ class AutoCommit:
         client = self._client
         try:
             await self._group.carry_out(asked, client.now_ms + client.request_timeout_ms, gives_way=gives_way)
-        except (CommitFailedError, KafkaError, *TRANSPORT_ERRORS) as error:
+        except (CommitFailedError, KafkaError, RuntimeError, *TRANSPORT_ERRORS) as error:  # RuntimeError: abandoned
             client.logger.warning("auto-commit-failed", group=self._group_id, error=error)

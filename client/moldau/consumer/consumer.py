@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 import trio
 
 from moldau.cluster import arguments
-from moldau.cluster.background import Background
+from moldau.cluster.background import Background, Closing
 from moldau.cluster.bootstrap import environment_or_real
 from moldau.cluster.caller import AsyncOnly, Caller
 from moldau.cluster.client import ClusterClient
@@ -122,6 +122,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         self._poller: Poller | None = None
         self._is_heartbeating = False
         self._is_closed = False
+        self._closing = Closing()
 
     # --- life
 
@@ -183,14 +184,20 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
     async def close(self, timeout_ms: float = 30_000) -> None:
         """Commits positions (with ``enable.auto.commit``), leaves the group and ends the fetch sessions; idempotent.
 
-        Takes at most ``timeout_ms``. An error of a rebalance callback is raised once the consumer is closed.
+        Takes at most ``timeout_ms``. An error of a rebalance callback is raised once the consumer is closed. A second
+        call waits for the first.
         """
         arguments.milliseconds("close", timeout_ms)
         if self._is_closed:
-            await trio.lowlevel.checkpoint()
+            await self._closing.wait(timeout_ms)
             return
-        client, fetcher = self._opened()
+        self._opened()
         self._is_closed = True
+        with self._closing.carried_out():
+            await self._close(timeout_ms)
+
+    async def _close(self, timeout_ms: float) -> None:
+        client, fetcher = self._opened()
         try:
             with trio.move_on_after(timeout_ms / 1000):
                 try:

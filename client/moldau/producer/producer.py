@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 import trio
 
 from moldau.cluster import arguments
-from moldau.cluster.background import FAREWELL_MS, Background
+from moldau.cluster.background import FAREWELL_MS, Background, Closing
 from moldau.cluster.bootstrap import environment_or_real
 from moldau.cluster.caller import AsyncOnly, Caller
 from moldau.cluster.client import ClusterClient
@@ -103,6 +103,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         self._sender: Sender | None = None
         self._transactions: Transactions | None = None
         self._steps = Steps()
+        self._closing = Closing()
 
     # --- life
 
@@ -146,14 +147,16 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
     async def close(self, timeout_ms: float = math.inf) -> None:
         """Delivers pending records for at most ``timeout_ms``, fails the rest, and stops; idempotent.
 
-        It aborts an open transaction, and waits for a commit under way. Calls of other tasks that wait then end.
+        It aborts an open transaction, and waits for a commit under way. Calls of other tasks that wait then end. A
+        second call waits for the first.
         """
         arguments.milliseconds("close", timeout_ms)
-        if self._intake.is_closed:
-            await trio.lowlevel.checkpoint()
+        if self._intake.is_closed or self._closing.is_under_way:
+            await self._closing.wait(timeout_ms)
+            self.abandon()  # what is left when the time is over
             return
         accumulator, (client, sender) = self._accumulator, self._intake.opened()
-        with trio.move_on_after(timeout_ms / 1000):
+        with self._closing.carried_out(), trio.move_on_after(timeout_ms / 1000):
             await self._leave_transaction(timeout_ms)
             self._intake.close()
             accumulator.is_closing = True

@@ -24,7 +24,7 @@ from uuid import UUID
 import trio
 
 from moldau.cluster import arguments
-from moldau.cluster.background import Background
+from moldau.cluster.background import Background, Closing
 from moldau.cluster.bootstrap import environment_or_real
 from moldau.cluster.caller import AsyncOnly, Caller
 from moldau.cluster.client import ClusterClient
@@ -118,6 +118,7 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         self._is_polled = False
         self._is_heartbeating = False
         self._is_closed = False
+        self._closing = Closing()
 
     # --- life
 
@@ -165,15 +166,15 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
 
         Takes at most ``timeout_ms``. Records of the last poll that the application has not acknowledged are released,
         in both modes: call ``commit`` first to accept them. An error of the callback is raised once the consumer is
-        closed.
+        closed. A second call waits for the first.
         """
         arguments.milliseconds("close", timeout_ms)
         if self._is_closed:
-            await trio.lowlevel.checkpoint()
+            await self._closing.wait(timeout_ms)
             return
         client = self._opened()
         self._is_closed = True
-        with trio.move_on_after(timeout_ms / 1000):
+        with self._closing.carried_out(), trio.move_on_after(timeout_ms / 1000):
             await self._farewell()
         client.logger.debug("share-consumer-closed")
         self.abandon()

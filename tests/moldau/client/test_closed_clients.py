@@ -1,12 +1,16 @@
 """Goal: a call of a client that is closed ends soon, and says so; calls that wait when it is closed end too.
 
-Method: clients of a small cluster on virtual time. The brokers hang, so that calls wait until the client is closed.
+The end of a block waits for another task that closes the client.
+
+Method: clients of a small cluster on virtual time. It refuses requests for a while, or hangs, so that calls wait.
 """
 
 import pytest
 import trio
 
-from moldau import Admin, Consumer, NewTopic, ShareConsumer
+from moldau import Admin, Consumer, ErrorCode, NewTopic, Producer, ShareConsumer
+from moldau.protocol.api import ApiKey
+from moldau.records import encode_batch
 from moldau_jepsen.world.world import run_world
 from support.client.fake_cluster import FakeCluster
 
@@ -45,7 +49,9 @@ def simulate(kind, scenario):
         cluster = FakeCluster(world, 1)
         cluster.add_topic("flights")
         cluster.start()
-        given = {"bootstrap.servers": cluster.bootstrap} | ({} if kind is Admin else {"group.id": "g"})
+        given = {"bootstrap.servers": cluster.bootstrap}
+        given |= {"group.id": "g"} if kind is not Producer and kind is not Admin else {}
+        given |= {"auto.offset.reset": "earliest"} if kind is Consumer else {}
         await scenario(cluster, kind(given, environment=world.node("client").environment))
 
     run_world(main, 1)
@@ -99,3 +105,67 @@ def test_a_call_that_waits_ends_with_the_client(kind):
 
     simulate(made, scenario)
     assert outcomes == dict.fromkeys(calls, "the client was closed during the call")
+
+
+def test_a_block_waits_for_a_task_that_closes_its_producer():
+    """The end of the block gave up the records that the other task was delivering."""
+    deliveries = []
+
+    async def scenario(cluster, producer):
+        cluster.fail_next(ApiKey.PRODUCE, *[ErrorCode.NOT_ENOUGH_REPLICAS] * 10)
+        async with trio.open_nursery() as nursery, producer:
+            deliveries.append(await producer.send("flights", b"1"))
+            nursery.start_soon(producer.close)
+            await trio.sleep(0.5)
+        assert [each.result().offset for each in deliveries] == [0]
+
+    simulate(Producer, scenario)
+
+
+def test_a_second_close_keeps_to_its_limit():
+    async def scenario(cluster, producer):
+        cluster.fail_next(ApiKey.PRODUCE, *[ErrorCode.NOT_ENOUGH_REPLICAS] * 1000)
+        async with trio.open_nursery() as nursery, producer:
+            delivery = await producer.send("flights", b"1")
+            nursery.start_soon(producer.close)
+            await trio.sleep(0.5)
+            with trio.fail_after(SOON_S):
+                await producer.close(1_000)
+            assert delivery.is_done
+
+    simulate(Producer, scenario)
+
+
+def test_a_loop_that_another_task_ends_commits_its_records():
+    """The loop ended before the closing task had committed, and the end of the block cut that off."""
+
+    async def scenario(cluster, consumer):
+        cluster.topics["flights"][0].append(encode_batch([(1, None, b"x", ())]))
+        async with trio.open_nursery() as nursery, consumer:
+            consumer.subscribe(["flights"])
+            async for _ in consumer:
+                cluster.fail_next(ApiKey.OFFSET_COMMIT, *[ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 8)
+                nursery.start_soon(consumer.close)
+        wanted = (ApiKey.OFFSET_COMMIT, ApiKey.LEAVE_GROUP)
+        asked = [key for _, key, _ in cluster.requests if key in wanted]
+        assert asked == [ApiKey.OFFSET_COMMIT] * 9 + [ApiKey.LEAVE_GROUP]
+
+    simulate(Consumer, scenario)
+
+
+def test_a_block_waits_for_a_task_that_closes_its_share_consumer(monkeypatch):
+    """The other task was sending acknowledgements, which were lost."""
+    ended = []
+
+    async def scenario(cluster, consumer):
+        async def farewell():
+            await trio.sleep(5)
+            ended.append(consumer._client.is_closed)
+
+        monkeypatch.setattr(consumer, "_farewell", farewell)
+        async with trio.open_nursery() as nursery, consumer:
+            nursery.start_soon(consumer.close)
+            await trio.sleep(1)
+
+    simulate(ShareConsumer, scenario)
+    assert ended == [False]
