@@ -15,7 +15,7 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.values import ZERO_UUID
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from uuid import UUID
 
     from moldau.protocol.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 NO_LEADER = -1
 NO_EPOCH = -1
 NO_TOPIC_ID = ZERO_UUID
+ABSENT_MAX = 1000
+"""Partitions of a topic that a Metadata answer may leave out below its highest one, whose number may be absurd."""
 
 
 class TopicPartition(NamedTuple):
@@ -125,12 +127,11 @@ class ClusterMetadata:
         before: Mapping[int, PartitionInfo] = {}
         if known is not None and known.topic_id == topic.topic_id:
             before = {info.partition: info for info in known.partitions}
-        partitions = sorted(topic.partitions, key=lambda partition: partition.partition_index)
         return TopicInfo(
             name=name,
             topic_id=topic.topic_id,
             is_internal=topic.is_internal,
-            partitions=tuple(_merge_partition(name, new, before.get(new.partition_index)) for new in partitions),
+            partitions=tuple(_merge_partitions(name, topic.partitions, before)),
         )
 
     def set_leader(
@@ -240,6 +241,21 @@ class ClusterMetadata:
     def missing(self, names: Iterable[str]) -> list[str]:
         """Returns the topics of ``names`` that are not known, or whose partitions are not."""
         return [name for name in names if name not in self.topics or not self.topics[name].partitions]
+
+
+def _merge_partitions(
+    topic: str, answered: Iterable[MetadataResponsePartition], before: Mapping[int, PartitionInfo]
+) -> Iterator[PartitionInfo]:
+    """Yields the partitions by number; one that the answer leaves out is as it was before, or has no leader."""
+    found = {each.partition_index: each for each in reversed(list(answered)) if each.partition_index >= 0}
+    for number in range(min(max(found, default=-1) + 1, len(found) + ABSENT_MAX)):
+        known = before.get(number)
+        if number in found:
+            yield _merge_partition(topic, found[number], known)
+        elif known is not None:
+            yield known
+        else:
+            yield PartitionInfo(topic=topic, partition=number, leader=NO_LEADER, leader_epoch=NO_EPOCH)
 
 
 def _merge_partition(topic: str, new: MetadataResponsePartition, known: PartitionInfo | None) -> PartitionInfo:

@@ -11,9 +11,10 @@ from uuid import UUID
 import pytest
 import trio
 
-from moldau import TopicPartition
-from moldau.cluster.metadata import NO_EPOCH, NO_LEADER, BrokerNode, ClusterMetadata
+from moldau import Producer, TopicPartition
+from moldau.cluster.metadata import ABSENT_MAX, NO_EPOCH, NO_LEADER, BrokerNode, ClusterMetadata
 from moldau.cluster.offsets import list_offsets
+from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.list_offsets import ListOffsetsPartitionResponse, ListOffsetsTopicResponse
 from moldau.protocol.messages.metadata import (
@@ -22,6 +23,8 @@ from moldau.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from moldau_jepsen.world.world import run_world
+from support.client.fake_cluster import FakeCluster
 
 T0 = TopicPartition("t", 0)
 FIRST, SECOND = UUID(int=1), UUID(int=2)
@@ -131,3 +134,52 @@ def test_an_answer_without_racks_changes_no_broker():
     assert (metadata.brokers[1].rack, metadata.version) == ("r", version)
     metadata.add_broker(BrokerNode(node_id=1, host="elsewhere", port=9092))
     assert (metadata.brokers[1].rack, metadata.version) == (None, version + 1)
+
+
+def answer_for(*numbers):
+    partitions = [
+        MetadataResponsePartition(partition_index=number, leader_id=1 + number % 3, leader_epoch=number)
+        for number in numbers
+    ]
+    return MetadataResponse(
+        brokers=BROKERS, topics=[MetadataResponseTopic(name="t", topic_id=FIRST, partitions=partitions)]
+    )
+
+
+@pytest.mark.parametrize("numbers", [(0, 2), (2, 0), (0, 0, 2, 2), (-1, 0, 2)])
+def test_an_answer_may_leave_a_partition_out(numbers):
+    """The partitions behind it moved up: records for one of them went into the next one."""
+    metadata = after(answer_for(*numbers))
+    assert [each.partition for each in metadata.topics["t"].partitions] == [0, 1, 2]
+    assert [metadata.leader(TopicPartition("t", number)) for number in range(3)] == [(1, 0), None, (3, 2)]
+    assert metadata.is_passing(["t"]), "it is asked for again"
+    metadata.update(answer_for(0, 1, 2))
+    metadata.update(answer_for(*numbers))
+    assert metadata.leader(TopicPartition("t", 1)) == (2, 1)
+
+
+def test_an_answer_with_an_absurd_partition_costs_no_memory():
+    assert len(after(answer_for(0, 2**31 - 1)).topics["t"].partitions) <= 2 + ABSENT_MAX
+
+
+def test_a_record_goes_to_its_partition_or_waits():
+    def leave_out(broker, request):
+        found = cluster.on_metadata(broker, request)
+        if len(cluster.requests) < 4:
+            for topic in found.topics:
+                topic.partitions = [each for each in topic.partitions if each.partition_index != 1]
+        return found
+
+    async def main(world):
+        nonlocal cluster
+        cluster = FakeCluster(world, 1)
+        parts = cluster.add_topic("t", 3)
+        cluster.handlers[ApiKey.METADATA] = leave_out
+        cluster.start()
+        environment = world.node("client").environment
+        async with Producer({"bootstrap.servers": cluster.bootstrap}, environment=environment) as producer:
+            assert (await (await producer.send("t", b"x", partition=1))).partition == 1
+        assert [each.values() for each in parts] == [[], [b"x"], []]
+
+    cluster = None
+    run_world(main, 1)
