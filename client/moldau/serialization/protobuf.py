@@ -129,11 +129,13 @@ class ProtobufSerde(Generic[M]):
         return known.get(self._name)
 
     def _messages_of(self, found: RegisteredSchema) -> Messages:
-        if found.id not in self._messages:
+        messages = self._messages.get(found.id)
+        if messages is None:
+            messages = _messages_in(found.schema.text)
             if len(self._messages) >= FILES_MAX:
                 self._messages.clear()
-            self._messages[found.id] = _messages_in(found.schema.text)
-        return self._messages[found.id]
+            self._messages[found.id] = messages
+        return messages  # another thread may have cleared them since
 
     def _schema_of(self, file: FileDescriptor, depth: int) -> Schema:
         """Returns the schema of a file after its imports are registered."""

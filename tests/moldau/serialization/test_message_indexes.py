@@ -93,3 +93,16 @@ def test_another_message_of_the_writers_file_is_refused():
     flight = class_of("air.Flight", file_of("Flight"))
     with pytest.raises(SerializationError, match=r"message indexes \[2\]: air.Flight has \[0\]"):
         ProtobufSerde(OneSchema(TEXT), flight).deserialize(frame(5) + b"\2\4", CONTEXT)
+
+
+def test_a_serde_that_forgets_its_files_writes_on(monkeypatch):
+    """Another thread may make it forget between any two steps, as the cache that forgets at once does."""
+
+    class Forgetful(dict):
+        def __setitem__(self, key, value):
+            pass
+
+    leg = class_of("air.Flight.Leg", file_of("Flight"))
+    serde = ProtobufSerde(OneSchema(NEWER[0]), leg, config={"use.latest.version": True})
+    monkeypatch.setattr(serde, "_messages", Forgetful())
+    assert serde.serialize(leg(code="1"), CONTEXT) == frame(5) + b"\4\2\0\n\x011"
