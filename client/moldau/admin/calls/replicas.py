@@ -162,6 +162,8 @@ class Replicas:
             )
             if response.error_code:
                 raise KafkaError(ErrorCode.of(response.error_code))  # the caller has named the broker
+            if not response.results:  # before Kafka 3.2 a refusal has no code; every broker has a directory
+                raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
             return response
 
         wanted = arguments.integers("describe_log_dirs", "broker_ids", broker_ids)
