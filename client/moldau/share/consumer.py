@@ -547,8 +547,13 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         """Begins to send the acknowledgements; ``on_acknowledged`` reports the outcome.
 
         Accepts the records of the last poll in the mode ``implicit``.
+
+        Raises:
+            RuntimeError: the consumer is closed.
         """
         fetcher = self._fetching()
+        if self._is_closed:
+            raise RuntimeError("the share consumer is closed")
         if not self._is_explicit:
             self._deliveries.accept_all()
         self._deliveries.release_unread()

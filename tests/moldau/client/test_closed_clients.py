@@ -39,6 +39,7 @@ SHARE = {
     "subscribe": lambda consumer: consumer.subscribe(["flights"]),
     "poll": lambda consumer: consumer.poll(),
     "commit": lambda consumer: consumer.commit(),
+    "commit_nowait": lambda consumer: consumer.commit_nowait(),
 }
 CLIENTS = {"Consumer": (Consumer, CONSUMER), "Admin": (Admin, ADMIN), "ShareConsumer": (ShareConsumer, SHARE)}
 WAITING = ("commit", "committed", "end_offsets", "create_topics", "list_topics", "list_offsets", "describe_groups")
