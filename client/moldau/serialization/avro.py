@@ -137,7 +137,10 @@ class AvroSerde(Generic[T]):
         try:
             value: Any = fastavro.schemaless_reader(stream, writer, self._own)
         except Exception as error:
-            raise SerializationError(f"not of the Avro schema: {error!r}", schema_id=schema_id) from error
+            reason = "not of the Avro schema"
+            if isinstance(error, OverflowError) or (isinstance(error, ValueError) and str(error).startswith("year ")):
+                reason = "a date or time lies outside of the years 1 to 9999 of Python's datetime"
+            raise SerializationError(f"{reason}: {error!r}", schema_id=schema_id) from error
         if left := len(body) - stream.tell():
             raise SerializationError(f"not of the Avro schema: {left} bytes are left", schema_id=schema_id)
         if self._model is None:
