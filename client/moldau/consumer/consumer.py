@@ -233,8 +233,9 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         Nothing is committed, and a member keeps its partitions until its session times out. Leave the block afterwards.
         """
         self._is_closed = True
-        if self._client is not None:
+        if self._client is not None and self._fetcher is not None:
             self._client.close()
+            self._fetcher.arrived.notify()
         self._background.cancel()
 
     def _opened(self) -> tuple[ClusterClient, Fetcher]:
@@ -427,7 +428,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         return self._poller
 
     async def _rebalance(self, deadline_ms: float) -> bool:
-        if self._rebalancer is None or not self._is_subscribed:
+        if self._rebalancer is None or not self._is_subscribed or self._is_closed:
             return False
         await self._rebalancer.keep(self._background.nursery, deadline_ms)
         return True
@@ -625,7 +626,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         return await self._grouped().committed(wanted)
 
     def _commit_when_due(self) -> float:
-        if self._auto_commit is None:
+        if self._auto_commit is None or self._is_closed:  # another task closes it, and commits
             return math.inf
         return self._auto_commit.commit_when_due(self._background.nursery)
 

@@ -92,6 +92,8 @@ async def wait_position(client: ClusterClient, fetcher: Fetcher, position: Parti
                 raise error
             if client.bootstrap_error is not None:
                 raise client.bootstrap_error
+            if client.is_closed:
+                raise RuntimeError("the client was closed during the call")
             await fetcher.arrived.wait()
         return position.offset
     raise trio.TooSlowError(f"{position.partition}: no position within {timeout_ms:g} ms")

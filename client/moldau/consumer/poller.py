@@ -143,7 +143,7 @@ class Poller:
             if taken:
                 return taken
             remaining_ms = deadline_ms - client.now_ms
-            if remaining_ms <= 0:
+            if remaining_ms <= 0 or client.is_closed:
                 return []
             commit_ms = max(self._commit_when_due() - client.now_ms, _POLL_INTERVAL_MS)
             self._is_waiting = True

@@ -203,8 +203,9 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         The brokers release the records of this member. Leave the block afterwards.
         """
         self._is_closed = True
-        if self._client is not None:
+        if self._client is not None and self._fetcher is not None:
             self._client.close()
+            self._fetcher.arrived.notify()
         self._background.cancel()
 
     def _opened(self) -> ClusterClient:
@@ -373,6 +374,8 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
                 fetcher.send_old()
                 return taken
             self._raise_errors()
+            if self._is_closed:  # by another task
+                return []
             self._start_fetches()
             remaining_ms = deadline_ms - client.now_ms
             if remaining_ms <= 0:

@@ -45,7 +45,7 @@ CLIENTS = {"Consumer": (Consumer, CONSUMER), "Admin": (Admin, ADMIN), "ShareCons
 WAITING = ("commit", "committed", "end_offsets", "create_topics", "list_topics", "list_offsets", "describe_groups")
 
 
-def simulate(kind, scenario):
+def simulate(kind, scenario, **config):
     async def main(world):
         cluster = FakeCluster(world, 1)
         cluster.add_topic("flights")
@@ -53,7 +53,7 @@ def simulate(kind, scenario):
         given = {"bootstrap.servers": cluster.bootstrap}
         given |= {"group.id": "g"} if kind is not Producer and kind is not Admin else {}
         given |= {"auto.offset.reset": "earliest"} if kind is Consumer else {}
-        await scenario(cluster, kind(given, environment=world.node("client").environment))
+        await scenario(cluster, kind(given | config, environment=world.node("client").environment))
 
     run_world(main, 1)
 
@@ -170,3 +170,41 @@ def test_a_block_waits_for_a_task_that_closes_its_share_consumer(monkeypatch):
 
     simulate(ShareConsumer, scenario)
     assert ended == [False]
+
+
+@pytest.mark.parametrize("wait_s", [0.1, 0.3, 0.5])
+def test_a_loop_ends_if_a_commit_is_due_then(wait_s):
+    """The poll that was waiting began an automatic commit, after the tasks of the consumer had ended."""
+
+    async def scenario(cluster, consumer):
+        cluster.topics["flights"][0].append(encode_batch([(1, None, b"x", ())]))
+
+        async def stop():
+            await trio.sleep(wait_s)
+            await consumer.close()
+
+        async with trio.open_nursery() as nursery, consumer:
+            consumer.assign([P0])
+            async for _ in consumer:
+                nursery.start_soon(stop)
+
+    simulate(Consumer, scenario, **{"auto.commit.interval.ms": 300})
+
+
+def test_a_wait_for_records_or_a_position_ends_with_the_consumer():
+    outcomes = {}
+
+    async def scenario(cluster, consumer):
+        async def wait(name, call):
+            outcomes[name] = await outcome(call, consumer)
+
+        async with trio.open_nursery() as nursery:
+            async with consumer:
+                consumer.assign([("absent", 0)])
+                nursery.start_soon(wait, "position", lambda consumer: consumer.position(("absent", 0)))
+                nursery.start_soon(wait, "poll", lambda consumer: consumer.poll(60_000))
+                await trio.sleep(1)
+            nursery.cancel_scope.deadline = trio.current_time() + SOON_S
+
+    simulate(Consumer, scenario)
+    assert outcomes == {"position": "the client was closed during the call", "poll": "no error"}
