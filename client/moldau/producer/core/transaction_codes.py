@@ -37,3 +37,15 @@ FATAL_OF_RECORDS = (
     ErrorCode.UNSUPPORTED_VERSION,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
 )
+
+
+def rank(code: ErrorCode) -> int:
+    """Returns the place of a code among those of one answer: the lowest decides.
+
+    What stays comes before what passes, which may hide it for as long as it is tried again; consequences come last.
+    """
+    if code is ErrorCode.OPERATION_NOT_ATTEMPTED:
+        return 3
+    if code in SEEK_COORDINATOR or code in RETRIED:
+        return 2
+    return 1 if code in ABORTABLE else 0

@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
 from moldau.cluster.metadata import TopicPartition
-from moldau.producer.core.transaction_codes import ABORTABLE, FATAL_OF_RECORDS, FENCED, RETRIED, SEEK_COORDINATOR
+from moldau.producer.core.transaction_codes import ABORTABLE, FATAL_OF_RECORDS, FENCED, RETRIED, SEEK_COORDINATOR, rank
 from moldau.producer.core.transaction_errors import (
     AbortableTransactionError,
     FatalTransactionError,
@@ -450,7 +450,7 @@ class TransactionManager:
             return
         refused = refused_partitions(adding.partitions, response)
         wrong = list(refused.values())
-        wrong.sort(key=lambda code: code is ErrorCode.OPERATION_NOT_ATTEMPTED)  # the cause before its consequences
+        wrong.sort(key=rank)
         if not wrong:
             self._failures = 0
             self._adding = None
@@ -493,18 +493,19 @@ class TransactionManager:
         if not self._offsets or self._offsets[0] is not call.subject:
             return
         first = self._offsets[0]
+        refused: list[tuple[ErrorCode, TopicPartition]] = []
         for topic in response.topics:
             for part in topic.partitions:
-                code = ErrorCode.of(part.error_code)
+                code, partition = ErrorCode.of(part.error_code), TopicPartition(topic.name, part.partition_index)
                 if code is ErrorCode.NONE:
-                    first.offsets.pop(TopicPartition(topic.name, part.partition_index), None)
-                elif self._tries_again(call, code, now_ms):
-                    return
+                    first.offsets.pop(partition, None)
                 else:
-                    where = f"offset of {topic.name}-{part.partition_index} for group {first.group.group_id}"
-                    self._judge(code, where)
-                    self._offsets.pop(0)
-                    return
+                    refused.append((code, partition))
+        for code, partition in sorted(refused, key=lambda each: rank(each[0])):
+            if not self._tries_again(call, code, now_ms):
+                self._judge(code, f"offset of {partition} for group {first.group.group_id}")
+                self._offsets.pop(0)
+            return
         self._failures = 0
         if not first.offsets:
             self._offsets.pop(0)

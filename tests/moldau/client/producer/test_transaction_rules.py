@@ -347,3 +347,43 @@ def test_a_look_up_opens_no_transaction():
     manager.begin_abort()
     assert serve(manager) == []
     assert manager.state is State.READY
+
+
+# Several codes in one answer
+
+PASSING = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+STAYING = [
+    (ErrorCode.TOPIC_AUTHORIZATION_FAILED, State.ABORTABLE_ERROR),
+    (ErrorCode.INVALID_PRODUCER_EPOCH, State.FATAL_ERROR),
+]
+
+
+@pytest.mark.parametrize("passing", PASSING)
+@pytest.mark.parametrize(("staying", "state"), STAYING)
+@pytest.mark.parametrize("passing_first", [True, False])
+def test_a_refused_offset_counts_beside_one_to_be_tried_again(passing, staying, state, passing_first):
+    """A topic that was deleted hid the refusal of another one until the call's time was over."""
+    manager = begun()
+    outcome = manager.send_offsets({P0: OffsetToCommit(offset=5), P1: OffsetToCommit(offset=6)}, GROUP)
+    call = serve(manager, until=TxnOffsetCommitRequest)
+    answer = answer_to(call.request)
+    parts = [part for topic in answer.topics for part in topic.partitions]
+    parts[0].error_code, parts[1].error_code = (passing, staying) if passing_first else (staying, passing)
+    manager.answered(call, answer, 1_000)
+    assert manager.state is state
+    assert outcome.is_known
+    assert outcome.error is manager.error
+
+
+@pytest.mark.parametrize("passing", PASSING)
+@pytest.mark.parametrize(("staying", "state"), STAYING)
+@pytest.mark.parametrize("passing_first", [True, False])
+def test_a_refused_partition_counts_beside_one_to_be_tried_again(passing, staying, state, passing_first):
+    manager = begun(P0, P1)
+    call = serve(manager, until=AddPartitionsToTxnRequest)
+    answer = answer_to(call.request)
+    parts = [part for topic in answer.results_by_topic_v3_and_below for part in topic.results_by_partition]
+    first, second = (passing, staying) if passing_first else (staying, passing)
+    parts[0].partition_error_code, parts[1].partition_error_code = first, second
+    manager.answered(call, answer, 1_000)
+    assert manager.state is state
