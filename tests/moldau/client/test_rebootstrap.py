@@ -17,7 +17,7 @@ from moldau.cluster.client import ClusterClient
 from moldau.cluster.connections.recovery import ATTEMPT_MS_MIN, Recovery
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.describe_log_dirs import DescribeLogDirsResponse
+from moldau.protocol.messages.describe_log_dirs import DescribeLogDirsResponse, DescribeLogDirsResult
 from moldau.protocol.messages.metadata import MetadataResponse
 from moldau.runtime.config import ADMIN_CONFIG, PRODUCER_CONFIG
 from moldau_jepsen.world.world import run_world
@@ -430,7 +430,8 @@ def test_a_call_ends_at_no_broker_of_another_cluster():
     asked = []
 
     def answer_of(name):
-        return lambda *_: asked.append(name) or DescribeLogDirsResponse()
+        found = DescribeLogDirsResponse(results=[DescribeLogDirsResult(log_dir="/d")])
+        return lambda *_: asked.append(name) or found
 
     async def main(world):
         names = world.network.names
