@@ -144,7 +144,26 @@ def test_a_creation_looks_at_entries_of_its_principals(controller, monkeypatch) 
 
 
 def test_a_kind_of_pattern_that_is_unknown_here_matches_nothing(controller) -> None:
-    """A newer client's kind of pattern must not be taken for all kinds: a deletion would remove every entry."""
-    [result] = controller.handle(DeleteAclsRequest(filters=[acl_filter(kind=5)])).filter_results
-    assert (result.error_code, result.matching_acls) == (ErrorCode.NONE, [])
-    assert len(controller.image.acls) == COUNT
+    """A newer client's kind of pattern must not be taken for all kinds."""
+    request = DescribeAclsRequest(
+        resource_type_filter=1,
+        resource_name_filter=None,
+        pattern_type_filter=5,
+        principal_filter=None,
+        host_filter=None,
+        operation=1,
+        permission_type=1,
+    )
+    response = controller.handle(request)
+    assert (response.error_code, response.resources) == (ErrorCode.NONE, [])
+
+
+@pytest.mark.parametrize("field", ["resource_type_filter", "pattern_type_filter", "operation", "permission_type"])
+def test_a_deletion_by_an_unknown_type_is_refused(controller, field: str) -> None:
+    """Success without a match would say that no such entry is left. The other filters count, as in Kafka."""
+    unknown = acl_filter()
+    setattr(unknown, field, 99)
+    results = controller.handle(DeleteAclsRequest(filters=[unknown, acl_filter(name="t1")])).filter_results
+    assert [result.error_code for result in results] == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE]
+    assert [len(result.matching_acls) for result in results] == [0, 1]
+    assert len(controller.image.acls) == COUNT - 1

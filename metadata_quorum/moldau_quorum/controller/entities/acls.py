@@ -38,6 +38,7 @@ RESOURCE_TYPES: Final = range(2, 8)
 """Topic, group, cluster, transactional id, delegation token, user."""
 OPERATIONS: Final = range(2, 16)
 PERMISSIONS: Final = range(2, 4)
+PATTERN_TYPES: Final = (MATCH, LITERAL, PREFIXED)
 WILDCARD: Final = "*"
 CLUSTER_RESOURCE: Final = 4
 CLUSTER_NAME: Final = "kafka-cluster"
@@ -130,6 +131,23 @@ class AclFilter:
         """
         if 0 in (self.resource_type, self.pattern_type, self.operation, self.permission_type):
             raise RefusedError(ErrorCode.INVALID_REQUEST, "the filter has an unknown type")
+
+    def check_for_deletion(self) -> None:
+        """Checks that a deletion knows what the filter means: a newer client would take no match for all removed.
+
+        Raises:
+            RefusedError: a field has a type that this release does not know.
+        """
+        self.check()
+        fields = (
+            ("resource type", self.resource_type, RESOURCE_TYPES),
+            ("pattern type", self.pattern_type, PATTERN_TYPES),
+            ("operation", self.operation, OPERATIONS),
+            ("permission type", self.permission_type, PERMISSIONS),
+        )
+        for name, value, known in fields:
+            if value != ANY and value not in known:
+                raise RefusedError(ErrorCode.INVALID_REQUEST, f"the filter has an unknown {name}: {value}")
 
     def matches(self, entry: AccessControlEntryRecord) -> bool:
         """Returns whether an entry passes the filter."""
@@ -269,7 +287,7 @@ def _delete_each(
             permission_type=wanted.permission_type,
         )
         try:
-            acl_filter.check()
+            acl_filter.check_for_deletion()
             if total >= COMPARISONS_MAX:
                 raise RefusedError(ErrorCode.POLICY_VIOLATION, "the request compares too many entries: split it")
         except RefusedError as refusal:
