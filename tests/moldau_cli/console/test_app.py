@@ -13,7 +13,7 @@ import trio
 
 from moldau import Consumer, Producer
 from moldau_cli.console.app import ASSETS, BODY_BYTES_MAX, Console, application
-from moldau_cli.console.core.logins import login_settings, offered_mechanisms, with_any_login
+from moldau_cli.console.core.logins import login_settings, needs_login, offered_mechanisms, with_any_login
 from moldau_cli.console.identities import SAMPLE_S, UNUSED_S, open_identity
 from moldau_cli.console.pages import QUESTIONS
 from moldau_cli.console.records import SCANNED_RECORDS_MAX, Search
@@ -494,6 +494,17 @@ def test_a_login_becomes_the_clients_configuration():
     assert dict(module.options) == {"username": 'a"b', "password": 'p\\"q'}
     with pytest.raises(ValueError, match="unknown mechanism"):
         login_settings({}, "a", "b", "GSSAPI")
+
+
+@pytest.mark.parametrize("key", ["sasl.oauthbearer.token", "sasl.oauthbearer.token.endpoint.url", "sasl.jaas.config"])
+def test_a_console_with_a_token_has_a_login_of_its_own(key):
+    """It demanded a SCRAM or PLAIN user of each person, whom a cluster with OAUTHBEARER does not have."""
+    settings = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", key: "text"}
+    assert not needs_login(settings)
+    assert with_any_login(settings) == settings
+    assert key == "sasl.jaas.config" or key not in login_settings(settings, "alice", "secret", "PLAIN")
+    del settings[key]
+    assert needs_login(settings)
 
 
 def test_the_form_begins_with_the_configured_mechanism():

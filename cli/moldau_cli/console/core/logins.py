@@ -9,7 +9,13 @@ if TYPE_CHECKING:
 
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
-CREDENTIALS: Final = ("sasl.username", "sasl.password", "sasl.jaas.config")
+CREDENTIALS: Final = (
+    "sasl.username",
+    "sasl.password",
+    "sasl.jaas.config",
+    "sasl.oauthbearer.token",
+    "sasl.oauthbearer.token.endpoint.url",
+)
 """Keys that name a user; one of them in the settings of the console means that it has an identity of its own."""
 MECHANISMS: Final = {"SCRAM-SHA-256": SCRAM_MODULE, "SCRAM-SHA-512": SCRAM_MODULE, "PLAIN": PLAIN_MODULE}
 
