@@ -2,12 +2,13 @@
 
 When a session nears its end, the next request is held back, the exchange runs over the same connection, and then all
 requests that were held back meanwhile leave in their order. No task is needed: the answers of the exchange arrive among
-the others.
+the others. While a later token is fetched, requests go on; if it does not come in time, the one at hand serves for as
+long as it lives (``connections.max.reauth.ms`` may end many sessions meanwhile).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.net.pending import PendingResponse
 from moldau.runtime.sasl.core.client import Send
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from moldau.runtime.net.rpc import RpcConnection
     from moldau.runtime.sasl.network import Authenticated
     from moldau.values import Buffer
+
+LATE: Final = 1 / 3
+"""Part of the time between the due renewal and the end of a session that is kept for one with the token at hand."""
 
 
 class Renewal:
@@ -48,7 +52,9 @@ class Renewal:
     @property
     def is_lost(self) -> bool:
         """Whether the session has ended, and no token for another one is at hand."""
-        return self.is_over and not self.is_under_way and self._authenticated.login.needs_fetch
+        if not self.is_over or self.is_under_way or not self._authenticated.login.needs_fetch:
+            return False
+        return not self._authenticated.login.outlives(self._authenticated.expires_at_ms)
 
     def begin(self, correlation_id: int) -> Send | None:
         """Returns the first request; None if a token must be fetched first. The fetch begins then.
@@ -56,11 +62,15 @@ class Renewal:
         Raises:
             SaslAuthenticationError: the login cannot be used.
         """
-        exchange = self._authenticated.login.exchange_nowait()
+        authenticated = self._authenticated
+        exchange = authenticated.login.exchange_nowait()
         if exchange is None:
-            self._authenticated.login.begin_fetch()
-            return None
-        return self._authenticated.session.start_again(exchange, correlation_id)
+            authenticated.login.begin_fetch()
+            end_ms = authenticated.expires_at_ms
+            is_late = end_ms - authenticated.clock.monotonic_ms() <= LATE * (end_ms - authenticated.again_at_ms)
+            if is_late and authenticated.login.outlives(end_ms):
+                exchange = authenticated.login.exchange_at_hand()
+        return None if exchange is None else authenticated.session.start_again(exchange, correlation_id)
 
     def await_answer(self, connection: RpcConnection, correlation_id: int) -> RenewalAnswer:
         """Returns the answer to a request of the exchange, which is about to be sent."""

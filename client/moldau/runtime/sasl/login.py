@@ -112,6 +112,17 @@ class Login:
             )
         return None if self._token is None or self.needs_fetch else self._bearer(self._token)
 
+    def outlives(self, end_ms: float) -> bool:
+        """Returns whether the token at hand lives on after ``end_ms`` (monotonic), when a session ends."""
+        token, clock = self._token, self._environment.clock
+        if token is None or token.has_passed(1.0, clock):
+            return False
+        return clock.monotonic_ms() + token.life_ms - token.age_ms(clock) > end_ms
+
+    def exchange_at_hand(self) -> ClientExchange | None:
+        """Returns the exchange with the token at hand, for a session that ends before a later one is there."""
+        return None if self._token is None else self._bearer(self._token)
+
     @property
     def needs_fetch(self) -> bool:
         """Whether ``exchange_nowait`` returns None."""

@@ -11,10 +11,14 @@ from contextvars import ContextVar
 import pytest
 import trio
 
+from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from moldau.runtime.config.sasl import LoginSettings
+from moldau.runtime.net.renewal import Renewal
 from moldau.runtime.ports.environment import OpenMode
+from moldau.runtime.sasl.core.client import ClientSession, ClientState
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau.runtime.sasl.login import HeldToken, Login
+from moldau.runtime.sasl.network import Authenticated
 from moldau_jepsen.world.world import run_world
 from support import tokens
 
@@ -70,6 +74,42 @@ def test_a_token_lives_on_while_its_issuer_is_down():
         issuer.fails = False
         await trio.sleep(1)
         assert await message(login) != first
+
+    with_login(test)
+
+
+def renewal_of(login, lifetime_ms):
+    """Returns the re-authentication of a session that begins now."""
+    session = ClientSession("OAUTHBEARER", "b:1000", "a", ("test", "1"))
+    keys = [ApiVersion(api_key=key, min_version=0, max_version=1) for key in (17, 36)]
+    session.state, session.api_versions = ClientState.AUTHENTICATED, ApiVersionsResponse(api_keys=keys)
+    clock = login._environment.clock
+    given = Authenticated(session=session, login=login, clock=clock, again_at_ms=math.inf, expires_at_ms=math.inf)
+    given.done(lifetime_ms)
+    return Renewal(given)
+
+
+def test_sessions_are_renewed_while_the_issuer_is_down():
+    """Those that ``connections.max.reauth.ms`` ends before the token does were cut, with their requests in flight."""
+
+    async def test(login, issuer):
+        await message(login)
+        issuer.fails = True
+        await trio.sleep(500)
+        renewal, idle, bound_by_token = (renewal_of(login, life_ms) for life_ms in (60_000, 60_000, 100_000))
+        await trio.sleep(52)
+        assert renewal.is_due
+        assert renewal.begin(1) is None, "a later token may come in time"
+        await trio.sleep(6)
+        assert renewal.begin(1) is not None
+        await trio.sleep(12)
+        assert idle.is_over
+        assert not idle.is_lost
+        await trio.sleep(28)
+        assert bound_by_token.begin(1) is None, "the same token would end the next session too"
+        await trio.sleep(3)
+        assert idle.is_lost
+        assert idle.begin(1) is None
 
     with_login(test)
 
