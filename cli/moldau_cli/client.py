@@ -63,6 +63,7 @@ _key_origins: dict[str, str] = {}
 _named_profile: str | None = None
 _address_source = "--bootstrap-server"
 _NOT_SHARED = ("bootstrap.servers", "client.id")
+_TOKEN_KEYS = ("sasl.oauthbearer.token", "sasl.oauthbearer.token.endpoint.url", "sasl.jaas.config")
 
 
 def use_command_config(path: str | None) -> None:
@@ -379,13 +380,18 @@ def run(
 def _login_tried(settings: Mapping[str, str] | None, bootstrap: str) -> str:
     """Returns which login was refused, of which source, and where; never its password."""
     used = _command_config if settings is None else settings
+
+    def source(key: str) -> str:
+        is_given = settings is not None and settings.get(key) != _command_config.get(key)
+        return f"{key} of {'-X' if is_given else _key_origins.get(key, 'the configuration')}"
+
+    if used.get("sasl.mechanism", "").upper() == "OAUTHBEARER":
+        given = next((key for key in _TOKEN_KEYS if used.get(key)), _TOKEN_KEYS[0])
+        return f"the login was by the token of {source(given)} at {bootstrap}"
     for key in ("sasl.username", "sasl.jaas.config"):
         user = _user_of(key, used.get(key, ""))
-        if user is None:
-            continue
-        is_given = settings is not None and settings.get(key) != _command_config.get(key)
-        origin = "-X" if is_given else _key_origins.get(key, "the configuration")
-        return f"the login was that of user {user!r} ({key} of {origin}) at {bootstrap}"
+        if user is not None:
+            return f"the login was that of user {user!r} ({source(key)}) at {bootstrap}"
     return f"the login at {bootstrap} named no user: set sasl.username or sasl.jaas.config"
 
 

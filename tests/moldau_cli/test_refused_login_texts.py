@@ -63,6 +63,23 @@ def test_a_login_without_a_user_says_so():
     assert refused({}).endswith("the login at b1:9092,b2:9092 named no user: set sasl.username or sasl.jaas.config")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"sasl.oauthbearer.token={SECRET}",
+        "sasl.oauthbearer.token.endpoint.url=https://issuer.example/token",
+        f'sasl.jaas.config=OAuthBearerLoginModule required clientId="shop" clientSecret="{SECRET}";',
+    ],
+)
+def test_the_source_of_a_token_is_named(configured, line):
+    """The advice was to name a user, whom a login by a token does not have."""
+    file = configured("sasl.mechanism=OAUTHBEARER", line)
+    key = line.partition("=")[0]
+    assert refused().endswith(f"the login was by the token of {key} of --command-config: {file} at b1:9092,b2:9092")
+    given = {"sasl.mechanism": "oauthbearer", "sasl.oauthbearer.token": "a.b.c"}
+    assert refused(given).endswith("the login was by the token of sasl.oauthbearer.token of -X at b1:9092,b2:9092")
+
+
 def test_other_refusals_name_their_own_remedy(configured):
     configured("sasl.username=alice", f"sasl.password={SECRET}")
     assert refused(code=ErrorCode.UNSUPPORTED_SASL_MECHANISM).endswith(REFUSED)
