@@ -14,7 +14,7 @@ import trio
 
 from moldau.protocol.codec import ProtocolError
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau.runtime.net.layers import plain_environment
+from moldau.runtime.net.layers import logs_in, plain_environment
 from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.net.served_versions import UnsupportedApiError
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
@@ -105,7 +105,8 @@ async def explained(error: Exception, environment: Environment, host: str, port:
     except (OSError, trio.TooSlowError, ProtocolError, KafkaError):
         return error
     connection.close()
-    return TlsMismatchError(f"{host}:{port}: this listener does not speak TLS: set security.protocol=PLAINTEXT")
+    wanted = "SASL_PLAINTEXT" if logs_in(environment.network) else "PLAINTEXT"
+    return TlsMismatchError(f"{host}:{port}: this listener does not speak TLS: set security.protocol={wanted}")
 
 
 def secured_environment(environment: Environment, config: Config) -> Environment:

@@ -25,6 +25,7 @@ SPEAKS_TLS = "this listener speaks TLS: set security.protocol=SSL, or SASL_SSL i
 SPEAKS_TLS_TO_LOGINS = "this listener speaks TLS: set security.protocol=SASL_SSL"
 UNTRUSTED = "CERTIFICATE_VERIFY_FAILED: self-signed certificate in certificate chain; is its signer in ssl.truststore."
 SPEAKS_NONE = "this listener does not speak TLS: set security.protocol=PLAINTEXT"
+SPEAKS_NONE_TO_LOGINS = "this listener does not speak TLS: set security.protocol=SASL_PLAINTEXT"
 
 
 def tls_of(environment, number, certificates=0):
@@ -128,7 +129,9 @@ MISFITS = [
     pytest.param(True, False, 0, {}, SPEAKS_TLS, id="plaintext-client"),
     pytest.param(True, False, 0, LOGIN, SPEAKS_TLS_TO_LOGINS, id="sasl-plaintext-client"),
     pytest.param(False, True, 0, {}, SPEAKS_NONE, id="tls-client"),
-    pytest.param(False, True, 0, LOGIN | {"security.protocol": "SASL_SSL"}, SPEAKS_NONE, id="sasl-tls-client"),
+    pytest.param(
+        False, True, 0, LOGIN | {"security.protocol": "SASL_SSL"}, SPEAKS_NONE_TO_LOGINS, id="sasl-tls-client"
+    ),
     pytest.param(True, True, 1, {}, UNTRUSTED, id="untrusted-certificate"),
 ]
 
