@@ -18,7 +18,7 @@ import trio
 
 from moldau.runtime.config import ConfigError, console_listener, join_address
 from moldau.runtime.tasks.supervision import BackoffPolicy, run_with_restarts
-from moldau_cli.console.core.logins import needs_login, with_any_login
+from moldau_cli.console.core.logins import MECHANISMS, needs_login, with_any_login
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,6 +64,7 @@ class NodeConsole:
         self._read_only = config.get_bool("console.read.only")
         self._client = _client_keys(config.get_str_or_none("console.client.config"), environ)
         self._protocol = _protocol(config, self._client)
+        self._mechanism = _mechanism(config, self._protocol)
         self._tls = _tls(config)
         if absent := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
             raise ConfigError(
@@ -107,7 +108,7 @@ class NodeConsole:
 
     def settings(self, host: str, port: int) -> dict[str, object]:
         """Returns what the process reads from its input; host and port are those of the broker's listener."""
-        settings = self._client | {PROTOCOL: self._protocol.name}
+        settings = {**self._mechanism, **self._client, PROTOCOL: self._protocol.name}
         return {
             "bootstrap": join_address(host, port),
             "settings": settings,
@@ -181,6 +182,19 @@ def _protocol(config: Config, client: Mapping[str, str]) -> SecurityProtocol:
     raise ConfigError(
         ["console.listener: each listener uses TLS: give security.protocol and trust store in console.client.config"]
     )
+
+
+def _mechanism(config: Config, protocol: SecurityProtocol) -> dict[str, str]:
+    """Returns the key with the likeliest mechanism that the console's listener offers, with which its form begins."""
+    from moldau.runtime.config import advertised_listeners
+    from moldau.runtime.config.sasl import listener_sasl
+
+    if not protocol.uses_sasl:
+        return {}
+    listener = next(one for one in advertised_listeners(config) if one.security_protocol is protocol)
+    offered = listener_sasl(config, listener.listener_name).mechanisms
+    found = next((each for each in MECHANISMS if each in offered), None)
+    return {} if found is None else {"sasl.mechanism": found}
 
 
 async def _run_process(settings: bytes, address: str, log: EventLogger) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from moldau.runtime.config import parse_server_config, process_configs
 from moldau_cli.console.attached import options_of
+from moldau_cli.console.core.logins import offered_mechanisms
 from moldau_cli.nodes.console import NodeConsole
 from moldau_cli.nodes.server import serve_command
 
@@ -119,6 +120,22 @@ def test_a_file_without_a_user_leaves_the_login_to_persons(tmp_path):
     )
     found = settings_of(console_of(text))
     assert (found["login"], found["settings"]["security.protocol"]) == (True, "SASL_PLAINTEXT")
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "PLAIN"])
+def test_the_form_begins_with_what_the_listener_offers(mechanism, tmp_path):
+    """It began with SCRAM-SHA-256, so each first login was refused, and counted as one."""
+    login = SCRAM.replace("scram-sha-256.", "").replace("SCRAM-SHA-256", mechanism)
+    if mechanism == "PLAIN":
+        login = login.replace("scram.ScramLoginModule", "plain.PlainLoginModule")
+    text = written(login + "console.listener=127.0.0.1:9080\n", "SASL_PLAINTEXT://127.0.0.1:9092")
+    found = settings_of(console_of(text))
+    assert found["login"]
+    assert offered_mechanisms(found["settings"])[0] == mechanism
+    file = tmp_path / "client.properties"
+    file.write_text("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n")
+    found = settings_of(console_of(f"{text}console.client.config={file}\n"))
+    assert offered_mechanisms(found["settings"])[0] == "SCRAM-SHA-256", "its own configuration counts first"
 
 
 def test_only_the_first_of_several_processes_serves_it():
