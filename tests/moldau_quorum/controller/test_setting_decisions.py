@@ -7,6 +7,7 @@ import hmac
 
 import pytest
 
+from moldau.admin.calls import acls as admin_acls
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import alter_configs as full
 from moldau.protocol.messages import incremental_alter_configs as incremental
@@ -495,3 +496,10 @@ def test_invalid_entries_are_refused(controller, fields: dict) -> None:
     results = controller.handle(CreateAclsRequest(creations=[acl(**fields)])).results
     assert results[0].error_code == ErrorCode.INVALID_REQUEST
     assert not controller.image.acls
+
+
+def test_the_admin_client_has_a_name_for_each_entry() -> None:
+    """An entry of another client with operation 15 (KIP-939) was listed as "15", which no call took."""
+    assert sorted(admin_acls.OPERATIONS.values()) == [*acls.OPERATIONS]
+    assert sorted(admin_acls.RESOURCES.values()) == [*acls.RESOURCE_TYPES]
+    assert sorted(admin_acls.PERMISSIONS.values()) == [*acls.PERMISSIONS]

@@ -41,6 +41,7 @@ OPERATIONS: Final = {
     "idempotent-write": 12,
     "create-tokens": 13,
     "describe-tokens": 14,
+    "two-phase-commit": 15,
 }
 PERMISSIONS: Final = {"deny": 2, "allow": 3}
 CLUSTER_NAME: Final = "kafka-cluster"
