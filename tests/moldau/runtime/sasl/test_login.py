@@ -6,6 +6,7 @@ Method: an issuer on virtual time that is slow, fails, or issues tokens of any l
 from __future__ import annotations
 
 import math
+import os
 from contextvars import ContextVar
 
 import pytest
@@ -123,6 +124,24 @@ def test_a_token_comes_from_a_path_that_is_escaped():
         file.close()
         login = Login(LoginSettings(mechanism="OAUTHBEARER", token_url="file:///etc/my%20token"), environment)
         assert b"Bearer abc\x01" in await message(login)
+
+    run_world(main, seed=1)
+
+
+def test_a_relative_path_begins_at_the_working_directory():
+    """A disk takes absolute paths alone: its error, which no client expects, ended the application."""
+
+    async def main(world):
+        environment = world.node("client").environment
+        environment.disk.make_directories(os.getcwd())
+        file = environment.disk.open(f"{os.getcwd()}/token", OpenMode.CREATE)
+        file.append([b"abc\n"])
+        file.close()
+        login = Login(LoginSettings(mechanism="OAUTHBEARER", token_url="file:token"), environment)
+        assert b"Bearer abc\x01" in await message(login)
+        missing = Login(LoginSettings(mechanism="OAUTHBEARER", token_url="file:other"), environment)
+        with pytest.raises(ConnectionError, match="file:other"):
+            await message(missing)
 
     run_world(main, seed=1)
 
