@@ -2,10 +2,12 @@
 
 import json
 import stat
+from pathlib import Path
 
 import pytest
 
 from moldau_cli.client import bootstrap_of, command_config, use_command_config
+from moldau_cli.profiles.core.places import with_absolute_paths
 from moldau_cli.profiles.selection import choose
 from moldau_cli.profiles.store import profiles_file
 from support.client.socket_cluster import cluster
@@ -80,6 +82,20 @@ def test_files_of_settings_are_found_from_any_directory(home):
         "ssl.keystore.location": "${env:KEYS}/own.pem",
         "ssl.truststore.location": f"{home}/ca.pem",
     }
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("file:my%20token", "file:/a%20b/my%20token"),
+        ("file:${env:TOKENS}/shop", "file:${env:TOKENS}/shop"),
+        ("file:///run/token", "file:///run/token"),
+        ("https://issuer.example/token", "https://issuer.example/token"),
+    ],
+)
+def test_a_token_file_is_found_from_any_directory(given, kept):
+    settings = {"sasl.oauthbearer.token.endpoint.url": given}
+    assert with_absolute_paths(settings, Path("/a b")) == {"sasl.oauthbearer.token.endpoint.url": kept}
 
 
 def test_the_default_address_says_what_to_do(home, monkeypatch):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
 _LOCATIONS: Final = ("ssl.keystore.location", "ssl.truststore.location", "ssl.ca.location")
+_TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"
+"""The path of a ``file:`` URL has its characters escaped."""
 _REFERENCE: Final = re.compile(r"\$\{(file|dir):([^:}][^}]*)\}")
 
 
@@ -21,4 +24,6 @@ def with_absolute_paths(settings: Mapping[str, str], directory: Path) -> dict[st
 def _absolute(key: str, value: str, directory: Path) -> str:
     if key in _LOCATIONS and value and not value.startswith("${"):
         value = str(directory / value)
+    if key == _TOKEN_URL and value.startswith("file:") and not value.startswith(("file:/", "file:${")):
+        value = f"file:{quote(str(directory))}/{value.removeprefix('file:')}"
     return _REFERENCE.sub(lambda match: f"${{{match[1]}:{directory / match[2]}}}", value)
