@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from moldau.runtime.config.nearest import nearest_names
-from moldau.values import list_elements
+from moldau.values import is_text, list_elements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Value = bool | int | float | str | tuple[str, ...] | Callable[[], object] | None
 """A parsed value; ``None`` only for a key whose default is ``None``, a function only for a secret."""
 
+NOT_UTF_8 = "must be UTF-8 text; its source, such as an environment variable, has another encoding"
+"""What is wrong with a secret in which Python keeps a byte as half of a surrogate pair."""
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
@@ -181,6 +183,8 @@ class ConfigKey:
                 raise ValueError(f"must be {self.allowed()}")
             return tuple(self._choose(element) for element in value)
         if isinstance(value, str):
+            if self.is_sensitive and not is_text(value):
+                raise ValueError(NOT_UTF_8)
             return self._choose(value)
         if isinstance(value, int | float) and self.type in _NUMBERS:
             lows, highs = self._bounds()

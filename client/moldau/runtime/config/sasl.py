@@ -8,10 +8,11 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from moldau.runtime.config.declaration import ConfigError
+from moldau.runtime.config.declaration import NOT_UTF_8, ConfigError
 from moldau.runtime.config.listeners import controller_listener_names, inter_broker_listener_name, key_of_listener
 from moldau.runtime.sasl.core.jaas import LoginModule, module_for, parse_jaas
 from moldau.runtime.sasl.core.principals import MappingRules
+from moldau.values import is_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -296,6 +297,8 @@ def client_login(config: Config) -> LoginSettings:
     if not user or not password:
         missing = "sasl.username" if not user else "sasl.password"
         raise ConfigError([f"{missing}: must be set with sasl.mechanism={mechanism} (or sasl.jaas.config)"])
+    if not is_text(user):
+        raise ConfigError([f"sasl.username = {user!r}: {NOT_UTF_8}"])
     return LoginSettings(mechanism=mechanism, user=user, password=password)
 
 

@@ -136,6 +136,25 @@ def test_secrets_are_not_shown(caplog):
     assert bootstrap_credentials(node)[0].password == "s3cret"
 
 
+@pytest.mark.parametrize(
+    ("key", "given"),
+    [
+        ("sasl.username", {"sasl.username": "ali\udce9", "sasl.password": "s3cret"}),
+        ("sasl.password", {"sasl.username": "alice", "sasl.password": "s3cr\udce9t"}),
+        ("sasl.jaas.config", {"sasl.jaas.config": f'{PLAIN} username="alice" password="s3cr\udce9t";'}),
+    ],
+)
+def test_a_login_in_another_encoding_is_refused(key, given):
+    """Python keeps a Latin-1 byte of a variable so. The connection failed with an error whose repr has the password."""
+    config = {"bootstrap.servers": "b:1", "security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", **given}
+    with pytest.raises(ConfigError, match=f"^{key} = .*: must be UTF-8 text") as raised:
+        ADMIN_CONFIG.parse(config)
+    assert "s3cr" not in repr(raised.value)
+    assert raised.value.__context__ is None or "s3cr" not in repr(raised.value.__context__)
+    with pytest.raises(ConfigError, match="must be UTF-8 text"):
+        BROKER_CONFIG.parse(node_config(**{"sasl.scram.decoy.secret": "s3cr\udce9t"}))
+
+
 def test_tokens_may_come_from_a_function():
     config = ADMIN_CONFIG.parse(
         {
