@@ -119,6 +119,49 @@ def test_others_run_while_entries_are_described(controller, monkeypatch) -> None
     assert [len(resource.acls) for resource in result.response.resources] == [1] * COUNT
 
 
+def test_others_run_while_one_resource_is_described(controller, monkeypatch) -> None:
+    """It may have all entries of a cluster: no slice sorts or describes more of them than another."""
+    described = [0]
+
+    def counting(**fields):
+        described[0] += 1
+        return acls_of_response(**fields)
+
+    acls_of_response = acls.AclDescription
+    monkeypatch.setattr(acls, "AclDescription", counting)
+    monkeypatch.setattr(acls, "SLICE_COMPARISONS", acls.COMPARISONS_PER_MATCH * COUNT // 10)
+    creations = [
+        AclCreation(
+            resource_type=2,
+            resource_name="*",
+            resource_pattern_type=3,
+            principal=f"User:u{number:03}",
+            host="*",
+            operation=3,
+            permission_type=3,
+        )
+        for number in reversed(range(COUNT))
+    ]
+    controller.handle(CreateAclsRequest(creations=creations))
+    context = controller.context()
+    request = DescribeAclsRequest(
+        resource_type_filter=2,
+        resource_name_filter="*",
+        pattern_type_filter=3,
+        principal_filter=None,
+        host_filter=None,
+        operation=1,
+        permission_type=1,
+    )
+    result = acls.describe_acls(request, controller.image, context)
+    most = before = 0
+    for _ in result.slices(DecisionView(controller.image, context)):
+        most, before = max(most, described[0] - before), described[0]
+    assert (most, described[0]) == (COUNT // 10, COUNT)
+    [resource] = result.response.resources
+    assert [entry.principal for entry in resource.acls] == [f"User:u{number:03}" for number in range(COUNT)]
+
+
 def test_a_creation_looks_at_entries_of_its_principals(controller, monkeypatch) -> None:
     """Whether an entry exists already is known without the names of all others' entries."""
     named, identity = [0], acls._identity

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import merge
 from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.errors import ErrorCode
@@ -211,20 +212,38 @@ def _describe_each(
         if in_slice >= SLICE_COMPARISONS:
             yield []
             in_slice = 0
-        entries = sorted(found[kind, name, pattern], key=_identity)
+        entries = found[kind, name, pattern]
         in_slice += COMPARISONS_PER_MATCH * len(entries)
-        described = [
-            AclDescription(
-                principal=entry.principal,
-                host=entry.host,
-                operation=entry.operation,
-                permission_type=entry.permission_type,
+        described: list[AclDescription] = []
+        for each in _in_order(entries):
+            if each is None:
+                yield []
+                continue
+            described.append(
+                AclDescription(
+                    principal=each.principal,
+                    host=each.host,
+                    operation=each.operation,
+                    permission_type=each.permission_type,
+                )
             )
-            for entry in entries
-        ]
         resources.append(
             DescribeAclsResource(resource_type=kind, resource_name=name, pattern_type=pattern, acls=described)
         )
+
+
+def _in_order(entries: list[AccessControlEntryRecord]) -> Iterator[AccessControlEntryRecord | None]:
+    """Yields entries in order, and None between two slices of the work: one resource may have all entries."""
+    step = max(1, SLICE_COMPARISONS // COMPARISONS_PER_MATCH)
+    parts: list[list[AccessControlEntryRecord]] = []
+    for start in range(0, len(entries), step):
+        if start:
+            yield None
+        parts.append(sorted(entries[start : start + step], key=_identity))
+    for number, entry in enumerate(parts[0] if len(parts) == 1 else merge(*parts, key=_identity)):
+        if number and number % step == 0:
+            yield None
+        yield entry
 
 
 class _Index:
