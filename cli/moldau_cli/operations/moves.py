@@ -179,7 +179,8 @@ async def _throttle(
 ) -> None:
     """Limits the copies of partitions; those of a plan that goes on get the new limit too."""
     if rate is not None and partitions:
-        await throttle_moves(admin, {where: list(plan[where]) for where in partitions}, rate)
+        targets = {where: list(plan[where]) for where in partitions}
+        await throttle_moves(admin, targets, rate, may_be_gone=True)
 
 
 async def _copied(admin: Admin, moving: Mapping[Partition, RunningMove]) -> int:

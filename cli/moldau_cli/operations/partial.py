@@ -156,10 +156,15 @@ async def describe_present(admin: Admin, names: Iterable[str]) -> dict[str, Topi
     try:
         return await admin.describe_topics(wanted) if wanted else {}
     except AdminError as error:
-        gone = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
-        if not isinstance(error.results, dict) or any(each.code not in gone for each in error.failures.values()):
+        if not isinstance(error.results, dict) or not is_of_gone_topics(error):
             raise
         return error.results
+
+
+def is_of_gone_topics(error: AdminError) -> bool:
+    """Returns whether a call failed only for topics that do not exist."""
+    gone = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+    return all(each.code in gone for each in error.failures.values())
 
 
 async def describe_present_configs(

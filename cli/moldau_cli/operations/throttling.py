@@ -7,20 +7,27 @@ from typing import TYPE_CHECKING
 from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from moldau import Admin
+    from moldau.admin import ConfigAlteration, ConfigEntry, ConfigResource
 
 
 async def replicas_of(admin: Admin, topics: list[str]) -> dict[tuple[str, int], list[int]]:
-    """Returns the replicas of all partitions of the topics, which must exist."""
-    described = await admin.describe_topics(list(dict.fromkeys(topics))) if topics else {}
+    """Returns the replicas of all partitions of those topics that exist."""
+    from moldau_cli.operations.partial import describe_present
+
+    described = await describe_present(admin, dict.fromkeys(topics))
     return {(name, part.partition): list(part.replicas) for name, one in described.items() for part in one.partitions}
 
 
-async def throttle_moves(admin: Admin, moves: dict[tuple[str, int], list[int]], rate: int) -> None:
+async def throttle_moves(
+    admin: Admin, moves: dict[tuple[str, int], list[int]], rate: int, *, may_be_gone: bool = False
+) -> None:
     """Limits the copies of moves that begin next or are in progress; ``rate`` is in bytes a second, for each broker.
 
     Raises:
-        UsageError: a partition does not exist.
+        UsageError: a partition does not exist; with ``may_be_gone`` it is left out.
         KafkaError: a change was refused.
     """
     from moldau.admin import ConfigAlteration, ConfigOperation, ConfigResource, ResourceType
@@ -28,8 +35,9 @@ async def throttle_moves(admin: Admin, moves: dict[tuple[str, int], list[int]], 
 
     current = await replicas_of(admin, [topic for topic, _ in moves])
     unknown = [f"{topic}-{number}" for topic, number in moves if (topic, number) not in current]
-    if unknown:
+    if unknown and not may_be_gone:
         raise UsageError(f"there is no partition {unknown[0]}")
+    moves = {where: targets for where, targets in moves.items() if where in current}
     adding = {(m.topic, m.partition): one.adding for m, one in (await admin.list_partition_reassignments()).items()}
     # The replicas that a move in progress adds copy like those of a move that is about to begin.
     settled = {where: [node for node in held if node not in adding.get(where, ())] for where, held in current.items()}
@@ -45,8 +53,7 @@ async def throttle_moves(admin: Admin, moves: dict[tuple[str, int], list[int]], 
         changes[ConfigResource(type=ResourceType.BROKER, name=str(broker))] = [
             ConfigAlteration(name=key, value=str(rate)) for key in (LEADER_RATE, FOLLOWER_RATE)
         ]
-    if changes:
-        await admin.alter_configs(changes)
+    await _alter_present(admin, changes)
 
 
 async def throttled_with(admin: Admin, topics: list[str], broker: int) -> list[tuple[str, int]]:
@@ -72,7 +79,7 @@ async def lift_throttle(admin: Admin, ended: list[tuple[str, int]], *, any_moves
 
     topics = [ConfigResource(type=ResourceType.TOPIC, name=name) for name in dict.fromkeys(topic for topic, _ in ended)]
     changes: dict[ConfigResource, list[ConfigAlteration]] = {}
-    for resource, entries in (await admin.describe_configs(topics) if topics else {}).items():
+    for resource, entries in (await _configs_present(admin, topics)).items():
         numbers = [number for topic, number in ended if topic == resource.name]
         for key in (LEADER_REPLICAS, FOLLOWER_REPLICAS):
             listed = entries[key].value or ""
@@ -91,5 +98,32 @@ async def lift_throttle(admin: Admin, ended: list[tuple[str, int]], *, any_moves
                 if entries[key].source is ConfigSource.DYNAMIC_BROKER:
                     change = ConfigAlteration(name=key, operation=ConfigOperation.DELETE)
                     changes.setdefault(resource, []).append(change)
-    if changes:
-        await admin.alter_configs(changes)
+    await _alter_present(admin, changes)
+
+
+async def _configs_present(
+    admin: Admin, topics: list[ConfigResource]
+) -> Mapping[ConfigResource, Mapping[str, ConfigEntry]]:
+    """Returns the configurations of those topics that still exist."""
+    from moldau.admin import AdminError
+    from moldau_cli.operations.partial import is_of_gone_topics, results_of
+
+    try:
+        return await admin.describe_configs(topics) if topics else {}
+    except AdminError as error:
+        if not is_of_gone_topics(error):
+            raise
+        return results_of(error, dict)
+
+
+async def _alter_present(admin: Admin, changes: Mapping[ConfigResource, Sequence[ConfigAlteration]]) -> None:
+    """Changes configurations; a topic that was deleted meanwhile needs no change."""
+    from moldau.admin import AdminError
+    from moldau_cli.operations.partial import is_of_gone_topics
+
+    try:
+        if changes:
+            await admin.alter_configs(changes)
+    except AdminError as error:
+        if not is_of_gone_topics(error):
+            raise

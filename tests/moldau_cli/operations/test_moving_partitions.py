@@ -12,12 +12,16 @@ import trio
 from trio.testing import MockClock
 
 from moldau import TopicPartition
-from moldau.admin import AdminError
+from moldau.admin import AdminError, ResourceType
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.runtime.config import ConfigSource
+from moldau_cli.errors import UsageError
 from moldau_cli.operations import moves
 from moldau_cli.operations.survey import copied_bytes, current_replicas, settled_replicas
+from moldau_cli.operations.throttling import lift_throttle, throttle_moves
 from moldau_cli.plans.balance.execution import RunningMove
 from moldau_cli.plans.reassignment import plan_moves
+from moldau_cli.plans.throttle import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
 OLD, NEW = (1, 2), (3, 2)
 
@@ -133,3 +137,73 @@ def test_no_copy_is_further_than_its_source():
     admin = SimpleNamespace(describe_cluster=describe_cluster, describe_log_dirs=describe_log_dirs)
     move = RunningMove(replicas=(1, 2, 3, 4), adding=(3, 4), removing=(1, 2))
     assert trio.run(copied_bytes, admin, {where: move}) == {where: (100 + 40, 200)}
+
+
+class Throttled(Cluster):
+    """Brokers 1 to 3, and topics with throttles; those ``deleted`` go before a request, ``late`` before the change."""
+
+    def __init__(self, *, deleted=(), late=(), code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+        super().__init__(deleted=deleted)
+        self.late, self.code = late, code
+        self.changed = {}
+
+    async def describe_cluster(self):
+        await trio.lowlevel.checkpoint()
+        return SimpleNamespace(brokers=[SimpleNamespace(node_id=node) for node in (1, 2, 3)])
+
+    async def describe_configs(self, resources):
+        await trio.lowlevel.checkpoint()
+        of_topic = {LEADER_REPLICAS: "0:1,0:2", FOLLOWER_REPLICAS: "0:3"}
+        of_broker = dict.fromkeys((LEADER_RATE, FOLLOWER_RATE), "9")
+        found = {
+            each: {
+                key: SimpleNamespace(value=value, source=ConfigSource.DYNAMIC_BROKER)
+                for key, value in (of_topic if each.type is ResourceType.TOPIC else of_broker).items()
+            }
+            for each in resources
+        }
+        return self.answered(found, self.deleted)
+
+    async def alter_configs(self, changes):
+        await trio.lowlevel.checkpoint()
+        self.changed |= self.answered(changes, (*self.deleted, *self.late), {})
+
+    def answered(self, found, absent, results=None):
+        kept = {each: value for each, value in found.items() if each.name not in absent}
+        if len(kept) == len(found):
+            return kept
+        self.changed |= {} if results is None else kept
+        error = KafkaError(self.code)
+        raise AdminError({each.name: error for each in found if each not in kept}, kept if results is None else None)
+
+    def throttles(self):
+        return sorted((each.type.name, each.name) for each in self.changed)
+
+
+BROKERS = [("BROKER", "1"), ("BROKER", "2"), ("BROKER", "3")]
+
+
+@pytest.mark.parametrize("gone", [{"deleted": ("gone",)}, {"late": ("t",)}])
+def test_a_topic_that_goes_keeps_no_throttle_of_others(gone):
+    """It went between two requests: the command failed after its moves, and brokers and topics kept their limits."""
+    ended = [("t", 0), ("gone", 0)]
+    cluster = Throttled(**gone)
+    trio.run(lambda: lift_throttle(cluster, ended, any_moves=False))
+    left = "gone" if "late" in gone else "t"
+    assert cluster.throttles() == [*BROKERS, ("TOPIC", left)]
+    locked = Throttled(**gone, code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(AdminError):
+        trio.run(lambda: lift_throttle(locked, ended, any_moves=False))
+
+
+def test_a_topic_that_goes_ends_no_moves_of_others():
+    """It went after the plan's topics were listed, and before those that begin to move were limited."""
+    new = {("t", 0): [1, 3], ("gone", 0): [3]}
+    cluster = Throttled(deleted=("gone",))
+    trio.run(lambda: throttle_moves(cluster, new, 1_000, may_be_gone=True))
+    assert cluster.throttles() == [*BROKERS, ("TOPIC", "t")]
+    with pytest.raises(UsageError, match="there is no partition gone-0"):  # a plan that was just given
+        trio.run(lambda: throttle_moves(cluster, new, 1_000))
+    late = Throttled(late=("t",))
+    trio.run(lambda: throttle_moves(late, {("t", 0): [1, 3]}, 1_000, may_be_gone=True))
+    assert late.throttles() == BROKERS

@@ -268,9 +268,9 @@ def test_a_partition_that_moves_elsewhere_first_is_throttled(monkeypatch):
 
     limited = []
 
-    async def noted(admin, partitions, rate):
+    async def noted(admin, partitions, rate, **given):
         limited.append(partitions)
-        await throttle_moves(admin, partitions, rate)
+        await throttle_moves(admin, partitions, rate, **given)
 
     monkeypatch.setattr(moves, "throttle_moves", noted)
     run_cluster(scenario, brokers=4)
