@@ -197,6 +197,16 @@ class Application(TyperGroup):
             ctx.fail(f"No such command {args[0]!r}. Did you mean {meant!r}?")
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: Context) -> object:
+        """Runs the command; an interrupt becomes ``typer.Abort``, which every release of typer hands on.
+
+        Some releases end with code 130 instead, so that no line and no JSON says what happened.
+        """
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise typer.Abort from error
+
     def shell_complete(self, ctx: Context, incomplete: str) -> list[Any]:
         """Returns the names of commands that begin like a word."""
         self._is_listing = True

@@ -12,6 +12,7 @@ import trio
 
 from moldau_cli import output
 from moldau_cli.client import run
+from moldau_cli.commands import topics
 from support.commands import run_command
 
 NOWHERE = "127.0.0.1:1"
@@ -57,3 +58,18 @@ def test_an_interrupt_during_the_imports_is_no_traceback(monkeypatch):
     monkeypatch.setattr(sys, "meta_path", [ImpatientUser(), *sys.meta_path])
     done = run_command("topics", "list")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "moldau: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [((), "moldau: interrupted\n"), (("--json",), '{"error": "interrupted", "exit_code": 130}\n')],
+)
+def test_an_interrupt_of_a_command_is_one_line(monkeypatch, words, text):
+    """Releases of typer that turn it into exit code 130 wrote neither the line nor the JSON document."""
+
+    def interrupted(*_, **__):
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(topics, "with_admin", interrupted)
+    done = run_command("topics", "list", *words)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", text)
