@@ -291,6 +291,12 @@ def test_every_served_key_has_a_reader():
     assert [name for name in unread if not name.startswith("sasl.oauthbearer.")] == [], "read by prefix"
 
 
+def test_nodes_do_not_promise_what_clients_alone_read():
+    """The key is read by clients only: an operator who set it on nodes changed nothing, and no line said so."""
+    assert not BROKER_CONFIG.keys["socket.connection.setup.timeout.ms"].has_effect
+    assert ADMIN_CONFIG.keys["socket.connection.setup.timeout.ms"].has_effect
+
+
 # --- texts
 
 

@@ -448,7 +448,8 @@ NETWORK_KEYS = (
         default=10000,
         group="Network",
         minimum=1,
-        doc="How long opening a connection may take, in milliseconds.",
+        has_effect=False,
+        doc="Accepted, without effect: a node bounds the time of each connection to another node by its purpose.",
     ),
     integer(
         name="num.network.threads",
