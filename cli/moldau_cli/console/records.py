@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -28,7 +29,9 @@ VALUE_BYTES_MAX: Final = 1024 * 1024
 HEADERS_MAX: Final = 50
 NAMED_MAX: Final = 10
 """Partitions without a leader that the page names."""
-ORIGINS: Final = ("tail", "start", "offset", "time")
+ORIGINS: Final = ("tail", "start", "offset", "time", "before")
+GROWTH: Final = 4
+"""Each step back from an end goes so many times as far as the one before."""
 _POLL_MS = 100
 
 READING: Final = {
@@ -46,7 +49,10 @@ DELIVERY_TIMEOUT_MS: Final = 16_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """The position from which the message browser reads. ``value`` is an offset or Unix milliseconds, by ``origin``."""
+    """The position from which the message browser reads. ``value`` is an offset or Unix milliseconds, by ``origin``.
+
+    ``tail`` and ``before`` show the last records in front of an end: that of the log, or the offset ``value``.
+    """
 
     topic: str
     partition: int | None = None
@@ -62,10 +68,15 @@ class Search:
             raise ValueError(f"unknown start {self.origin!r:.40}; known are {', '.join(ORIGINS)}")
         if not 1 <= self.limit <= RECORDS_MAX:
             raise ValueError(f"the number of records must be 1 to {RECORDS_MAX}, not {self.limit}")
-        if self.origin == "offset" and self.partition is None:
+        if self.origin in ("offset", "before") and self.partition is None:
             raise ValueError("an offset belongs to one partition: choose the partition")
         if self.value < 0:
             raise ValueError("an offset or time is not negative")
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether the last records in front of an end are wanted."""
+        return self.origin in ("tail", "before")
 
     def matches(self, record: ConsumedRecord) -> bool:
         """Returns whether the record passes the filters of key and value."""
@@ -76,13 +87,15 @@ class Search:
 
 @dataclass(slots=True)
 class _Scan:
-    """The progress of one search. Invariant: ``found`` has at most ``RECORDS_MAX`` elements when it is not a tail."""
+    """The progress of one search. Invariant: ``found`` has at most ``RECORDS_MAX`` elements unless it is backward."""
 
     ends: dict[tuple[str, int], int]
     found: list[ConsumedRecord]
     records: int = 0
     bytes: int = 0
     stopped: str = ""
+    counts: Counter[tuple[str, int]] = field(default_factory=Counter)
+    """Records of each partition that match."""
 
     def take(self, record: ConsumedRecord, search: Search) -> None:
         place = (record.topic, record.partition)
@@ -92,11 +105,12 @@ class _Scan:
         self.bytes += len(record.key or b"") + len(record.value or b"")
         if search.matches(record):
             self.found.append(record)
-            if search.origin == "tail" and len(self.found) > 2 * RECORDS_MAX:
+            self.counts[place] += 1
+            if search.is_backward and len(self.found) > 2 * RECORDS_MAX:
                 self.found = _latest(self.found, search.limit)
 
     def is_done(self, consumer: Consumer, search: Search) -> bool:
-        if search.origin != "tail" and len(self.found) >= search.limit:
+        if not search.is_backward and len(self.found) >= search.limit:
             return True
         if self.records >= SCANNED_RECORDS_MAX or self.bytes >= SCANNED_BYTES_MAX:
             self.stopped = f"stopped after {counted(self.records, 'record')}; narrow the search"
@@ -127,14 +141,13 @@ async def browse(identity: Identity, search: Search, avro: AvroViews | None = No
         places = [(search.topic, number) for number in numbers if number not in leaderless]
         begins = {(one.topic, one.partition): at for one, at in (await consumer.beginning_offsets(places)).items()}
         ends = {(one.topic, one.partition): at for one, at in (await consumer.end_offsets(places)).items()}
-        starts = await _starts(consumer, search, begins, ends)
-        scan = _Scan({place: ends[place] for place in places if starts[place] < ends[place]}, [])
-        if scan.ends:
-            consumer.assign(list(scan.ends))
-            for place in scan.ends:
-                consumer.seek(place, starts[place])
-            await _scan(consumer, search, scan)
-    records = _latest(scan.found, search.limit) if search.origin == "tail" else scan.found[: search.limit]
+        stops = ends
+        if search.origin == "before":
+            stops = {place: min(max(search.value, begins[place]), end) for place, end in ends.items()}
+        starts = await _starts(consumer, search, begins, stops)
+        scan = _Scan({place: stops[place] for place in places if starts[place] < stops[place]}, [])
+        await _scan(consumer, search, scan, begins, starts)
+    records = _latest(scan.found, search.limit) if search.is_backward else scan.found[: search.limit]
     if search.partition is None:
         records.sort(key=lambda each: (each.timestamp, each.partition, each.offset))
     else:
@@ -173,12 +186,31 @@ def _absence(leaderless: Sequence[int]) -> str:
     return f"left out without a leader: partition {', '.join(map(str, leaderless[:NAMED_MAX]))}{more}"
 
 
-async def _scan(consumer: Consumer, search: Search, scan: _Scan) -> None:
+async def _scan(
+    consumer: Consumer,
+    search: Search,
+    scan: _Scan,
+    begins: Mapping[tuple[str, int], int],
+    starts: Mapping[tuple[str, int], int],
+) -> None:
+    """Reads from ``starts`` to the ends of ``scan``; a backward search goes on in front of them for what it lacks."""
+    reach = {place: end - starts[place] for place, end in scan.ends.items()}
     with trio.move_on_after(SEARCH_S) as scope:
-        while not scan.is_done(consumer, search):
-            for batch in await consumer.poll(_POLL_MS):
-                for record in batch.with_partition():
-                    scan.take(record, search)
+        while scan.ends:
+            consumer.assign(list(scan.ends))
+            for place in scan.ends:
+                consumer.seek(place, starts[place])
+            while not scan.is_done(consumer, search):
+                for batch in await consumer.poll(_POLL_MS):
+                    for record in batch.with_partition():
+                        scan.take(record, search)
+            if scan.stopped or not search.is_backward:
+                break
+            # Markers, aborted records and those that compaction has removed take offsets, and are none to show.
+            lacking = [each for each in scan.ends if scan.counts[each] < search.limit and starts[each] > begins[each]]
+            reach = {place: GROWTH * reach[place] for place in lacking}
+            scan.ends = {place: starts[place] for place in lacking}
+            starts = {place: max(begins[place], starts[place] - reach[place]) for place in lacking}
     if scope.cancelled_caught:
         scan.stopped = f"stopped after {SEARCH_S:g} s and {counted(scan.records, 'record')}; narrow the search"
 

@@ -3,6 +3,8 @@
 Method: the question of the page, in front of a simulated cluster one of whose brokers is killed.
 """
 
+from dataclasses import replace
+
 import pytest
 import trio
 
@@ -37,8 +39,13 @@ async def scenario(sim):
             await producer.send("gone", b"0", partition=0)
             await producer.send("gone", b"1", partition=0)
             await producer.commit_transaction()
+            await write_sparsely(admin, producer)
         await admin.delete_records({("gone", 0): 1})
     async with open_identity(config, environment) as identity:
+        newest = Search(topic="sparse", limit=20, committed_only=True)
+        await ask("newest", browse(identity, newest))
+        await ask("older", browse(identity, replace(newest, origin="before", partition=0, value=30)))
+        await ask("oldest", browse(identity, replace(newest, origin="before", partition=0, value=0)))
         await ask("found", whole_record(identity, "t", 1, 1))
         await ask("deleted", whole_record(identity, "gone", 0, 0))
         await ask("marker", whole_record(identity, "t", 0, 2))
@@ -48,6 +55,17 @@ async def scenario(sim):
         await ask("rest", browse(identity, Search(topic="t")))
         await ask("chosen", browse(identity, Search(topic="t", partition=0)))
     return seen
+
+
+async def write_sparsely(admin, producer):
+    """Writes 0 to 2, aborts so many records that a page of 20 holds no other, and writes 30 and 31."""
+    await admin.create_topics([NewTopic("sparse", assignments={0: [1]})])
+    for numbers, commit in ((range(3), True), (range(25), False), (range(30, 32), True)):
+        producer.begin_transaction()
+        for number in numbers:
+            await producer.send("sparse", b"%d" % number)
+        await producer.flush()  # an abort would drop what was not sent
+        await (producer.commit_transaction() if commit else producer.abort_transaction())
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +92,10 @@ def test_a_partition_without_a_leader_hides_no_others(seen):
     assert seen["rest"]["stopped"] == "left out without a leader: partition 1"
     assert seen["rest"]["partitions"] == {"0": [0, 3], "2": [0, 3]}
     assert seen["chosen"]["stopped"] == ""
+
+
+def test_records_behind_a_gap_are_found_from_its_end(seen):
+    """Offsets without a record filled the page: it said that there was no record, and Older came no further."""
+    shown = {name: [one["offset"] for one in seen[name]["records"]] for name in ("newest", "older", "oldest")}
+    assert shown == {"newest": [0, 1, 2, 30, 31], "older": [0, 1, 2], "oldest": []}
+    assert seen["older"]["partitions"] == {"0": [0, 33]}

@@ -30,7 +30,7 @@ export function messages(root, parameters) {
   const form = h("form", { class: "card search", onsubmit: (event) => { event.preventDefault(); search(); } },
     field("Topic", h("input", { name: "topic", required: true, value: topic, autocomplete: "off", spellcheck: "false" }), "grow"),
     field("Partition", h("input", { name: "partition", inputmode: "numeric", pattern: "[0-9]*", placeholder: "all", value: parameters.get("partition") ?? "" }), "small"),
-    field("From", choice("origin", [["tail", "the newest"], ["start", "the beginning"], ["offset", "an offset"], ["time", "a time"]], parameters.get("origin") ?? "tail")),
+    field("From", choice("origin", [["tail", "the newest"], ["start", "the beginning"], ["offset", "an offset"], ["before", "before an offset"], ["time", "a time"]], parameters.get("origin") ?? "tail")),
     field("Offset", h("input", { name: "offset", inputmode: "numeric", pattern: "[0-9]*", value: parameters.get("value") ?? "0" }), "small only-offset"),
     field("Time", h("input", { name: "time", type: "datetime-local", step: "1" }), "only-time"),
     field("Records", choice("limit", [["20", "20"], ["50", "50"], ["100", "100"], ["200", "200"]], "50"), "small"),
@@ -43,13 +43,13 @@ export function messages(root, parameters) {
   adapt();
 
   // From the records of one partition to those before or behind them.
-  function turn(records, way) {
-    const of = form.elements, [begin] = state.found.partitions[String(state.partition)];
-    const offset = way === "older" ? Math.max(begin, records[0].offset - Number(of.limit.value)) : records[records.length - 1].offset + 1;
-    of.origin.value = "offset";
-    of.offset.value = String(offset);
+  async function turn(records, way) {
+    const of = form.elements;
+    of.origin.value = way === "older" ? "before" : "offset";
+    of.offset.value = String(way === "older" ? records[0].offset : records[records.length - 1].offset + 1);
     adapt();
-    search();
+    await search();
+    if (way === "older" && !state.error && !state.found.records.length) { of.origin.value = "start"; adapt(); search(); } // these were the first
   }
 
   function pager(found) {
@@ -64,7 +64,7 @@ export function messages(root, parameters) {
   async function search() {
     const of = form.elements;
     const asked = { topic: of.topic.value.trim(), partition: of.partition.value, origin: of.origin.value, limit: of.limit.value, key: of.key.value, contains: of.contains.value, committed: of.committed.value };
-    if (asked.origin === "offset") asked.value = of.offset.value || "0";
+    if (asked.origin === "offset" || asked.origin === "before") asked.value = of.offset.value || "0";
     if (asked.origin === "time") asked.value = String(Date.parse(of.time.value) || 0);
     Object.assign(state, { busy: true, error: "" });
     draw();
