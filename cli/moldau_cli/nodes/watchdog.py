@@ -48,16 +48,16 @@ class SystemdNotifier:
         """Sends ``state``. A failure is logged once and ends no node: systemd decides what its silence means."""
         if not self._address:
             return
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.setblocking(False)
-            try:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:  # no descriptor may be left for it
+                sender.setblocking(False)
                 sender.sendto(state.encode(), self._address)
-            except BlockingIOError:
-                return  # systemd is busy; the next beat follows
-            except OSError as error:
-                if not self._has_failed:
-                    self._has_failed = True
-                    _logger.warning("systemd-not-notified", socket=self._address, error=error)
+        except BlockingIOError:
+            return  # systemd is busy; the next beat follows
+        except OSError as error:
+            if not self._has_failed:
+                self._has_failed = True
+                _logger.warning("systemd-not-notified", socket=self._address, error=error)
 
 
 def _form_of_log() -> list[str]:
