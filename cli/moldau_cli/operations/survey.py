@@ -150,6 +150,7 @@ async def current_replicas(admin: Admin, topics: Iterable[str]) -> dict[Partitio
 async def settled_replicas(admin: Admin, topics: Sequence[str] = ()) -> dict[Partition, list[int]]:
     """Returns the replicas of all partitions, or of those of some topics; of one that moves, those after the move.
 
+    Without ``topics``, internal ones count too: a broker that is to lose its replicas must not keep theirs.
     A description of a partition that moves has the old and the new replicas.
 
     Raises:
@@ -159,7 +160,8 @@ async def settled_replicas(admin: Admin, topics: Sequence[str] = ()) -> dict[Par
     if topics:
         described = await admin.describe_topics(topics)
     else:
-        described = await describe_present(admin, [one.name for one in await admin.list_topics()])
+        names = [one.name for one in await admin.list_topics(include_internal=True)]
+        described = await describe_present(admin, names)
     moving |= await running_moves(admin)  # one that began before the description may have ended since
     found = {(name, part.partition): list(part.replicas) for name, one in described.items() for part in one.partitions}
     return found | {

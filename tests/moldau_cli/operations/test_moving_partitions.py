@@ -29,9 +29,10 @@ OLD, NEW = (1, 2), (3, 2)
 class Cluster:
     """A topic whose partition 0 moves from ``OLD`` to ``NEW``; it begins and ends at requests of the given numbers."""
 
-    def __init__(self, begins=0, ends=99, *, deleted=()):
+    def __init__(self, begins=0, ends=99, *, deleted=(), internal=()):
         self.begins, self.ends = begins, ends
         self.deleted = deleted
+        self.internal = internal
         self.requests = 0
 
     async def asked(self):
@@ -40,9 +41,9 @@ class Cluster:
         return self.begins < self.requests <= self.ends
 
     async def list_topics(self, *, include_internal=False):
-        del include_internal
         await trio.lowlevel.checkpoint()
-        return [SimpleNamespace(name=name) for name in ("t", *self.deleted)]
+        hidden = [] if include_internal else self.internal
+        return [SimpleNamespace(name=name) for name in ("t", *self.internal, *self.deleted) if name not in hidden]
 
     async def list_partition_reassignments(self):
         move = SimpleNamespace(replicas=(3, 2, 1), adding=(3,), removing=(1,))
@@ -52,7 +53,7 @@ class Cluster:
         moves = await self.asked()
         replicas = (3, 2, 1) if moves else OLD if self.requests <= self.begins else NEW
         parts = [SimpleNamespace(partition=0, replicas=replicas), SimpleNamespace(partition=1, replicas=(1, 2))]
-        found = {"t": SimpleNamespace(partitions=parts)}
+        found = {name: SimpleNamespace(partitions=parts) for name in ("t", *self.internal) if name in names}
         gone = [name for name in names if name not in found]
         if gone:
             error = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -72,6 +73,14 @@ def test_a_plan_gives_a_moving_partition_no_more_replicas(topics):
             assert tuple(found["t", 0]) in (OLD, NEW), (begins, ends)
             planned = {**found, **plan_moves(found, [1, 2, 3])}
             assert {len(replicas) for replicas in planned.values()} == {2}
+
+
+def test_a_plan_of_all_topics_has_internal_ones_too():
+    """A broker that was to lose all replicas kept those of groups and transactions, and nothing said so."""
+    found = trio.run(settled_replicas, Cluster(99, internal=("__consumer_offsets",)))
+    assert {topic for topic, _ in found} == {"t", "__consumer_offsets"}
+    planned = plan_moves(found, [2, 3])
+    assert not any(1 in replicas for replicas in {**found, **planned}.values())
 
 
 def test_a_topic_that_is_deleted_meanwhile_is_left_out():
