@@ -167,6 +167,23 @@ def is_of_gone_topics(error: AdminError) -> bool:
     return all(each.code in gone for each in error.failures.values())
 
 
+async def configs_of_present(
+    admin: Admin, topics: Iterable[ConfigResource]
+) -> Mapping[ConfigResource, Mapping[str, ConfigEntry]]:
+    """Returns the configurations of those topics that still exist.
+
+    Raises:
+        KafkaError: another configuration cannot be described.
+    """
+    wanted = list(topics)
+    try:
+        return await admin.describe_configs(wanted) if wanted else {}
+    except AdminError as error:
+        if not is_of_gone_topics(error):
+            raise
+        return results_of(error, dict)
+
+
 async def describe_present_configs(
     admin: Admin, resources: Iterable[ConfigResource]
 ) -> Mapping[ConfigResource, Mapping[str, ConfigEntry]]:

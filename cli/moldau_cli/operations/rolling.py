@@ -10,6 +10,7 @@ import trio
 from moldau_cli import output
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.operations.moves import elect_preferred
+from moldau_cli.operations.partial import configs_of_present, describe_present
 from moldau_cli.plans.roll import (
     BROKER,
     CONTROLLER,
@@ -104,9 +105,10 @@ async def reasons_against_roll(admin: Admin, nodes: Sequence[RollNode], chosen: 
     found = obstacles(picture, nodes)
     brokers = [one.node_id for one in chosen if BROKER in one.roles]
     resources = [ConfigResource(type=ResourceType.TOPIC, name=name) for name in picture.topics]
-    configs = await admin.describe_configs(resources) if resources and brokers else {}
+    configs = await configs_of_present(admin, resources) if brokers else {}
     min_isr = {one.name: int(entries["min.insync.replicas"].value or 1) for one, entries in configs.items()}
-    unserved = unserved_meanwhile(picture.topics, min_isr, brokers)
+    present = {name: topic for name, topic in picture.topics.items() if name in min_isr}
+    unserved = unserved_meanwhile(present, min_isr, brokers)
     if unserved:
         subject, reason = unserved[0]
         more = f" and {len(unserved) - 1} more partitions" if len(unserved) > 1 else ""
@@ -124,11 +126,15 @@ async def look_at_cluster(admin: Admin, ask: int | None = None) -> Picture:
         KafkaError: a request was refused, or not answered in time.
     """
     cluster = await admin.describe_cluster()
-    topics = [topic.name for topic in await admin.list_topics(include_internal=True)]
+    names = [topic.name for topic in await admin.list_topics(include_internal=True)]
+    if ask is None:
+        topics = await describe_present(admin, names)
+    else:  # a topic that this broker does not know is deleted, or so new that it must be waited for
+        topics = await admin.describe_topics(names, node_id=ask) if names else {}
     return Picture(
         quorum=await admin.describe_quorum(),
         live=frozenset(one.node_id for one in cluster.brokers),
-        topics=await admin.describe_topics(topics, node_id=ask) if topics else {},
+        topics=topics,
     )
 
 

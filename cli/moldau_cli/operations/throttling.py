@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from moldau import Admin
-    from moldau.admin import ConfigAlteration, ConfigEntry, ConfigResource
+    from moldau.admin import ConfigAlteration, ConfigResource
 
 
 async def replicas_of(admin: Admin, topics: list[str]) -> dict[tuple[str, int], list[int]]:
@@ -75,11 +75,12 @@ async def lift_throttle(admin: Admin, ended: list[tuple[str, int]], *, any_moves
     """Takes partitions that do not move off the lists of their topics, and the rates off brokers when nothing moves."""
     from moldau.admin import ConfigAlteration, ConfigOperation, ConfigResource, ResourceType
     from moldau.runtime.config import ConfigSource
+    from moldau_cli.operations.partial import configs_of_present
     from moldau_cli.plans.throttle import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS, entries_of
 
     topics = [ConfigResource(type=ResourceType.TOPIC, name=name) for name in dict.fromkeys(topic for topic, _ in ended)]
     changes: dict[ConfigResource, list[ConfigAlteration]] = {}
-    for resource, entries in (await _configs_present(admin, topics)).items():
+    for resource, entries in (await configs_of_present(admin, topics)).items():
         numbers = [number for topic, number in ended if topic == resource.name]
         for key in (LEADER_REPLICAS, FOLLOWER_REPLICAS):
             listed = entries[key].value or ""
@@ -99,21 +100,6 @@ async def lift_throttle(admin: Admin, ended: list[tuple[str, int]], *, any_moves
                     change = ConfigAlteration(name=key, operation=ConfigOperation.DELETE)
                     changes.setdefault(resource, []).append(change)
     await _alter_present(admin, changes)
-
-
-async def _configs_present(
-    admin: Admin, topics: list[ConfigResource]
-) -> Mapping[ConfigResource, Mapping[str, ConfigEntry]]:
-    """Returns the configurations of those topics that still exist."""
-    from moldau.admin import AdminError
-    from moldau_cli.operations.partial import is_of_gone_topics, results_of
-
-    try:
-        return await admin.describe_configs(topics) if topics else {}
-    except AdminError as error:
-        if not is_of_gone_topics(error):
-            raise
-        return results_of(error, dict)
 
 
 async def _alter_present(admin: Admin, changes: Mapping[ConfigResource, Sequence[ConfigAlteration]]) -> None:
