@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from moldau_cli.console.data import cluster, groups, requests, rights, topics
+from moldau_cli.console.data import cluster, groups, rights, topics
 from moldau_cli.console.data.asking import ask_controller
 from moldau_cli.console.records import Search, browse, whole_record
 
@@ -132,8 +132,8 @@ async def _acls(asked: Question) -> Answer:
 
 
 async def _quotas(asked: Question) -> Answer:
-    identity, wanted = asked.identity, asked.text("filter", "")
-    return await ask_controller(identity.quorum_admin, lambda: requests.quotas(identity.requester, wanted))
+    admin, wanted = asked.identity.quorum_admin, asked.text("filter", "")  # as for the entries above
+    return await ask_controller(admin, lambda: rights.quotas(admin, wanted))
 
 
 QUESTIONS: dict[str, Callable[[Question], Awaitable[Answer]]] = {

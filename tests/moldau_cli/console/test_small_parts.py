@@ -20,6 +20,7 @@ from trio.testing import MockClock
 
 from moldau import Producer
 from moldau.admin import TransactionListing
+from moldau.admin.calls.quotas import Quotas
 from moldau.cluster.metadata import TopicPartition
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -32,8 +33,8 @@ from moldau.protocol.messages.describe_client_quotas import (
 from moldau_cli.console import avro, faults, records, sessions
 from moldau_cli.console.app import Console, application
 from moldau_cli.console.avro import AvroViews
-from moldau_cli.console.data import asking, groups, requests
-from moldau_cli.console.data.requests import quotas
+from moldau_cli.console.data import asking, groups, rights
+from moldau_cli.console.data.rights import quotas
 from moldau_cli.console.faults import LocalNodes
 from moldau_cli.console.pages import QUESTIONS
 from moldau_cli.errors import UsageError
@@ -50,10 +51,13 @@ SCHEMA = {
 
 
 class Answering:
-    """A requester whose broker gives one answer."""
+    """An admin client whose broker gives one answer."""
 
     def __init__(self, answer):
         self.answer = answer
+
+    async def describe_client_quotas(self):
+        return await Quotas(self).describe_client_quotas(None)
 
     async def ask(self, response_class, request, **more):
         await trio.lowlevel.checkpoint()
@@ -82,6 +86,22 @@ def test_quotas_name_their_entities():
         ("user alice, client-id (default)", "producer_byte_rate", 1000.0),
     ]
     assert trio.run(quotas, Answering(answer), "alice")["total"] == 1
+
+
+@pytest.mark.parametrize("page", ["acls", "quotas", "controllers"])
+def test_what_a_controller_must_know_holds_up_no_other_page(page):
+    """The question for quotas was on the connection of the topic pages, which a broker without controller holds up."""
+    asked = []
+
+    class Waiting:
+        def __getattr__(self, name):
+            asked.append(name)
+            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+    question = SimpleNamespace(identity=SimpleNamespace(quorum_admin=Waiting()), text=lambda name, default: default)
+    with pytest.raises(KafkaError):
+        trio.run(QUESTIONS[page], question)
+    assert len(asked) == 1
 
 
 def test_a_part_that_waits_for_its_turn_has_all_of_its_time():
@@ -148,7 +168,7 @@ def test_refused_quotas_are_an_error():
 
 
 def test_brokers_without_quotas_are_named():
-    found = trio.run(quotas, Answering(requests.UnsupportedApiError(ApiKey.DESCRIBE_CLIENT_QUOTAS, "not served")))
+    found = trio.run(quotas, Answering(rights.UnsupportedApiError(ApiKey.DESCRIBE_CLIENT_QUOTAS, "not served")))
     assert "do not serve" in found["notes"][0]
 
 
