@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+import logging
 import signal
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +22,7 @@ from moldau_cli.records.formats import DataFormat, Encoding
 from moldau_cli.records.topic_checks import check_topic
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
     from moldau.serialization.registry import SchemaRegistry
     from moldau_cli.records.core.lines import LineRules
@@ -190,9 +192,27 @@ def produce(
     for encoding in encodings:
         encoding.check(has_registry=found is not None)
     try:
-        run(lambda: _send(job, config, encodings, found), address, settings=config)
+        with _failures_told_once():
+            run(lambda: _send(job, config, encodings, found), address, settings=config)
     finally:
         _summary(job, is_quiet=format_text is not None)
+
+
+@contextmanager
+def _failures_told_once() -> Iterator[None]:
+    """Leaves out the log lines of the producer about batches that failed: the command's error has the reason."""
+    from moldau.runtime.telemetry.node_log import event_line
+
+    def is_other(record: logging.LogRecord) -> bool:
+        line = event_line(record)
+        return line is None or line.event != "produce-failed"
+
+    logger = logging.getLogger("moldau.client")
+    logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_other)
 
 
 def _timestamp_ms(text: str) -> int:

@@ -8,9 +8,12 @@ from types import SimpleNamespace
 import pytest
 import trio
 
-from moldau_cli.errors import UsageError
+from moldau.runtime.telemetry.log import EventLogger
+from moldau_cli.commands import produce
+from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.records.core.lines import LineRules, parse_line
 from moldau_cli.records.sending import Job, send_all
+from support.commands import run_command
 
 
 class Delivery:
@@ -89,3 +92,19 @@ def test_acknowledged_records_are_those_that_readers_get(tmp_path, size):
         assert job.sent == producer.sent == min(count, count if wrong_at is None else wrong_at)
         values = [value for _, value in producer.committed]
         assert values == lines[: len(values)]
+
+
+def test_a_refused_record_is_one_document(monkeypatch, caplog):
+    """The producer's log line about the batch stood before the JSON document, which is the whole of stderr."""
+    logger = EventLogger("moldau.client")
+
+    def refused(*_, **__):
+        logger.warning("produce-failed", partition="t-0")
+        logger.warning("cluster-changed")
+        raise CommandError("refused")
+
+    monkeypatch.setattr(produce, "run", refused)
+    done = run_command("produce", "t", "--json", "-b", "h:1")
+    assert (done.returncode, done.stderr) == (1, '{"error": "refused", "exit_code": 1}\n')
+    logger.warning("produce-failed", partition="u-0")  # of another program in this process
+    assert [record.getMessage() for record in caplog.records] == ["cluster-changed", "produce-failed partition=u-0"]
