@@ -71,6 +71,14 @@ class ByteBoundedCache(Generic[_Key, _Value]):
             return
         self._entries[key] = (value, size_bytes)
         self._size_bytes += size_bytes
+        self._make_room()
+
+    def resize(self, bytes_max: int) -> None:
+        """Sets the bound; values beyond it are forgotten, those that were used longest ago first."""
+        self._bytes_max = bytes_max
+        self._make_room()
+
+    def _make_room(self) -> None:
         while self._size_bytes > self._bytes_max:
             self._size_bytes -= self._entries.popitem(last=False)[1][1]
             self._evictions += 1

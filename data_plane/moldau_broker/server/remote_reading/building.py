@@ -27,7 +27,7 @@ def connect_reads(context: BrokerContext, fetchers: ReplicaFetchers) -> None:
         manager,
         context.follower.image.cluster_id,
         chunks_bytes_max=config.get_int("remote.log.read.cache.bytes"),
-        parts_bytes_max=config.get_int("remote.log.index.file.cache.total.size.bytes"),
+        parts_bytes_max=lambda: context.config.get_int("remote.log.index.file.cache.total.size.bytes"),
     )
     reads = RemoteReads(
         environment.clock,

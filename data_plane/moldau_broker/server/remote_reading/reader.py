@@ -98,16 +98,20 @@ class RemoteReader:
         cluster_id: str,
         *,
         chunks_bytes_max: int,
-        parts_bytes_max: int,
+        parts_bytes_max: Callable[[], int],
     ) -> None:
-        """``cluster_id`` begins the names of all objects; the bounds are those of the two caches."""
+        """``cluster_id`` begins the names of all objects; the bounds are those of the two caches.
+
+        ``parts_bytes_max`` may change; its cache follows when it gets something.
+        """
         self._clock = clock
         self._disk = disk
         self._store = store
         self._logs = logs
         self._cluster_id = cluster_id
         self._chunks: ByteBoundedCache[ChunkKey, bytes] = ByteBoundedCache(chunks_bytes_max)
-        self._parts: ByteBoundedCache[uuid.UUID, SegmentParts] = ByteBoundedCache(parts_bytes_max)
+        self._parts: ByteBoundedCache[uuid.UUID, SegmentParts] = ByteBoundedCache(parts_bytes_max())
+        self._parts_bytes_max = parts_bytes_max
         self._shared: dict[ChunkKey | uuid.UUID, _Shared] = {}
         self._missed: dict[Partition, float] = {}
         """When a listing of a partition did not help, on the monotonic clock; only pauses that last."""
@@ -354,6 +358,7 @@ class RemoteReader:
         parts, damage = decode_for_reading(data, segment.name + AUXILIARY)
         for error in damage:
             self._logger.warning("remote-index-damaged", partition=partition.key, error=error)
+        self._parts.resize(self._parts_bytes_max())
         self._parts.put(segment.segment_id, parts, size_of(parts))
         return parts
 

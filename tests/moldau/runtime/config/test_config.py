@@ -513,6 +513,7 @@ def test_dynamic_scopes_and_secrets_are_marked():
     assert keys["node.id"].dynamic is DynamicScope.READ_ONLY
     for name in ("log.retention.ms", "log.cleaner.threads", "log.cleaner.backoff.ms", "producer.id.expiration.ms"):
         assert keys[name].dynamic is DynamicScope.CLUSTER_WIDE
+    assert keys["remote.log.index.file.cache.total.size.bytes"].dynamic is DynamicScope.CLUSTER_WIDE
     assert keys["ssl.keystore.location"].dynamic is DynamicScope.PER_BROKER
     for name in (
         "listeners",

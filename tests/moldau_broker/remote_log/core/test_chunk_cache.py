@@ -15,6 +15,7 @@ def test_random_uses_against_a_model() -> None:
     cache: ByteBoundedCache[int, bytes] = ByteBoundedCache(100)
     model: OrderedDict[int, bytes] = OrderedDict()
     hits = misses = evictions = 0
+    bound = 100
     for _ in range(5000):
         key, action = draw.randrange(12), draw.random()
         if action < 0.4:
@@ -27,17 +28,20 @@ def test_random_uses_against_a_model() -> None:
             value = bytes(draw.choice([0, 10, 30, 60, 100, 101]))
             cache.put(key, value, len(value))
             model.pop(key, None)
-            if len(value) <= 100:
+            if len(value) <= bound:
                 model[key] = value
-            while sum(map(len, model.values())) > 100:
-                model.popitem(last=False)
-                evictions += 1
-        elif action < 0.99:
+        elif action < 0.97:
             cache.discard(key)
             model.pop(key, None)
+        elif action < 0.99:
+            bound = draw.choice([60, 100, 150])
+            cache.resize(bound)
         else:
             cache.clear()
             model.clear()
+        while sum(map(len, model.values())) > bound:
+            model.popitem(last=False)
+            evictions += 1
         assert cache.statistics() == (hits, misses, evictions, len(model), sum(map(len, model.values())))
     assert min(hits, misses, evictions) > 100
 

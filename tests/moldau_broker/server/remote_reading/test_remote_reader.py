@@ -57,6 +57,7 @@ class Lab:
         self.copied = copy_segments(self.store.objects.__setitem__, self.partition.folder, self.whole)
         self.begin_behind(-segments_local)
         clock: Any = SimpleNamespace(monotonic_ms=lambda: trio.current_time() * 1000)
+        self.parts_bytes_max = cached_bytes
         self.reader = RemoteReader(
             clock,
             machine.disk,
@@ -64,7 +65,7 @@ class Lab:
             self.partition,
             CLUSTER,
             chunks_bytes_max=cached_bytes,
-            parts_bytes_max=cached_bytes,
+            parts_bytes_max=lambda: self.parts_bytes_max,
         )
 
     @property
@@ -430,7 +431,7 @@ def test_a_chunk_that_is_being_read_is_not_asked_for_again() -> None:
                 return content[position : position + size]
 
             store: Any = SimpleNamespace(read=slow)
-            bounds = {"chunks_bytes_max": 2 * len(content), "parts_bytes_max": 0}
+            bounds = {"chunks_bytes_max": 2 * len(content), "parts_bytes_max": lambda: 0}
             reader = RemoteReader(unused, unused, store, unused, CLUSTER, **bounds)
 
             async def read(begin: int, end: int, reader: RemoteReader = reader) -> None:
@@ -458,6 +459,24 @@ def test_the_cache_saves_requests_and_keeps_its_bound() -> None:
         chunks, parts = lab.reader.statistics()
         assert 0 < chunks.size_bytes < 1 << 20
         assert parts.entries == len(lab.copied) - 2
+
+    run(test)
+
+
+def test_the_memory_for_indexes_follows_its_setting() -> None:
+    """It is dynamic in Kafka: a broker that has too little memory gives it back without a restart."""
+
+    async def test() -> None:
+        lab = Lab()
+        segments = lab.copied[:-2]
+        for segment in segments:
+            await lab.read(segment.base_offset)
+        _, parts = lab.reader.statistics()
+        assert parts.entries == len(segments)
+        lab.parts_bytes_max = parts.size_bytes // 2
+        await lab.read(lab.copied[-2].base_offset)
+        _, left = lab.reader.statistics()
+        assert 0 < left.size_bytes <= lab.parts_bytes_max
 
     run(test)
 

@@ -46,6 +46,7 @@ REMOTE_READING_KEYS = (
         name="remote.log.index.file.cache.total.size.bytes",
         default=128 * MIB,
         group="Tiered storage",
+        dynamic=CLUSTER_WIDE,
         is_own=True,
         minimum=1,
         doc="Memory for indexes and other parts beside the records of remote segments. Kafka keeps them in files, "
