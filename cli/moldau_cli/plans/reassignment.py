@@ -80,26 +80,51 @@ def _level(kept: Replicas, load: dict[int, int], places: Places) -> None:
     Of two such brokers one has replicas of more partitions, so one of its replicas can always move to the other where
     machines and racks do not matter. Each move brings the loads closer, so the loop ends.
     """
-    while move := _next_move(kept, load, places):
+    queues: dict[int, list[tuple[str, int]]] = {broker: [] for broker in load}
+    for where in sorted(kept):
+        for broker in kept[where]:
+            queues[broker].append(where)
+    looked: dict[tuple[int, int], int] = {}
+    while move := _next_move(kept, queues, looked, load, places):
         where, most, least = move
         kept[where][kept[where].index(most)] = least
+        for broker in kept[where]:
+            queues[broker].append(where)
         load[most] -= 1
         load[least] += 1
 
 
-def _next_move(kept: Replicas, load: Mapping[int, int], places: Places) -> tuple[tuple[str, int], int, int] | None:
+def _next_move(
+    kept: Replicas,
+    queues: Mapping[int, Sequence[tuple[str, int]]],
+    looked: dict[tuple[int, int], int],
+    load: Mapping[int, int],
+    places: Places,
+) -> tuple[tuple[str, int], int, int] | None:
+    """Returns a partition and the brokers that its replica leaves and goes to.
+
+    ``queues`` has the partitions of each broker, again after each change of one. ``looked`` counts those of a broker
+    that cannot move to another one: they need no further look until they change.
+    """
     ascending = sorted(load, key=lambda broker: (load[broker], broker))
     for most in reversed(ascending):
         for least in ascending:
             if load[most] - load[least] < 2:
                 break
-            for where, chosen in sorted(kept.items()):
-                if most not in chosen or least in chosen:
-                    continue
-                after = [least if broker == most else broker for broker in chosen]
-                if places.crowding(after) <= places.crowding(chosen):
-                    return where, most, least
+            at = looked.get((most, least), 0)
+            while at < len(queues[most]) and not _may_move(kept[queues[most][at]], most, least, places):
+                at += 1
+            looked[most, least] = at
+            if at < len(queues[most]):
+                return queues[most][at], most, least
     return None
+
+
+def _may_move(chosen: Sequence[int], most: int, least: int, places: Places) -> bool:
+    if most not in chosen or least in chosen:
+        return False
+    after = [least if broker == most else broker for broker in chosen]
+    return places.crowding(after) <= places.crowding(chosen)
 
 
 def plan_document(moves: Mapping[tuple[str, int], Sequence[int]]) -> dict[str, Json]:
