@@ -178,14 +178,6 @@ def _nearest(
 ) -> list[Partition]:
     """Returns partitions of the source that may move to the target, those nearest to a size first."""
     possible = [
-        (abs(placement.sizes[where] - size), where)
-        for where in placement.held[source]
-        if where in settled and where not in placement.held[target]
+        (abs(placement.sizes[where] - size), where) for where in placement.movable(source, target) if where in settled
     ]
-    heapq.heapify(possible)  # only the first few are needed in order
-    found: list[Partition] = []
-    while possible and len(found) < CANDIDATES_MAX:
-        _, where = heapq.heappop(possible)
-        if placement.may_move(where, source, target):
-            found.append(where)
-    return found
+    return [where for _, where in heapq.nsmallest(CANDIDATES_MAX, possible)]

@@ -84,6 +84,7 @@ class Placement:
         self._places = Places({node: Place(machine=one.machine, rack=one.rack) for node, one in brokers.items()})
         self.held: dict[int, set[Partition]] = {node: set() for node in self.targets}
         """The partitions of each target."""
+        self._movable: dict[int, dict[int, set[Partition]]] = {}
         self.bytes = dict.fromkeys(self.targets, 0)
         for where, replicas in self.replicas.items():
             for node in replicas:
@@ -140,6 +141,16 @@ class Placement:
         replicas = self.replicas[where]
         return target not in replicas and self.crowding_after(where, source, target) <= self.crowding(replicas)
 
+    def movable(self, source: int, target: int) -> set[Partition]:
+        """Returns the partitions of one target whose replica may go to another one; the caller leaves the set alone.
+
+        It is kept up to date from now on: most moves of a large cluster change it little.
+        """
+        known = self._movable.setdefault(source, {})
+        if target not in known:
+            known[target] = {where for where in self.held[source] if self.may_move(where, source, target)}
+        return known[target]
+
     def move(self, where: Partition, source: int, target: int) -> None:
         """Moves a replica; the target takes its place in the order."""
         replicas = self.replicas[where]
@@ -151,6 +162,12 @@ class Placement:
             self.bytes[source] -= self.sizes[where]
         self.held[target].add(where)
         self.bytes[target] += self.sizes[where]
+        for node in (source, *replicas):
+            for other, known in self._movable.get(node, {}).items():
+                if node != source and self.may_move(where, node, other):
+                    known.add(where)
+                else:
+                    known.discard(where)
 
 
 def _outside(distance: float, room: float) -> float:
