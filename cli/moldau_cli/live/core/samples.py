@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     Row = dict[str, Json]
 
 N = TypeVar("N", int, float)
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,25 +172,35 @@ class Views:
 def _brokers(
     sample: Sample, records: Mapping[Place, float | None], growth: Mapping[tuple[int, str], float | None]
 ) -> list[Row]:
-    rows: list[Row] = []
-    hosting = {replica for part in sample.partitions.values() for replica in part.replicas}
-    for broker in sorted(hosting | sample.brokers.keys()):
-        led = [place for place, part in sample.partitions.items() if part.leader == broker]
-        held = [part for part in sample.partitions.values() if broker in part.replicas]
-        rows.append(
-            {
-                "broker": broker,
-                "address": sample.brokers.get(broker),
-                "state": "silent" if broker in sample.silent else "up" if broker in sample.brokers else "down",
-                "leaders": len(led),
-                "replicas": len(held),
-                "out_of_sync": sum(broker not in part.isr for part in held),
-                "records_per_s": _rounded(_total(records[place] for place in led)),
-                "bytes": _total(size for (node, _), size in sample.bytes_held.items() if node == broker),
-                "bytes_per_s": _rounded(_total(rate for (node, _), rate in growth.items() if node == broker)),
-            }
-        )
-    return rows
+    led: dict[int, list[Place]] = {}
+    held: dict[int, list[PartitionSample]] = {}
+    for place, part in sample.partitions.items():
+        led.setdefault(part.leader, []).append(place)
+        for replica in part.replicas:
+            held.setdefault(replica, []).append(part)
+    sizes, rates = _by(sample.bytes_held, 0), _by(growth, 0)
+    return [
+        {
+            "broker": broker,
+            "address": sample.brokers.get(broker),
+            "state": "silent" if broker in sample.silent else "up" if broker in sample.brokers else "down",
+            "leaders": len(led.get(broker, ())),
+            "replicas": len(held.get(broker, ())),
+            "out_of_sync": sum(broker not in part.isr for part in held.get(broker, ())),
+            "records_per_s": _rounded(_total(records[place] for place in led.get(broker, ()))),
+            "bytes": _total(sizes.get(broker, ())),
+            "bytes_per_s": _rounded(_total(rates.get(broker, ()))),
+        }
+        for broker in sorted(held.keys() | sample.brokers.keys())
+    ]
+
+
+def _by(values: Mapping[tuple[int, str], V], place: int) -> dict[int | str, list[V]]:
+    """Returns values by one part of their key, in one pass: a large cluster has hundreds of thousands of them."""
+    found: dict[int | str, list[V]] = {}
+    for key, value in values.items():
+        found.setdefault(key[place], []).append(value)
+    return found
 
 
 def _topics(
@@ -199,6 +210,7 @@ def _topics(
     places: dict[str, list[Place]] = {}
     for place in sample.partitions:
         places.setdefault(place[0], []).append(place)
+    sizes, rates = _by(sample.bytes_held, 1), _by(growth, 1)
     for topic, own in places.items():
         rows.append(
             {
@@ -206,8 +218,8 @@ def _topics(
                 "partitions": len(own),
                 "under_replicated": sum(sample.partitions[place].is_under_replicated for place in own),
                 "records_per_s": _rounded(_total(records[place] for place in own)),
-                "bytes": _total(size for (_, name), size in sample.bytes_held.items() if name == topic),
-                "bytes_per_s": _rounded(_total(rate for (_, name), rate in growth.items() if name == topic)),
+                "bytes": _total(sizes.get(topic, ())),
+                "bytes_per_s": _rounded(_total(rates.get(topic, ()))),
             }
         )
     return rows
