@@ -192,14 +192,14 @@ def produce(
     for encoding in encodings:
         encoding.check(has_registry=found is not None)
     try:
-        with _failures_told_once():
+        with _failures_reported_once():
             run(lambda: _send(job, config, encodings, found), address, settings=config)
     finally:
         _summary(job, is_quiet=format_text is not None)
 
 
 @contextmanager
-def _failures_told_once() -> Iterator[None]:
+def _failures_reported_once() -> Iterator[None]:
     """Leaves out the log lines of the producer about batches that failed: the command's error has the reason."""
     from moldau.runtime.telemetry.node_log import event_line
 
