@@ -78,13 +78,15 @@ async def lift_throttle(admin: Admin, ended: list[tuple[str, int]], *, any_moves
     from moldau_cli.operations.partial import configs_of_present
     from moldau_cli.plans.throttle import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS, entries_of
 
-    topics = [ConfigResource(type=ResourceType.TOPIC, name=name) for name in dict.fromkeys(topic for topic, _ in ended)]
+    numbers: dict[str, list[int]] = {}
+    for topic, number in ended:
+        numbers.setdefault(topic, []).append(number)
+    topics = [ConfigResource(type=ResourceType.TOPIC, name=name) for name in numbers]
     changes: dict[ConfigResource, list[ConfigAlteration]] = {}
     for resource, entries in (await configs_of_present(admin, topics)).items():
-        numbers = [number for topic, number in ended if topic == resource.name]
         for key in (LEADER_REPLICAS, FOLLOWER_REPLICAS):
             listed = entries[key].value or ""
-            gone = entries_of(listed, numbers)
+            gone = entries_of(listed, numbers[resource.name])
             if not gone:
                 continue
             operation = ConfigOperation.DELETE if len(gone) == len(listed.split(",")) else ConfigOperation.SUBTRACT

@@ -48,7 +48,8 @@ def involved_brokers(current: Mapping[Partition, Sequence[int]], moves: Mapping[
 
 def entries_of(listed: str, partitions: Collection[int]) -> list[str]:
     """Returns the entries of a topic's list that belong to the partitions."""
-    return [entry for entry in listed.split(",") if entry.partition(":")[0] in {str(one) for one in partitions}]
+    numbers = {str(one) for one in partitions}
+    return [entry for entry in listed.split(",") if entry.partition(":")[0] in numbers]
 
 
 def partitions_of(lists: Sequence[str], broker: int) -> list[int]:
