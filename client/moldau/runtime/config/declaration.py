@@ -25,7 +25,7 @@ Value = bool | int | float | str | tuple[str, ...] | Callable[[], object] | None
 """A parsed value; ``None`` only for a key whose default is ``None``, a function only for a secret."""
 
 NOT_UTF_8 = "must be UTF-8 text; its source, such as an environment variable, has another encoding"
-"""What is wrong with a secret in which Python keeps a byte as half of a surrogate pair."""
+"""The fault of a secret in which Python keeps a byte as half of a surrogate pair."""
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 

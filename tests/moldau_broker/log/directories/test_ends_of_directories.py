@@ -28,7 +28,7 @@ B = TopicPartition("b", 0)
 BROKEN = OSError(errno.EIO, "Input/output error")
 
 
-def test_no_start_takes_the_marker_of_an_earlier_stop_for_its_own() -> None:
+def test_the_marker_of_a_clean_stop_serves_one_start_only() -> None:
     """A directory whose marker came back would skip the recovery of the records since then."""
     for seed in range(30):
         machine = VirtualMachine(seed)
@@ -101,7 +101,7 @@ def test_directories_are_described_by_their_own_state(monkeypatch: pytest.Monkey
     assert manager.online_directories == ["/d1", "/d2"]
 
 
-def test_a_directory_without_an_identity_is_described_without_one() -> None:
+def test_a_directory_without_an_identity_is_described_so() -> None:
     machine = VirtualMachine(1)
     manager = open_manager(machine, ["/d1", "/d2"])
     manager.directories[0].directory_id = None
@@ -109,7 +109,7 @@ def test_a_directory_without_an_identity_is_described_without_one() -> None:
     assert manager.describe_log_dirs()[0].directory_id == uuid.UUID(int=0)
 
 
-def test_a_checkpoint_that_cannot_take_its_place_fails_the_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_cannot_be_renamed_fails_its_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it, a start would recover from an older offset; a disk that refuses a rename is broken."""
     manager = open_manager(VirtualMachine(1), ["/d1"])
     put(create(manager))
