@@ -81,7 +81,8 @@ class ReplicaMover:
 
         Where the current log was truncated for a new leader, the future log is truncated first. It starts over if the
         current log has: at a later offset than it holds, or at an earlier one than it starts at. Records that only the
-        object store has are not copied.
+        object store has are not copied. A current log that was cut in a gap of compaction ends above its last record;
+        the future log then ends there, too.
 
         Raises:
             LogError: A batch of the current log is damaged.
@@ -107,6 +108,8 @@ class ReplicaMover:
             raise storage_failure(current.parent_directory, f"copying {topic_partition}", error) from error
         for piece in pieces:
             future.append_as_follower(memoryview(piece), now_ms=now_ms)
+        if not pieces and future.log_end_offset < current.log_end_offset:
+            future.pass_gap(current.log_end_offset)
         return future.log_end_offset >= current.log_end_offset
 
     def replace_current_with_future(self, topic_partition: TopicPartition) -> PartitionLog:

@@ -242,6 +242,18 @@ class FollowerAppends:
         self._storage.require_healthy()
         self._restart(offset, now_ms, other.log_start_offset, RemotePast(past, producers))
 
+    def pass_gap(self, end_offset: int) -> None:
+        """Moves the log end to ``end_offset``, see ``PartitionLog.pass_gap``."""
+        storage = self._storage
+        storage.require_healthy()
+        assert not self._staged, "a log that has staged batches is no copy"
+        assert end_offset > storage.log_end_offset, f"{end_offset} is no later end than {storage.log_end_offset}"
+        storage.log_end_offset = end_offset
+        storage.touched[storage] = None
+        storage.producer_state.map_end_offset = end_offset
+        self._staged.restart()
+        self._watermarks.settle()
+
     def _restart(self, offset: int, now_ms: int, log_start_offset: int, behind: RemotePast | None = None) -> None:
         try:
             self._storage.restart(offset, now_ms, log_start_offset, behind)

@@ -419,6 +419,17 @@ class PartitionLog:
         """
         self._follower_appends.start_over_like(other.storage, now_ms)
 
+    def pass_gap(self, end_offset: int) -> None:
+        """Moves the log end to ``end_offset``, behind offsets whose records compaction has removed.
+
+        Nothing on the disk changes: after a start the log ends behind its last record again, as the log that was cut in
+        such a gap does.
+
+        Raises:
+            LogStorageError: A write failed earlier.
+        """
+        self._follower_appends.pass_gap(end_offset)
+
     # Maintenance ------------------------------------------------------------------------------------------------------
 
     def update_config(self, config: LogConfig) -> None:

@@ -125,7 +125,7 @@ async def _move(
             continue
         current, future = logs.logs[key], logs.future_logs[key]
         piece_bytes = throttle.piece_bytes(rate)
-        present, present_end = future.size_bytes, future.log_end_offset
+        present = future.size_bytes
         if future.log_end_offset < current.log_end_offset and logs.room.would_fill(
             future.parent_directory, min(piece_bytes, max(0, current.size_bytes - present))
         ):
@@ -133,8 +133,6 @@ async def _move(
         caught_up = logs.copy_to_future(key, clock.wall_ms(), piece_bytes)
         throttle.copied(future.size_bytes - present)
         if not caught_up:
-            if (future.size_bytes, future.log_end_offset) == (present, present_end):
-                return  # the log was cut behind a compaction gap, and ends above its last record until the next one
             if turn.is_over(clock.monotonic_ms(), current.size_bytes - future.size_bytes):
                 return
             await trio.lowlevel.checkpoint()

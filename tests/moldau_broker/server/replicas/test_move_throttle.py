@@ -6,6 +6,7 @@ Method: the throttle alone with times made by hand, then one broker on two virtu
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import trio
 
 from moldau.protocol.errors import ErrorCode
@@ -231,8 +232,9 @@ def test_a_log_is_not_replaced_while_batches_are_staged() -> None:
     assert replaced[0] >= 3
 
 
-def test_a_log_cut_behind_a_compaction_gap_is_not_polled() -> None:
-    """It ends above its last record until the next one comes; its move read it without pause, for hours if need be."""
+@pytest.mark.parametrize("power_lost", [False, True])
+def test_a_log_cut_behind_a_compaction_gap_is_not_polled(power_lost: bool) -> None:
+    """It ends above its last record until the next one comes; its move ends before."""
     lab = Lab(directories=("/d1", "/d2"))
     for key in (b"kept", b"x", b"x", b"x"):
         lab.put(key, b"v")
@@ -253,16 +255,30 @@ def test_a_log_cut_behind_a_compaction_gap_is_not_polled() -> None:
         future_logs=lab.manager.future_logs,
         room=SimpleNamespace(would_fill=lambda *_: False),
         copy_to_future=copy_to_future,
+        is_flushing=lambda _: False,
+        flush_work=lambda _: None,
+        get=lab.manager.get,
+        replace_current_with_future=lab.manager.replace_current_with_future,
     )
-    clock = SimpleNamespace(monotonic_ms=lambda: 0.0, wall_ms=lambda: lab.now)
     context: Any = SimpleNamespace(
-        logs=logs, environment=SimpleNamespace(clock=clock), config=SimpleNamespace(get_int=lambda _: 2**62)
+        logs=logs,
+        environment=SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: 0.0, wall_ms=lambda: lab.now)),
+        config=SimpleNamespace(get_int=lambda _: 2**62),
+        directories=SimpleNamespace(may_take_over=lambda _: True, move_changed=lambda _: None),
+        replicas=SimpleNamespace(partitions={}),
     )
     unused: Any = None
+    logger: Any = SimpleNamespace(info=lambda *_, **__: None)
 
     async def main() -> None:
-        await _move(context, PARTITION, unused, unused, CopyThrottle(), unused)
+        await _move(context, PARTITION, unused, unused, CopyThrottle(), logger)
 
     trio.run(main)
-    assert lab.manager.future_logs[PARTITION].log_end_offset == 1
-    assert len(looks) == 2
+    lab.log = lab.manager.logs[PARTITION]
+    assert lab.log.parent_directory == "/d2"
+    assert (lab.log.log_end_offset, lab.log.high_watermark) == (3, 3)
+    assert lab.log.is_settled
+    assert lab.put(b"next", b"v") == 3
+    lab.log.flush()
+    lab.restart(power_lost=power_lost)
+    assert [row.offset for row in lab.rows()] == [0, 3]
