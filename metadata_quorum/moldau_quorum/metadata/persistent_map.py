@@ -76,6 +76,12 @@ class PersistentMap(Mapping[K, V], Generic[K, V]):
         """Yields the values at C speed, in an order that depends on history."""
         return chain.from_iterable(bucket.values() for bucket in self._buckets)
 
+    def __eq__(self, other: object) -> bool:
+        """Compares with another map; of two versions only the buckets that they do not share."""
+        if isinstance(other, PersistentMap):
+            return self._size == other._size and not self.changed_keys(other)
+        return super().__eq__(other)
+
     def __repr__(self) -> str:
         return f"PersistentMap({dict(self)!r})"
 
