@@ -74,6 +74,7 @@ class LogManager:
         self._mover = ReplicaMover(store)
         self._housekeeping = Housekeeping(store)
         self.follow = store.follow
+        self.topic_config_steps = store.configs.update_steps
         self.files = store.files
         self.cleaner = store.cleaner
         self.cordons = store.cordons

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from moldau_broker.log.config import LogConfig
     from moldau_broker.log.directories.log_table import LogTable
@@ -31,10 +31,22 @@ class TopicConfigs:
 
     def update(self, topic: str, config: LogConfig) -> None:
         """Changes the settings of a topic, also for its loaded logs."""
+        for _ in self.update_steps(topic, config):
+            pass
+
+    def update_steps(self, topic: str, config: LogConfig) -> Iterator[TopicPartition]:
+        """Changes the settings of a topic, and yields each partition whose loaded logs have them now.
+
+        Logs may come, go and move between two steps: a log that comes has the new settings.
+        """
         self._by_topic[topic] = config
-        for logs in (self._table.current, self._table.future):
-            for log in logs.of_topic(topic):
-                log.update_config(config)
+        both = (self._table.current, self._table.future)
+        for key in {log.topic_partition: None for logs in both for log in logs.of_topic(topic)}:
+            for logs in both:
+                log = logs.get(key)
+                if log is not None:
+                    log.update_config(config)
+            yield key
 
     def update_for(self, topic_partition: TopicPartition, config: LogConfig) -> None:
         """Changes the settings of a topic for one log that was just claimed or created.

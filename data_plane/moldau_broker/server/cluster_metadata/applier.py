@@ -5,7 +5,8 @@ the logs of a thousand partitions takes seconds of disk time, in which heartbeat
 changes of leadership must continue. Memory and files are therefore changed separately:
 
 - Changes in memory (leaders, followers, in-sync replicas, configuration) are applied first. Small ones are applied in
-  the turn of their commit; large ones by a task that lets other tasks run every few partitions. Later commits are
+  the turn of their commit; large ones by a task that lets other tasks run every few partitions. A change of
+  configuration concerns all partitions of a topic, so it may begin in the turn and end in the task. Later commits are
   merged into the next round: a partition that changed twice is applied once, in its newest state.
 - Logs to create or delete wait in ``LogChanges``. The task performs one of them in a turn, and only while all committed
   changes in memory are applied; then the other tasks get several turns before the next.
@@ -13,6 +14,7 @@ changes of leadership must continue. Memory and files are therefore changed sepa
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import trio
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 AT_ONCE_MAX = 8
 """Changed partitions that are applied at once; creating the log of one takes some milliseconds of disk time."""
+STEPS_AT_ONCE = 64
+"""Steps of a delta that are taken at once: some microseconds for each partition of a topic with new configuration."""
 STEPS = 8
 """Partitions that are applied in memory between two checkpoints."""
 TURNS_OF_OTHERS = 8
@@ -59,7 +63,8 @@ class MetadataApplier:
         self._apply = apply
         self._log_changes = log_changes
         self._applied = MetadataImage()
-        self._applying = False  # ``run`` is within ``apply``: nothing else may call it
+        self._applying = False  # ``run`` is within ``apply``, or has to finish ``_begun``: nothing else may call it
+        self._begun: tuple[MetadataDelta, Iterator[None]] | None = None  # a delta whose first steps are taken
         self._behind = Signal()  # notified when ``run`` has work
         self._in_step = Signal()  # notified when all commits are applied, with their files
         self.following = False
@@ -76,8 +81,12 @@ class MetadataApplier:
         if behind or len(delta.changed_partitions) > AT_ONCE_MAX:
             self._behind.notify()
             return
-        for _ in self._apply(delta):
-            pass
+        steps = self._apply(delta)
+        if sum(1 for _ in islice(steps, STEPS_AT_ONCE)) == STEPS_AT_ONCE:
+            self._begun = delta, steps
+            self._applying = True
+            self._behind.notify()
+            return
         self._applied = delta.image
         for change in delta.changed_partitions:
             self._log_changes().perform(TopicPartition(change.topic_name, change.partition_id))
@@ -113,10 +122,13 @@ class MetadataApplier:
             await self._behind.wait()
 
     async def _apply_newest(self) -> None:
-        self._applying = True
-        delta = delta_between(self._applied, self._metadata.image)
-        for count, _ in enumerate(self._apply(delta), 1):
+        if self._begun is None:
+            self._applying = True
+            delta = delta_between(self._applied, self._metadata.image)
+            self._begun = delta, self._apply(delta)
+        delta, steps = self._begun
+        for count, _ in enumerate(steps, 1):
             if count % STEPS == 0:
                 await trio.lowlevel.checkpoint()
-        self._applied = delta.image
+        self._applied, self._begun = delta.image, None
         self._applying = False

@@ -332,9 +332,9 @@ class ReplicaManager:
         A lowered ``min.insync.replicas`` comes last. A delta does not keep the order of its changes; with an older ISR
         and a later, lower minimum the leader would acknowledge records that an eligible leader lacks.
 
-        Changes memory only: logs to create and delete wait in ``log_changes``. Yields after each partition, when the
-        state is consistent. The caller exhausts the iterator before it applies a newer delta, and before it performs
-        log changes.
+        Changes memory only: logs to create and delete wait in ``log_changes``. Yields after each partition, also of a
+        topic with changed configuration, when the state is consistent. The caller exhausts the iterator before it
+        applies a newer delta, and before it performs log changes.
         """
         image = self.image = delta.image
         self.eligible = {
@@ -342,7 +342,7 @@ class ReplicaManager:
         }
         configured = self._configured_topics(delta)
         for topic in configured:
-            self._topic_config_changed(topic)
+            yield from self._topic_config_changed(topic)
         for change in delta.changed_partitions:
             try:
                 self._apply_partition(change, delta)
@@ -350,7 +350,7 @@ class ReplicaManager:
                 self.directory_failed(error)
             yield
         for topic in configured:
-            self._lower_minimum(topic)
+            yield from self._lower_minimum(topic)
         if delta.changed_brokers:
             self._directories_changed(delta)
             self._reconsider_all()
@@ -377,35 +377,39 @@ class ReplicaManager:
             return self._by_topic.topics()
         return [name for resource_type, name in delta.changed_configs if resource_type == RESOURCE_TOPIC]
 
-    def _topic_config_changed(self, topic: str) -> None:
+    def _topic_config_changed(self, topic: str) -> Iterator[None]:
         """Applies changed configuration of a topic, except for a lower ``min.insync.replicas``."""
-        mine = self._by_topic.of(topic)
-        if not mine:
+        if not self._by_topic.of(topic):
             return
         settings = self.topic_settings(topic)
-        self._logs.update_topic_config(topic, settings.log)
-        now_ms = self._clock.monotonic_ms()
-        for partition in mine:
-            replica = partition.replica
-            replica.configure(min_insync_replicas=max(replica.min_insync_replicas, settings.min_insync_replicas))
-            self._mark_throttled(partition, settings)
-            self.log_end_moved(partition, now_ms)  # a changed ``flush.messages`` may settle more records
-            if self._following is not None:
-                self._following.policy_changed(partition)
-            if self.config_listener is not None:
-                self.config_listener(partition)
-            self.perform(partition, partition.replica.reconsider(now_ms, self.eligible))
+        for key in self._logs.topic_config_steps(topic, settings.log):
+            partition = self.partitions.get(key)
+            if partition is not None:
+                self._config_changed(partition, settings)
+            yield
         self.settled.notify()
 
-    def _lower_minimum(self, topic: str) -> None:
+    def _config_changed(self, partition: Partition, settings: TopicSettings) -> None:
+        replica, now_ms = partition.replica, self._clock.monotonic_ms()
+        replica.configure(min_insync_replicas=max(replica.min_insync_replicas, settings.min_insync_replicas))
+        self._mark_throttled(partition, settings)
+        self.log_end_moved(partition, now_ms)  # a changed ``flush.messages`` may settle more records
+        if self._following is not None:
+            self._following.policy_changed(partition)
+        if self.config_listener is not None:
+            self.config_listener(partition)
+        self.perform(partition, replica.reconsider(now_ms, self.eligible))
+
+    def _lower_minimum(self, topic: str) -> Iterator[None]:
         mine = self._by_topic.of(topic)
         if not mine:
             return
         wanted = self.topic_settings(topic).min_insync_replicas
         for partition in mine:
-            if partition.replica.min_insync_replicas > wanted:
+            if partition.error is _NO_ERROR and partition.replica.min_insync_replicas > wanted:
                 partition.replica.configure(min_insync_replicas=wanted)
                 self.perform(partition, partition.replica.reconsider(self._clock.monotonic_ms(), self.eligible))
+            yield
 
     def _mark_throttled(self, partition: Partition, settings: TopicSettings) -> None:
         broker_id = self._settings.broker_id

@@ -17,9 +17,21 @@ import pytest
 import trio
 
 from moldau_broker.log.values import TopicPartition
-from moldau_broker.server.cluster_metadata.applier import AT_ONCE_MAX, STEPS, TURNS_OF_OTHERS, MetadataApplier
+from moldau_broker.server.cluster_metadata.applier import (
+    AT_ONCE_MAX,
+    STEPS,
+    STEPS_AT_ONCE,
+    TURNS_OF_OTHERS,
+    MetadataApplier,
+)
 from moldau_quorum.metadata.image import MetadataImage
-from moldau_quorum.metadata.records import PartitionChangeRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from moldau_quorum.metadata.records import (
+    ConfigRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
 from support.cluster.broker_cluster import run_cluster
 from support.turns import counted_turns
 
@@ -29,6 +41,7 @@ if TYPE_CHECKING:
     from moldau_quorum.metadata.records import MetadataRecord
 
 PARTITIONS = 200
+TOPIC = 2
 
 
 class Queue:
@@ -238,6 +251,41 @@ def test_a_new_partition_begins_in_its_newest_state() -> None:
         assert not len(driven.replicas.log_changes)
         assert {log.topic_id for log in driven.broker.context.logs.logs.values()} == {second}
         assert driven.broker.context.logs.get(TopicPartition("many", last)) is not None
+
+    run_cluster(scenario)
+
+
+def test_others_run_while_the_settings_of_a_topic_change() -> None:
+    """One record changes all partitions of a topic; a change of leadership that follows it is applied after it."""
+
+    async def scenario(cluster) -> None:
+        await cluster.client(1).create_topic("many", partitions=PARTITIONS)
+        await cluster.until(lambda: len(Driven(cluster).epochs("many")) == PARTITIONS)
+        driven = Driven(cluster)
+        logs = driven.broker.context.logs.logs
+
+        def changed() -> int:
+            return sum(log.config.retention_ms == 77_000 for log in logs.values())
+
+        async with counted_turns() as turns:
+            driven.commit(ConfigRecord(resource_type=TOPIC, resource_name="many", name="retention.ms", value="77000"))
+            assert 0 < changed() < PARTITIONS
+            driven.commit(*elections(driven.topic("many"), [0]))
+            while driven.epochs("many").count(1) == 0:
+                await trio.lowlevel.checkpoint()
+        assert changed() == PARTITIONS
+        assert turns.count >= (PARTITIONS - STEPS_AT_ONCE) // STEPS
+
+    run_cluster(scenario)
+
+
+def test_the_settings_of_a_small_topic_change_at_once() -> None:
+    async def scenario(cluster) -> None:
+        await cluster.client(1).create_topic("few", partitions=3)
+        await cluster.until(lambda: len(Driven(cluster).epochs("few")) == 3)
+        driven = Driven(cluster)
+        driven.commit(ConfigRecord(resource_type=TOPIC, resource_name="few", name="retention.ms", value="77000"))
+        assert [log.config.retention_ms for log in driven.broker.context.logs.logs.values()] == [77_000] * 3
 
     run_cluster(scenario)
 
