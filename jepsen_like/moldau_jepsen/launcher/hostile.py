@@ -247,18 +247,18 @@ class HostileDisk:
 
     def make_directories(self, path: str) -> None:
         """See ``Disk.make_directories``."""
-        missing = []
-        current = path
-        while not self._disk.exists(current):
-            missing.append(current)
-            current = str(Path(current).parent)
-        if missing:
+        if not self._disk.exists(path):
             self.may_write(path)
         with self.journal.lock:
+            missing = []  # only now: another thread may have made them meanwhile, and synced them
+            current = path
+            while not self._disk.exists(current):
+                missing.append(current)
+                current = str(Path(current).parent)
             for each in reversed(missing):
                 self._disk.make_directories(each)
                 self.journal.add("n", _parent(each), _name(each), 0, os.lstat(each).st_ino)
-        self._disk.make_directories(path)
+            self._disk.make_directories(path)
 
     def make_directory(self, path: str) -> None:
         """See ``Disk.make_directory``."""

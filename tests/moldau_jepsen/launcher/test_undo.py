@@ -305,6 +305,30 @@ def test_synced_names_stay(tmp_path: Path) -> None:
         assert not (machine.hostile / JOURNAL).stat().st_size
 
 
+def test_a_directory_that_another_thread_made_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads make it; one of them has synced it and what is in it while the other one still waits for the disk."""
+    may_write = HostileDisk.may_write
+    for seed in range(SEEDS):
+        machine = Machine(tmp_path / str(seed))
+        folder = machine.path("folder")
+        waited = []
+
+        def wait(disk: HostileDisk, path: str, machine: Machine = machine, waited: list[str] = waited) -> None:
+            may_write(disk, path)
+            if not waited:
+                waited.append(path)
+                disk.make_directories(path)
+                machine.put("folder/kept", b"kept")
+                for each in (path, str(machine.data)):
+                    disk.sync_directory(each)
+
+        monkeypatch.setattr(HostileDisk, "may_write", wait)
+        machine.disk.make_directories(folder)
+        monkeypatch.undo()
+        machine.lose_power(seed)
+        assert machine.tree() == {"folder/kept": b"kept"}
+
+
 def test_a_removed_tree_comes_back_whole_or_not_at_all(tmp_path: Path) -> None:
     """A removed tree comes back with its content or not at all."""
     back = 0
