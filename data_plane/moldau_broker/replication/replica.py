@@ -135,6 +135,7 @@ class Replica:
         "broker_id",
         "epoch_start_offset",
         "high_watermark",
+        "lacks_producers",
         "log_end_offset",
         "role",
         "settled_end_offset",
@@ -157,6 +158,8 @@ class Replica:
             leader=NO_BROKER, leader_epoch=NO_LEADER_EPOCH, partition_epoch=-1, replicas=(), isr=()
         )
         self.high_watermark = min(high_watermark, log_end_offset)
+        self.lacks_producers = False
+        """Whether a leader takes no records until the shell has restored its producers."""
         self.log_end_offset = log_end_offset
         self.settled_end_offset = Offset(0)  # of a leader; set by ``apply``
         self.epoch_start_offset = UNKNOWN_OFFSET  # start of the present leader epoch; set on the leader only
@@ -230,7 +233,7 @@ class Replica:
 
     def check_append(self, acks: int) -> ErrorCode:
         """Checks whether a producer's records may be appended now."""
-        if self.role is not _LEADER:
+        if self.role is not _LEADER or self.lacks_producers:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if acks == -1 and len(self.state.isr) < self.effective_min_isr:
             return ErrorCode.NOT_ENOUGH_REPLICAS

@@ -410,6 +410,23 @@ class PartitionLog:
         """
         self._follower_appends.restart_behind(offset, log_start_offset, leader_epochs, producer_snapshot, now_ms)
 
+    def restore_producers(self, snapshot: bytes) -> None:
+        """Replaces the producers of a log without records on this disk by those of a snapshot at its end.
+
+        Durable on return.
+
+        Raises:
+            LogStorageError: The directory failed.
+        """
+        storage = self.storage
+        storage.require_healthy()
+        assert storage.segments.first_base_offset == storage.log_end_offset, "batches here show their own producers"
+        try:
+            storage.snapshots.write(storage.log_end_offset, snapshot)
+            storage.snapshots.restore(storage.segments, storage.log_end_offset)
+        except OSError as error:
+            raise storage.storage_error("restoring the producers of", error) from error
+
     def start_over_like(self, other: PartitionLog, now_ms: int) -> None:
         """Removes all batches and starts over where another log of the same partition begins on its disk.
 

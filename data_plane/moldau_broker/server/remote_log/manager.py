@@ -82,7 +82,7 @@ class RemoteLogManager:
         self._view = view
         self.store = store
         self._logger = EventLogger("moldau.broker.remote-log", node=view.broker_id)
-        self._tasks = TaskHost()
+        self.tasks = TaskHost()
         self._requests = trio.CapacityLimiter(config().get_int(REQUESTS_KEY))
         self._config = config
         self._remote: dict[Partition, RemotePartition] = {}
@@ -108,9 +108,9 @@ class RemoteLogManager:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Holds the tasks until cancelled."""
-        async with self._tasks.running():
-            self._tasks.start(self._sweep.run)
-            self._tasks.start(self._probe.run)
+        async with self.tasks.running():
+            self.tasks.start(self._sweep.run)
+            self.tasks.start(self._probe.run)
             task_status.started()
             await trio.sleep_forever()
 
@@ -172,8 +172,8 @@ class RemoteLogManager:
         """
         remote = self._end_role(partition)
         leads = remote is not None and remote.role in (RemoteRole.LEADER, RemoteRole.PURGER)
-        if topic_deleted and remote is not None and leads and self._tasks.accepts:
-            self._tasks.start(self._delete_folder, remote)
+        if topic_deleted and remote is not None and leads and self.tasks.accepts:
+            self.tasks.start(self._delete_folder, remote)
 
     def _look_on(self, partition: Partition) -> None:
         """Ends the work for a topic that is not tiered, and keeps in mind that it was: its segments may be going."""
@@ -191,7 +191,7 @@ class RemoteLogManager:
         if before is not None and before.is_still(role):
             return
         self._end_role(partition)
-        if not self._tasks.accepts:  # the broker stops
+        if not self.tasks.accepts:  # the broker stops
             return
         folder = partition_folder(self._view.cluster_id, partition.topic_id, partition.key.partition)
         remote = self._remote[partition] = RemotePartition(partition, folder, role)
@@ -199,7 +199,7 @@ class RemoteLogManager:
             remote.settles_at_ms = self._environment.clock.monotonic_ms() + PURGE_SETTLE_MS
         elif before is not None:
             remote.settles_at_ms = before.settles_at_ms
-        self._tasks.start(_TASKS[role](self._tools, remote).run)
+        self.tasks.start(_TASKS[role](self._tools, remote).run)
 
     def _slot(self) -> trio.CapacityLimiter:
         """Returns the limiter of listings and deletions, with the present configuration."""
@@ -256,10 +256,10 @@ class RemoteLogManager:
             await remote.listing.done.wait()
         listing = remote.listing
         if listing is None:
-            if not self._tasks.accepts:
+            if not self.tasks.accepts:
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             listing = remote.begin_listing(self._environment.clock)
-            self._tasks.start(self._list, remote)
+            self.tasks.start(self._list, remote)
         await listing.done.wait()
         if listing.error is not None:
             raise ObjectStoreError(str(listing.error)) from listing.error

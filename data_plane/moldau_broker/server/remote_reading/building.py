@@ -17,6 +17,7 @@ def connect_reads(context: BrokerContext, fetchers: ReplicaFetchers) -> None:
     from moldau_broker.server.remote_reading.parts import RemoteReading
     from moldau_broker.server.remote_reading.reader import RemoteReader
     from moldau_broker.server.remote_reading.reads import RemoteReads
+    from moldau_broker.server.replicas.leader_producers import LeaderProducers
     from moldau_broker.server.replicas.remote_start import RemoteStarts
 
     environment = context.environment
@@ -45,3 +46,5 @@ def connect_reads(context: BrokerContext, fetchers: ReplicaFetchers) -> None:
         reader,
         timeout_ms=float(config.get_int("replica.socket.timeout.ms")),
     )
+    producers = LeaderProducers(context.broker_id, reader, manager.tasks, context.replicas.directory_failed)
+    context.replicas.leadership_listeners.append(producers.leadership_changed)

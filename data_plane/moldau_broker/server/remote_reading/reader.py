@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from moldau_broker.log.values import SegmentParts, TimestampOffset
     from moldau_broker.remote_log.core.chunk_cache import CacheStatistics, Chunk, ChunkKey
     from moldau_broker.remote_log.core.names import RemoteSegment
+    from moldau_broker.remote_log.core.reading import RemoteRead
     from moldau_broker.remote_log.core.remote_log import RemoteLog
     from moldau_broker.remote_log.core.requests import Reader
     from moldau_broker.server.remote_reading.values import RemoteRange
@@ -53,6 +54,8 @@ _Result = TypeVar("_Result")
 
 AUXILIARY_STEP_BYTES: Final = 4 << 20
 """Bytes of an ``.aux`` that are read at a time: its size is not known before."""
+PIECE_BYTES: Final = 1 << 20
+"""Bytes of a segment that ``read_segment`` returns at a time; a larger batch is returned whole."""
 RELIST_MS: Final = 2_000.0
 """Pause of a partition in which a new listing did not help: until then misses are errors at once."""
 AUXILIARY_BYTES_MAX: Final = 64 << 20
@@ -193,6 +196,27 @@ class RemoteReader:
         except ObjectStoreError as error:
             raise RemoteStorageError(str(error)) from error
         return decode_auxiliary(data, segment.name + AUXILIARY)
+
+    async def read_segment(
+        self, partition: Partition, segment: RemoteSegment, offset: int, upper_bound_offset: int
+    ) -> RemoteRead:
+        """Reads whole batches of one segment, of whatever lineage, from an offset that it holds up to a bound.
+
+        Raises:
+            RemoteSegmentMissingError: there is no such object any more.
+            RemoteStorageError: the store did not answer.
+            LogError: CORRUPT_MESSAGE, the segment is damaged.
+        """
+        try:
+            parts = await self._parts_of(partition, segment)
+            read = partial(reading.read, max_bytes=PIECE_BYTES, min_one_batch=True)
+            return await self._drive(partition, read(segment, parts, offset, upper_bound_offset=upper_bound_offset))
+        except ObjectNotFoundError as error:
+            raise RemoteSegmentMissingError(str(error)) from error
+        except ObjectStoreError as error:
+            raise RemoteStorageError(str(error)) from error
+        except CorruptRecordError as error:
+            raise LogError(ErrorCode.CORRUPT_MESSAGE, f"{partition.key}: {error}") from error
 
     def missing(self, partition: Partition, offset: int) -> RemoteSegmentMissingError:
         """Returns the error for an offset that no segment holds."""

@@ -13,6 +13,7 @@ import pytest
 
 from moldau.protocol.errors import ErrorCode
 from moldau_broker.replication.follower import FollowState
+from moldau_broker.server.replicas.leader_producers import RESTORE_MS_MAX
 from support.cluster.broker_cluster import batch, run_cluster
 from support.objects.tiered import TIERED, created, fill, log_of, store_away
 
@@ -63,6 +64,19 @@ async def split(cluster: Cluster, segment_bytes: str) -> tuple[int, int]:
     cluster.start_broker(other)
     assert await cluster.leader("t", other_than=leader) == other
     return leader, other
+
+
+async def elected_again(cluster: Cluster, leader: int, other: int) -> Client:
+    """Lets a follower that has been cut, and waits for the store, lead after a second unclean election."""
+    cluster.start_broker(leader)
+    await cluster.until(lambda: leader in cluster.running)
+    await cluster.until(lambda: cluster.replica(leader, "t") is not None)
+    await cluster.until(lambda: log_of(cluster, leader, "t").log_end_offset <= COMMON)
+    cluster.kill(other)
+    assert await cluster.leader("t", other_than=other) == leader
+    log = log_of(cluster, leader, "t")
+    assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (0, COMMON, COMMON)
+    return cluster.client(leader)
 
 
 async def lead(cluster: Cluster, leader: int) -> Client:
@@ -125,5 +139,42 @@ def test_a_cut_log_waits_for_the_store() -> None:
                 cluster.kill(leader)
         cluster.start_broker(leader)
         await check_producer(cluster, await lead(cluster, leader))
+
+    run_cluster(scenario, brokers=2, **TIERED)
+
+
+@pytest.mark.parametrize("segment_bytes", ["1024", "2000", "8000"])
+def test_a_leader_without_producers_takes_no_records(segment_bytes: str) -> None:
+    """An unclean election elects a follower before the store has given it the producers of its remote records.
+
+    It keeps its log as it is, so that no record goes that another replica still has.
+    """
+
+    async def scenario(cluster: Cluster) -> None:
+        leader, other = await split(cluster, segment_bytes)
+        with store_away(cluster, f"b{leader}"):
+            client = await elected_again(cluster, leader, other)
+            for sequence in (2, 3):
+                refused = await client.produce("t", sent(cluster, sequence))
+                assert ErrorCode.of(refused.error_code) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await cluster.until(lambda: not cluster.replica(leader, "t").replica.lacks_producers, timeout_ms=20_000)
+        await check_producer(cluster, client)
+        log = log_of(cluster, leader, "t")
+        assert (log.log_start_offset, log.local_log_start_offset) == (0, COMMON)
+
+    run_cluster(scenario, brokers=2, **TIERED)
+
+
+def test_a_leader_waits_for_its_producers_no_longer_than_a_bound() -> None:
+    """The operator prefers a leader that may lack what others had; the store may be away for days."""
+
+    async def scenario(cluster: Cluster) -> None:
+        leader, other = await split(cluster, "2000")
+        with store_away(cluster, f"b{leader}"):
+            client = await elected_again(cluster, leader, other)
+            replica = cluster.replica(leader, "t").replica
+            await cluster.until(lambda: not replica.lacks_producers, timeout_ms=RESTORE_MS_MAX + 1_000)
+            taken = await client.produce("t", sent(cluster, 2))
+            assert (taken.error_code, taken.base_offset) == (ErrorCode.NONE, COMMON)
 
     run_cluster(scenario, brokers=2, **TIERED)
