@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from moldau.runtime.config.declaration import LONG_MAX
+from moldau.runtime.ports.descriptors import is_shortage
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.log.cleaner.manager import DAMAGE_ADVICE
 from moldau_broker.log.directories.directory import LogDirectory, log_starts_of
@@ -223,11 +224,16 @@ class Housekeeping:
                 elif disk.exists(path):
                     disk.remove(path)
 
+        def failed(error: BaseException) -> None:
+            if is_shortage(error):  # removing a directory opens it; the next tick tries again
+                self._store.deletions.add_files(0, tuple(paths))
+            self._store.work_failed(owner, error)
+
         return Work(
             name=f"delete files in {owner}",
             run=run,
             complete=lambda: None,
-            failed=lambda error: self._store.work_failed(owner, error),
+            failed=failed,
             directory=owner,
         )
 

@@ -344,7 +344,7 @@ class LogStore:
             _logger.error("log-not-deleted", partition=log.topic_partition, directory=error.directory)
 
     def rename_away(self, log: PartitionLog, suffix: str) -> str:
-        """Closes a log and renames its directory, durably; returns the new path.
+        """Closes a log and renames its directory; returns the new path. Durable unless descriptors are short.
 
         Raises:
             LogStorageError: The directory failed.
@@ -357,5 +357,7 @@ class LogStore:
             self.disk.sync_directory(parent)
         except OSError as error:
             self.fail_directory(parent, error)
+            if is_shortage(error):  # only the sync needs a descriptor: the log has its new name
+                return target
             raise LogStorageError(parent, f"renaming {log.directory} failed: {error}") from error
         return target

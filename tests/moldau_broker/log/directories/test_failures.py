@@ -100,6 +100,32 @@ def test_a_checkpoint_without_a_descriptor_is_written_later(monkeypatch: pytest.
     assert read_offsets(machine.disk, path) == {A: 1}
 
 
+@pytest.mark.parametrize("lacking", ["sync_directory", "remove_tree"])
+def test_a_deleted_log_goes_after_a_shortage(monkeypatch: pytest.MonkeyPatch, lacking: str) -> None:
+    """To sync a directory, and to remove it, takes descriptors; its files stayed until the broker started again."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine, ["/d1"])
+    put(create(manager))
+
+    def short(*arguments: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(machine.disk), lacking, short)
+        assert manager.delete(A)
+        for now in (START_MS, START_MS + 3_000):
+            for work in manager.tick(now, now):
+                try:
+                    work.run()
+                except OSError as error:
+                    work.failed(error)
+                else:
+                    work.complete()
+    assert manager.directories[0].online
+    tick(manager, START_MS + 6_000)
+    assert [name for name in machine.disk.list_directory("/d1") if name.startswith("a-0")] == []
+
+
 def test_a_topic_id_that_cannot_be_written_is_a_failed_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     manager = open_manager(VirtualMachine(1), ["/d1"])
     log = create(manager)
