@@ -7,6 +7,7 @@ decide which errors mean that a directory failed; they call ``fail_directory``.
 from __future__ import annotations
 
 import uuid
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
@@ -311,8 +312,9 @@ class LogStore:
         logs = [self.table.current.get(topic_partition), self.table.future.pop(topic_partition, None)]
         self.drop(topic_partition)
         found = [log for log in logs if log is not None]
-        for log in found:
-            self.discard(log)
+        with ExitStack() as all_of_them:  # also the copy in another directory if that of the log fails
+            for log in found:
+                all_of_them.callback(self.discard, log)
         return bool(found)
 
     def drop(self, topic_partition: TopicPartition) -> None:

@@ -126,6 +126,21 @@ def test_a_deleted_log_goes_after_a_shortage(monkeypatch: pytest.MonkeyPatch, la
     assert [name for name in machine.disk.list_directory("/d1") if name.startswith("a-0")] == []
 
 
+def test_a_deletion_reaches_the_copy_on_another_disk() -> None:
+    """The move of a replica is under way when its topic is deleted, and the old disk fails at that moment."""
+    machine = VirtualMachine(1)
+    manager = open_manager(machine, ["/d1", "/d2"])
+    put(create(manager, directory="/d1"))
+    manager.alter_replica_log_dir(A, "/d2", START_MS)
+    machine.virtual_disk.profile.failing_paths = ("/d1",)
+    with pytest.raises(LogStorageError):
+        manager.delete(A)
+    for now in (START_MS, START_MS + 3_000):
+        tick(manager, now)
+    assert [directory.online for directory in manager.directories] == [False, True]
+    assert [name for name in machine.disk.list_directory("/d2") if name.startswith("a-0")] == []
+
+
 def test_a_topic_id_that_cannot_be_written_is_a_failed_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     manager = open_manager(VirtualMachine(1), ["/d1"])
     log = create(manager)
