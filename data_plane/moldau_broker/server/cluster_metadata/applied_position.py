@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from moldau.runtime.ports.descriptors import is_shortage
 from moldau_broker.log.errors import CorruptLogFileError
 from moldau_broker.log.files.checkpoint import read_file, write_atomically, write_temporary
 from moldau_broker.log.files.names import APPLIED_METADATA, TEMPORARY_SUFFIX
@@ -105,12 +106,15 @@ class AppliedPosition:
             return
         self._writes += 1
         content = encode_position(image.cluster_id, position)
+        is_kept = True
         for directory in self._logs.online_directories:
             try:
                 write_atomically(self._disk, f"{directory}/{APPLIED_METADATA}", content)
             except OSError as error:
                 self._logs.fail_directory(directory, error)
-        self._kept = position
+                is_kept = is_kept and not is_shortage(error)
+        if is_kept:
+            self._kept = position
 
     async def run(self) -> None:
         """Writes changed positions from time to time, until cancelled. The disk is waited for in a thread."""
@@ -122,13 +126,17 @@ class AppliedPosition:
                 continue
             self._writes += 1
             number, content = self._writes, encode_position(image.cluster_id, position)
+            is_kept = True
             for directory in self._logs.online_directories:
-                await self._write_in_thread(directory, content, number)
-            if number == self._writes:
+                is_kept &= await self._write_in_thread(directory, content, number)
+            if is_kept and number == self._writes:
                 self._kept = position
 
-    async def _write_in_thread(self, directory: str, content: bytes, number: int) -> None:
-        """Replaces the file of a directory, unless a newer position is written meanwhile."""
+    async def _write_in_thread(self, directory: str, content: bytes, number: int) -> bool:
+        """Replaces the file of a directory, unless a newer position is written meanwhile.
+
+        Returns False if that lacked descriptors: the directory works, and its file is older.
+        """
         disk, path = self._disk, f"{directory}/{APPLIED_METADATA}"
         prepared = f"{path}.next{TEMPORARY_SUFFIX}"
 
@@ -142,3 +150,5 @@ class AppliedPosition:
                 await self._run_in(directory, lambda: disk.sync_directory(directory))
         except OSError as error:
             self._logs.fail_directory(directory, error)
+            return not is_shortage(error)
+        return True

@@ -7,6 +7,7 @@ its controller is replaced by an older copy, as if a backup had been restored.
 from __future__ import annotations
 
 import copy
+import errno
 import logging
 from functools import partial
 from types import SimpleNamespace
@@ -239,6 +240,43 @@ def test_an_overtaken_write_leaves_the_newer_position() -> None:
     run_world(main, 1)
     path = f"/d1/{APPLIED_METADATA}"
     assert decode_position(path, read_file(disk, path)) == ("c", MetadataPosition(offset=120, epoch=3))
+
+
+@pytest.mark.parametrize("by_deletion", [False, True])
+def test_a_position_that_lacked_a_descriptor_is_written_later(
+    monkeypatch: pytest.MonkeyPatch, by_deletion: bool
+) -> None:
+    """It counted as kept until the metadata changed again; the directory has not failed."""
+    disk = VirtualMachine(1).disk
+    disk.make_directories("/d1")
+    image = SimpleNamespace(offset=100, epoch=3, cluster_id="c")
+    logs: Any = SimpleNamespace(online_directories=["/d1"], fail_directory=lambda *_: None)
+
+    async def run_in(directory: str, work: Callable[[], None]) -> None:
+        await trio.lowlevel.checkpoint()
+        work()
+
+    def short(*arguments: object, **more: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def main(world: object) -> None:
+        with monkeypatch.context() as patch:
+            for name in ("write_atomically", "write_temporary"):
+                patch.setattr(f"moldau_broker.server.cluster_metadata.applied_position.{name}", short)
+            await let_run()
+        await let_run()
+
+    async def let_run() -> None:
+        if by_deletion:
+            kept.write()
+            return
+        with trio.move_on_after(1.5 * PERIOD_MS / 1000):
+            await kept.run()
+
+    kept = AppliedPosition(disk, logs, lambda: image, run_in)  # type: ignore[arg-type, return-value]
+    run_world(main, 1)
+    path = f"/d1/{APPLIED_METADATA}"
+    assert decode_position(path, read_file(disk, path)) == ("c", MetadataPosition(offset=100, epoch=3))
 
 
 def test_the_position_is_durable_before_logs_are_deleted() -> None:
