@@ -52,7 +52,7 @@ def lookup_takes_the_entry_above() -> list[Patch]:
 def swap_without_rename_order() -> list[Patch]:
     """The new segment takes its name before the old ones have lost theirs, and says too early that it is complete."""
 
-    def replace(self: SegmentList, old: Sequence[LogSegment], new: LogSegment) -> None:
+    def replace(self: SegmentList, old: Sequence[LogSegment], new: LogSegment) -> bool:
         first = self.all.index(old[0])
         new.files.change_suffix("")
         self.generation += 1
@@ -61,6 +61,7 @@ def swap_without_rename_order() -> list[Patch]:
         for former in old:
             if former.base_offset != new.base_offset:
                 self._delete_files(former)
+        return True
 
     return [(SegmentList, "replace", replace)]
 
@@ -116,7 +117,7 @@ def active_segment_cleaned() -> list[Patch]:
 
     good_replace = SegmentList.replace
 
-    def replace(self: SegmentList, old: Sequence[LogSegment], new: LogSegment) -> None:
+    def replace(self: SegmentList, old: Sequence[LogSegment], new: LogSegment) -> bool:
         if old[-1] is self.active:
             self.active = new
             self.all[-1:] = [old[-1]]
@@ -126,8 +127,8 @@ def active_segment_cleaned() -> list[Patch]:
             for former in old:
                 self._delete_files(former)
             new.files.change_suffix("")
-            return
-        good_replace(self, old, new)
+            return True
+        return good_replace(self, old, new)
 
     return [(manager, "plan_cleaning", plan), (SegmentList, "replace", replace)]
 

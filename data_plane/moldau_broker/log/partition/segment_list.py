@@ -134,10 +134,13 @@ class SegmentList:
             self.disk.sync_directory(self.directory)
         self.active = self.all[-1]
 
-    def replace(self, old: Sequence[LogSegment], new: LogSegment) -> None:
+    def replace(self, old: Sequence[LogSegment], new: LogSegment) -> bool:
         """Replaces ``old`` with a cleaned segment (its files end in ``.swap``); each step is crash-safe.
 
         The content of ``.swap`` is durable and its name marks it as complete, so a restart finishes the replacement.
+        From here on there is no way back: the next cleaning would take the same names.
+
+        Returns False if the directory must be synced again, because no descriptor was free for it.
 
         Raises:
             OSError: A file could not be renamed.
@@ -151,10 +154,20 @@ class SegmentList:
         self.first_base_offset = self._bases[0]
         for segment in reversed(old):
             self._delete_files(segment)
-        self.disk.sync_directory(self.directory)
+        self._sync_names()
         new.files.change_suffix("")
-        self.disk.sync_directory(self.directory)
+        is_synced = self._sync_names()
         new.files.settle()
+        return is_synced
+
+    def _sync_names(self) -> bool:
+        try:
+            self.disk.sync_directory(self.directory)
+        except OSError as error:
+            if not is_shortage(error):
+                raise
+            return False
+        return True
 
     def _delete_files(self, segment: LogSegment) -> None:
         segment.files.change_suffix(DELETED_SUFFIX)

@@ -459,7 +459,8 @@ class SegmentedLog:
             OSError: A file could not be renamed or removed.
         """
         self.touched[self] = None
-        self.segments.replace(old, new)
+        if not self.segments.replace(old, new):
+            self.recovery.names_changed()
         gone = [segment.base_offset for segment in old if segment.base_offset != new.base_offset]
         self.snapshots.remove_if(lambda offset: offset in gone)
 

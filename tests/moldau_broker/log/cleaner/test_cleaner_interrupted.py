@@ -21,6 +21,7 @@ from moldau_broker.log.errors import CorruptLogFileError
 from moldau_broker.log.files.batches import BatchReader
 from moldau_broker.log.values import TopicPartition, run_work
 from moldau_jepsen.world.disk.disk import NodeDisk
+from support.log.cleaner_lab import Lab
 from support.log.lab import A, create, new_manager, open_manager, put
 from support.log.model import START_MS, VirtualMachine, all_rows
 
@@ -243,3 +244,37 @@ def test_a_cleaned_group_that_cannot_be_removed_is_survived(monkeypatch: pytest.
     assert manager.offline_directories == (["/d1"] if fails else [])
     assert cleaning.done
     assert manager.cleaner.statistics().current is None
+
+
+@pytest.mark.parametrize("power_lost", [False, True])
+@pytest.mark.parametrize("short_at", range(1, 5))
+def test_a_swap_without_a_descriptor_loses_no_record(
+    monkeypatch: pytest.MonkeyPatch, short_at: int, power_lost: bool
+) -> None:
+    """Each sync of the directory may lack one. The next cleaning renamed its own segment away with the former one."""
+    lab = Lab()
+    for number in range(60):
+        lab.put(b"%d" % (number % 5), b"%d" % number)
+    lab.put(b"once", b"kept")
+    lab.fill()
+    sync, count = NodeDisk.sync_directory, itertools.count(1)
+
+    def short(disk: NodeDisk, path: str) -> None:
+        if next(count) == short_at:
+            raise OSError(errno.EMFILE, "Too many open files")
+        sync(disk, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NodeDisk, "sync_directory", short)
+        lab.clean()
+    for number in range(20):
+        lab.put(b"%d" % (number % 5), b"new %d" % number)
+    lab.fill()
+    values = lab.values()
+    lab.clean()
+    for seconds in (0, 100):
+        for work in lab.manager.tick(lab.now, lab.now + seconds * 1_000):
+            run_work(work)
+    assert (lab.values(), lab.manager.directories[0].online) == (values, True)
+    lab.restart(power_lost=power_lost)
+    assert lab.values() == values
