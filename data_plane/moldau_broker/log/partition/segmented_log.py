@@ -324,7 +324,7 @@ class SegmentedLog:
         """Removes all batches at or above ``offset``, which lies in the log; durable on return.
 
         Raises:
-            OSError: A file could not be written.
+            OSError: A file could not be written. If no descriptor was free, the log is unchanged.
         """
         with ExitStack() as held:
             offset = self._cut(offset, held)
@@ -355,6 +355,10 @@ class SegmentedLog:
         The files of the segment stay open until ``held`` ends.
         """
         segments = self.segments
+        # The directory is synced and listed from here on, and each takes a descriptor. A half cut log would go on
+        # without its producers, so one is held until the first file changes.
+        spare = self.disk.open(segments.active.path(LOG_SUFFIX), OpenMode.READ)
+        held.callback(spare.close)
         first = max(0, segments.index_of(offset))
         files = segments.all[first].files
         held.callback(files.let_go)
@@ -365,6 +369,7 @@ class SegmentedLog:
             self.recovery.offset = offset
         # Other records may follow here, which a start must not take for committed.
         self._checkpoints.lower_watermark(self, offset)
+        spare.close()
         segments.cut_behind(first)
         segments.active.cut(offset, position)
         return offset

@@ -22,6 +22,7 @@ from moldau_broker.log.errors import DescriptorsShortError, LogStorageError
 from moldau_broker.log.files.open_files import OpenFiles
 from moldau_broker.log.files.transaction_index import AbortedEntry, TransactionIndex
 from moldau_broker.log.values import TopicPartition, run_work
+from moldau_jepsen.world.disk.disk import NodeDisk
 from moldau_jepsen.world.disk.disk_profile import OPEN_FILES_MAX
 from support.log.cleaner_lab import DAY, NOW, Lab
 from support.log.model import PARTITION, VirtualMachine, all_rows, make_batch
@@ -390,3 +391,50 @@ def test_a_restart_of_a_log_does_all_or_nothing(free: int) -> None:
     log = machine.log()
     assert (log.log_start_offset, log.log_end_offset) == (40, 41)
     assert not [name for name in machine.machine.disk.list_directory(log.directory) if name.endswith(".tmp")]
+
+
+@pytest.mark.parametrize("free", range(9))
+def test_a_cut_of_a_log_does_all_or_nothing(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    """A follower cuts its log while few descriptors are free; to sync or list a directory takes one, too.
+
+    Half cut, a log that led next gave the next record the offset of its former end, and did not know its producers.
+    """
+    machine = Machine()
+    log = machine.log()
+    for sequence in range(8):
+        batch = make_batch([(machine.now, b"key", b"x" * 300)], producer=(7, 0, sequence))
+        log.append_as_leader(memoryview(batch), leader_epoch=1, now_ms=machine.now)
+    log.flush()
+    for segment in log.segments:
+        segment.files.close_indexes()
+    before = all_rows(log)
+    machine.take_all_but(free)
+    disk, profile = machine.machine.disk, machine.machine.virtual_disk.profile
+
+    def needing_one(name: str) -> None:
+        inherited = getattr(NodeDisk, name)
+
+        def method(self: NodeDisk, path: str) -> object:
+            if disk.open_files >= profile.open_files_max:
+                raise OSError(errno.EMFILE, "Too many open files", path)
+            return inherited(self, path)
+
+        monkeypatch.setattr(NodeDisk, name, method)
+
+    for name in ("sync_directory", "list_directory"):
+        needing_one(name)
+    try:
+        log.truncate_to(3)
+    except DescriptorsShortError:
+        assert free < 8
+        assert (log.log_end_offset, log.failed) == (8, False)
+        machine.give_back()
+        assert all_rows(log) == before
+        log.truncate_to(3)
+    machine.give_back()
+    entry = log.producer_state.get(7)
+    assert entry is not None
+    assert (log.log_end_offset, entry.last_sequence) == (3, 2)
+    assert all_rows(log) == before[:3]
+    assert machine.append(log) == 3
+    assert [row.offset for row in all_rows(log)] == [0, 1, 2, 3]
