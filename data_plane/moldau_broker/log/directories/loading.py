@@ -136,10 +136,13 @@ class LogLoading:
                 # The log may have lost its end: new appends and their epochs are neither clean nor durable.
                 directory.lower_to(log.storage, log.recovery_point)
             except OSError as error:
-                self._store.fail_directory(directory.path, error)
+                note(error)
 
         def failed(error: BaseException) -> None:
             self._done += 1
+            note(error)
+
+        def note(error: BaseException) -> None:
             if is_shortage(error):
                 self.shortage = self.shortage or error
             self._store.fail_directory(directory.path, error)

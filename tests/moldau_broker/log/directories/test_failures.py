@@ -10,7 +10,8 @@ import errno
 import pytest
 
 from moldau.protocol.errors import ErrorCode
-from moldau_broker.log.directories.directory import read_offsets
+from moldau.runtime.ports.environment import OpenMode
+from moldau_broker.log.directories.directory import LogDirectory, read_offsets
 from moldau_broker.log.directories.log_table import DeletionQueue
 from moldau_broker.log.errors import DescriptorsShortError, LogError, LogStorageError
 from moldau_broker.log.values import TopicPartition, run_work
@@ -139,6 +140,28 @@ def test_a_deletion_reaches_the_copy_on_another_disk() -> None:
         tick(manager, now)
     assert [directory.online for directory in manager.directories] == [False, True]
     assert [name for name in machine.disk.list_directory("/d2") if name.startswith("a-0")] == []
+
+
+def test_a_start_that_cannot_lower_a_checkpoint_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a descriptor for that it is not done: a later crash would leave new records unchecked below it."""
+    machine = VirtualMachine(1)
+    log = create(open_manager(machine, ["/d1"]))
+    for _ in range(5):
+        put(log)
+    log.flush()
+    machine.boot(power_lost=False)
+    file = machine.disk.open(f"{log.directory}/00000000000000000000.log", OpenMode.WRITE)
+    file.truncate(file.size - 10)
+    file.close()
+
+    def short(*arguments: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogDirectory, "lower_to", short)
+        manager = open_manager(machine, ["/d1"])
+    assert manager.start_shortage is not None
+    assert manager.directories[0].online
 
 
 def test_a_topic_id_that_cannot_be_written_is_a_failed_disk(monkeypatch: pytest.MonkeyPatch) -> None:
