@@ -110,6 +110,29 @@ def test_a_shard_that_ends_accepts_no_request() -> None:
     trio.run(main)
 
 
+def test_a_leadership_that_ends_during_a_write_ends_the_shard() -> None:
+    """The write finds it, within the effects of the core: those are performed first, because some are answers."""
+
+    class Ending(Log):
+        shard: Shard
+
+        def append(self, *_: object) -> Offset:
+            self.shard.resign(ErrorCode.NOT_COORDINATOR)
+            assert not self.shard.resigned
+            return Offset(1)
+
+    async def main() -> None:
+        log = Ending()
+        shard = log.shard = shard_of(1, log)
+        shard.may_end = trio.Event()
+        shard.may_end.set()
+        with trio.fail_after(5):
+            await shard.run()
+        assert shard.resigned
+
+    trio.run(main)
+
+
 class RequestCore(Core):
     """Answers requests, or fails as the test says."""
 

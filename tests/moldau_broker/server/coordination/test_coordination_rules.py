@@ -27,6 +27,7 @@ from moldau.protocol.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from moldau.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from moldau.records import iterate_batches
 from moldau.values import BrokerId
 from moldau_broker.coordinator.runtime.effects import Marker, TransactionalProducer
 from moldau_broker.coordinator.runtime.partitioning import partition_for
@@ -42,6 +43,8 @@ from moldau_broker.server.coordination.transactions import Peers, TransactionMar
 from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_GROUP, MetadataImage
 from moldau_quorum.metadata.internal_topics import OFFSETS_TOPIC, SHARE_STATE_TOPIC
 from moldau_quorum.metadata.records import ConfigRecord
+from support.log.lab import create, open_manager, put
+from support.log.model import VirtualMachine
 
 KEY = ("t", 0)
 
@@ -246,6 +249,31 @@ def test_a_coordinator_writes_in_the_newest_epoch_only() -> None:
         log.append(0, epoch, b"late")
     assert raised.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert appended == [b"batch"]
+
+
+def test_a_load_reads_a_batch_that_is_larger_than_asked_for() -> None:
+    """Otherwise a coordinator would wait for ever at that batch."""
+    manager = open_manager(VirtualMachine(1), ["/d1"])
+    log = create(manager)
+    put(log, b"v" * 500)
+    put(log, b"w")
+    epoch: Any = 1
+    state = SimpleNamespace(leader_epoch=epoch)
+    replica = SimpleNamespace(state=state, high_watermark=log.log_end_offset)
+    led = SimpleNamespace(is_leader=True, replica=replica, log=log, key=(OFFSETS_TOPIC, 0))
+    replicas: Any = SimpleNamespace(partitions={(OFFSETS_TOPIC, 0): led})
+    unused: Any = None
+
+    async def main() -> list[int]:
+        topic, offsets, offset = InternalTopicLog(OFFSETS_TOPIC, replicas, unused), [], 0
+        while offset < log.log_end_offset:
+            data = await topic.read(0, epoch, offset, 10)  # type: ignore[arg-type]
+            (header,) = [header for _, header in iterate_batches(data)]
+            offset = header.next_offset
+            offsets.append(offset)
+        return offsets
+
+    assert trio.run(main) == [1, 2]
 
 
 def test_followers_hear_of_deleted_states() -> None:

@@ -55,8 +55,10 @@ class Coordinator:
         producer_id: int = PRODUCER,
         search: str = KNOWS,
         code: ErrorCode = ErrorCode.NONE,
+        described: ErrorCode = ErrorCode.NONE,
     ) -> None:
         self.status, self.producer_id, self.search, self.code = status, producer_id, search, code
+        self.described = described
 
     async def handle(self, request: Request, *, version: int) -> Response:
         await trio.lowlevel.checkpoint()
@@ -73,6 +75,7 @@ class Coordinator:
             found = [Listed(transactional_id="x", producer_id=PRODUCER)] if self.search == KNOWS else []
             return ListTransactionsResponse(transaction_states=found)
         state = TransactionState(
+            error_code=self.described,
             transactional_id="x",
             transaction_state=self.status.label,
             producer_id=self.producer_id,
@@ -131,6 +134,22 @@ def test_only_the_marker_of_the_present_end_is_confirmed() -> None:
                 expected = ErrorCode.INVALID_TXN_STATE
             answer = await verifier_of(Coordinator(status, producer_id)).confirm_marker(marker, [("t", index)])
             assert answer == {("t", index): expected}, (status, producer_id, marker)
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("described", [ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, ErrorCode.NOT_COORDINATOR, ErrorCode.NONE])
+def test_a_marker_of_an_unknown_transaction_is_refused_for_good(described: ErrorCode) -> None:
+    """One whose coordinator cannot say may be that of a transaction: it is sent again."""
+
+    async def main() -> None:
+        answer = await verifier_of(Coordinator(described=described)).confirm_marker(marker_of(), [("t", 0)])
+        expected = {
+            ErrorCode.NONE: ErrorCode.NONE,
+            ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: ErrorCode.INVALID_TXN_STATE,
+            ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        }
+        assert answer == {("t", 0): expected[described]}
 
     trio.run(main)
 
