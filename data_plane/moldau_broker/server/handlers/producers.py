@@ -14,6 +14,7 @@ from moldau.protocol.messages.describe_producers import (
 )
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from moldau.protocol.refusals import refusal_of
+from moldau_broker.log.values import NO_EPOCH, NO_PRODUCER_ID
 from moldau_broker.server.handlers.metadata import valid_topic_name
 
 if TYPE_CHECKING:
@@ -33,7 +34,12 @@ class ProducersContext(Protocol):
 async def handle_init_producer_id(
     context: ProducersContext, request: InitProducerIdRequest, call: Call
 ) -> InitProducerIdResponse:
-    """Returns a new producer id with epoch 0 for an idempotent producer."""
+    """Returns a new producer id with epoch 0 for an idempotent producer.
+
+    A producer that has an id already names it with its epoch, or names neither.
+    """
+    if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
+        return refusal_of(InitProducerIdResponse, request, ErrorCode.INVALID_REQUEST, version=call.version)
     try:
         return InitProducerIdResponse(producer_id=await context.producer_ids.take(), producer_epoch=0)
     except KafkaError as error:
