@@ -112,8 +112,8 @@ class Recoveries:
             self.newest = who
             if not is_lost:
                 self.producers[who].producer_id, self.producers[who].epoch = given
-        elif code is ErrorCode.CONCURRENT_TRANSACTIONS:  # the transaction that was open is aborted first
-            self.newest = None
+        elif code is ErrorCode.CONCURRENT_TRANSACTIONS and (producer_id < 0 or self.newest != who):
+            self.newest = None  # the transaction that was open is aborted first, and its producer fenced
         return code
 
     def _give(self, who: int, identity: Identity) -> None:

@@ -198,6 +198,22 @@ def test_a_new_producer_keeps_the_former_one_out(answered: TransactionStatus) ->
     assert (answer.error_code, answer.producer_epoch) == (0, 7)
 
 
+@pytest.mark.parametrize(
+    ("level", "epoch", "expected"), [(2, 4, (NONE, 5)), (1, 4, (FENCED, -1)), (2, EPOCH_MAX - 1, (FENCED, -1))]
+)
+def test_a_producer_that_begins_again_goes_on(level: int, epoch: int, expected: tuple[ErrorCode, int]) -> None:
+    """It names the id and epoch of its open transaction: the abort keeps no former producer out."""
+    driver = in_state(S.ONGOING, level=level)
+    known = replace(driver.core.transactions["x"], producer_epoch=epoch, client_version=2 if level == 2 else 0)
+    driver.core.replay(*transaction_record("x", known))
+    driver.automatic = True
+    again = init_request(producer_id=known.producer_id, epoch=epoch)
+    assert code_of(driver.ask(again, 4)) is CONCURRENT
+    for _ in range(2):
+        answer = driver.ask(again, 4)
+        assert (answer.error_code, answer.producer_epoch) == expected
+
+
 def test_a_commit_after_ones_own_abort_is_no_timeout() -> None:
     for fails_over, expected in ((False, STATE), (True, FENCED)):
         driver = TransactionDriver()

@@ -31,6 +31,7 @@ from moldau_broker.coordinator.transaction.core.state import (
     NO_PRODUCER_ID,
     Transaction,
     TransactionStatus,
+    is_epoch_exhausted,
     parse_transaction,
     transaction_record,
 )
@@ -296,21 +297,26 @@ class TransactionLifecycle:
         moment: Moment,
         request_id: int = -1,
         respond: Callable[[ErrorCode], Response] | None = None,
+        *,
+        is_own: bool = False,
     ) -> None:
         """Aborts an open transaction and fences its producer: writes the abort with a higher epoch.
 
         After a timeout (no ``request_id``), a client with an epoch per transaction learns the next epoch when it
         aborts. If a new producer requests the abort, that epoch is skipped, as in Kafka: the former producer could
-        otherwise begin transactions faster than the new one repeats its request.
+        otherwise begin transactions faster than the new one repeats its request. A producer that begins again by itself
+        (``is_own``) gets the next epoch when it repeats its request, unless it is the last one of its id.
         """
         assert transaction.status is TransactionStatus.ONGOING
         has_own_epoch = transaction.has_own_epoch or self._level() >= EPOCH_PER_TRANSACTION
-        raised = transaction.producer_epoch + (2 if has_own_epoch and request_id >= 0 else 1)
+        epoch = transaction.producer_epoch
+        goes_on = is_own and has_own_epoch and not is_epoch_exhausted(epoch)
+        raised = epoch + (2 if has_own_epoch and request_id >= 0 and not goes_on else 1)
         after = transaction.moved(
             TransactionStatus.PREPARE_ABORT,
             moment.wall_ms,
             producer_epoch=min(raised, EPOCH_MAX),
-            last_epoch=NO_EPOCH,
+            last_epoch=epoch if goes_on else NO_EPOCH,
             client_version=EPOCH_PER_TRANSACTION if has_own_epoch else transaction.client_version,
         )
         self.write(transaction.transactional_id, after, moment, request_id, respond)

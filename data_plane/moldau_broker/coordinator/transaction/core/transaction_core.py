@@ -219,7 +219,11 @@ class TransactionCore:
             def aborted(code: ErrorCode) -> Response:
                 return init_error(ErrorCode.CONCURRENT_TRANSACTIONS if code is ErrorCode.NONE else code)
 
-            self.lifecycle.abort_fencing(transaction, moment, request_id, aborted)
+            is_own = (request.producer_id, request.producer_epoch) == (
+                transaction.producer_id,
+                transaction.producer_epoch,
+            )
+            self.lifecycle.abort_fencing(transaction, moment, request_id, aborted, is_own=is_own)
             return ErrorCode.NONE
         if not transaction.status.is_settled:
             return ErrorCode.CONCURRENT_TRANSACTIONS
