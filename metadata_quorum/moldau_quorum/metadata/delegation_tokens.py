@@ -50,8 +50,8 @@ def may_ask_for_tokens(identity: Identity | None) -> bool:
 
 
 def may_renew(token: DelegationTokenRecord, principal: str) -> bool:
-    """Returns whether a principal owns a token, created it, or was named as a renewer."""
-    return principal in (token.owner, token.requester, *token.renewers)
+    """Returns whether a principal owns a token or was named as a renewer; one that created it for another may not."""
+    return principal in (token.owner, *token.renewers)
 
 
 def is_expired(token: DelegationTokenRecord, wall_ms: int) -> bool:

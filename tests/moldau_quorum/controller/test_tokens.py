@@ -200,11 +200,12 @@ def test_requesters_without_permission_are_refused(requester, settings, level, c
 
 
 def test_tokens_for_others() -> None:
-    """The creator of another's token may renew it; a principal finds what it owns, has created or may renew."""
+    """The creator of another's token may not renew it; a principal finds what it owns, has created or may renew."""
     cluster = Cluster()
     token = cluster.create(BOB, owner="alice")
     assert (token.principal_name, token.token_requester_principal_name) == ("alice", "bob")
-    assert cluster.renew(token, BOB).error_code == ErrorCode.NONE
+    for change in (cluster.renew, cluster.expire):
+        assert change(token, BOB).error_code == ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
     assert cluster.renew(token, ALICE).error_code == ErrorCode.NONE
     cluster.create(BOB)
     assert [token.principal_name for token in cluster.described(owners=["alice"]).tokens] == ["alice"]
