@@ -28,7 +28,7 @@ def brokers(tmp_path_factory):
 
 @pytest.mark.parametrize("area", DIFFERENCES)
 def test_answers_are_those_of_kafka(area, brokers):
-    scenario = getattr(import_module(f"support.answers.{area}"), area)
+    scenario = getattr(import_module(f"support.answers.{area}"), area.rsplit(".", 1)[-1])
     run = f"r{next(_runs)}"
     theirs, ours = (answers_of(broker, scenario, run) for broker in brokers)
     found = differences(theirs, ours)

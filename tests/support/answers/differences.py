@@ -15,6 +15,13 @@ OWN_APPEND_TIME = (
 ILLEGAL = (
     "the classic clients of Kafka begin again after either code; ILLEGAL_GENERATION is known to all versions of them"
 )
+NEVER_FORGOT = "the log has forgotten no producer, so its first batch is missing"
+SKIPS_AN_EPOCH = "the former producer could otherwise learn the next epoch from its own abort, and go on"
+IDS_ONLY = "the id is unknown in every fetch; Kafka looks for the name that the session had"
+SAYS_WHY = "the code says why the connection ends; Kafka closes it without an answer"
+CLOSED = "the connection is closed without an answer"
+DECOY = "all names get a challenge, so that none reveals users or tokens"
+NO_RENEWAL = "clients of handshake version 0 cannot learn when their sessions end, so none renews one"
 HIDES_A_NAME = "Kafka gives an empty list, which hides a mistyped name"
 
 DIFFERENCES: Final[dict[str, dict[str, str]]] = {
@@ -32,7 +39,7 @@ DIFFERENCES: Final[dict[str, dict[str, str]]] = {
         "produce: a cut batch": "bytes were lost on the way: the client may send the batch again",
         "idempotent: first again": OWN_APPEND_TIME,
         "idempotent: the batch before again": OWN_APPEND_TIME,
-        "idempotent: unknown, not from 0": "the log has forgotten no producer, so its first batch is missing",
+        "idempotent: unknown, not from 0": NEVER_FORGOT,
     },
     "classic_groups": {
         "commit before the sync": "the group has no assignment yet; Kafka looks at the topic first",
@@ -89,6 +96,95 @@ DIFFERENCES: Final[dict[str, dict[str, str]]] = {
             "the nodes are named although the topic is refused",
         ),
     },
+    "sequences.producers": {
+        **dict.fromkeys(["epoch -1", "epoch -2"], "no producer has such an epoch"),
+        **dict.fromkeys(
+            [f"unknown in a shortened log: {step}" for step in ("from 7", "from 0", "the next")], NEVER_FORGOT
+        ),
+    },
+    "sequences.open_transactions": {
+        **dict.fromkeys(
+            [
+                f"{word} that is fenced: {step}"
+                for word in ("old", "new")
+                for step in ("begin while it is open", "state after a second beginning")
+            ],
+            SKIPS_AN_EPOCH,
+        ),
+        "new that is fenced: commit, as the new one": SKIPS_AN_EPOCH,
+    },
+    "sequences.fetch_sessions": dict.fromkeys(
+        [
+            f"deletion 13: {step}"
+            for step in (
+                "when it is deleted",
+                "when it is deleted, again",
+                "when it is deleted, one less",
+                "when it is made again",
+                "when it is made again, with the id",
+                "with the new id",
+                "with the new id, next",
+            )
+        ],
+        IDS_ONLY,
+    ),
+    "logins.credentials": {
+        "change: no salt": "clients refuse a server without a salt",
+        "change: no password": "Kafka fails with UNKNOWN_SERVER_ERROR",
+        "change: one user, both mechanisms": "the mechanisms of a user are apart, as in the guide of Kafka",
+        "change: set one mechanism, delete the other": "the mechanisms of a user are apart, as in the guide of Kafka",
+    },
+    "logins.handshakes": {
+        "first token: asked": SAYS_WHY,
+        "first token of version 0: asked": SAYS_WHY,
+        **dict.fromkeys(
+            [f"first versions: {step}" for step in ("asked 1", "handshake", "token", "works")],
+            "a client may ask for the versions twice",
+        ),
+        **dict.fromkeys(
+            [
+                f"{mechanism}, version 1, then {step}: asked"
+                for mechanism in ("PLAIN", "SCRAM-SHA-256")
+                for step in ("versions", "metadata")
+            ],
+            CLOSED,
+        ),
+        "bare token after version 0: handshake again": NO_RENEWAL,
+        **dict.fromkeys(
+            [
+                f"{case}: login, {step}"
+                for case in ("SCRAM-SHA-256, unknown user", "SCRAM-SHA-512, user of PLAIN")
+                for step in ("first", "proof")
+            ],
+            DECOY,
+        ),
+        "SCRAM, first message that could bind: first": "a client that could bind channels may say so (RFC 5802)",
+        "SCRAM, first message with a mandatory extension: first": "unknown mandatory extensions are refused (RFC 5802)",
+        "SCRAM, first message of a token that is unknown: first": DECOY,
+        "SCRAM, proof: a short proof: proof": SAYS_WHY,
+        "renewed with an unknown mechanism: handshake": SAYS_WHY,
+        **dict.fromkeys(
+            [
+                f"renewed with version 0: {step}"
+                for step in ("renewal 0, handshake", "renewal 0, token", "works after renewal 0")
+            ],
+            NO_RENEWAL,
+        ),
+        "renewed with a request between: works in the middle": CLOSED,
+        "renewed where sessions stay: handshake": "a client may renew a session that has no end",
+        "renewed where sessions stay: works": CLOSED,
+    },
+    "logins.tokens": {
+        "create: for a name without a kind": "Kafka fails with UNKNOWN_SERVER_ERROR",
+        **dict.fromkeys(
+            [
+                f"{case}: login, {step}"
+                for case in ("token as a user", "a token that has ended")
+                for step in ("first", "proof")
+            ],
+            DECOY,
+        ),
+    },
 }
 """By area and step. A step that is not here has the same answer from both."""
 
@@ -114,7 +210,8 @@ def page() -> str:
         "|---|---|---|",
     ]
     for area, steps in DIFFERENCES.items():
-        lines += [f"| {area.replace('_', ' ')} | {step} | {reason} |" for step, reason in steps.items()]
+        word = area.rsplit(".", 1)[-1].replace("_", " ")
+        lines += [f"| {word} | {step} | {reason} |" for step, reason in steps.items()]
     return "\n".join(lines) + "\n"
 
 

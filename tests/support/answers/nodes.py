@@ -18,29 +18,42 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+MEMBERS = ("root", "alice", "bob", "carol")
+"""The users of the listener on which sessions end; all have rights to nothing but what is theirs, except for root."""
+SESSION_MS = 4_000
 SETTINGS = """process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
 controller.listener.names=CONTROLLER
-listeners=PLAINTEXT://127.0.0.1:{broker},LOGIN://127.0.0.1:{users},CONTROLLER://127.0.0.1:{controller}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+listeners=PLAINTEXT://127.0.0.1:{broker},LOGIN://127.0.0.1:{users},RENEWED://127.0.0.1:{renewed},\
+CONTROLLER://127.0.0.1:{controller}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT,RENEWED:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
 inter.broker.listener.name=PLAINTEXT
 sasl.enabled.mechanisms=PLAIN
 listener.name.login.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required {logins};
+listener.name.renewed.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512
+listener.name.renewed.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required {members};
+listener.name.renewed.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.renewed.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.renewed.connections.max.reauth.ms={session_ms}
+connection.failed.authentication.delay.ms=0
 log.dirs={home}/data
 min.insync.replicas=1
 auto.create.topics.enable=false
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
-super.users=User:ANONYMOUS
+super.users=User:ANONYMOUS;User:root
 delegation.token.secret.key=secret
 """
 
 
 def _settings(home: Path) -> tuple[str, Broker, tuple[int, int]]:
-    broker, users, controller = take_free_ports(3)
-    logins = " ".join(f'user_{user}="{PASSWORD}"' for user in RIGHTS)
-    text = ALONE + SETTINGS.format(broker=broker, users=users, controller=controller, logins=logins, home=home)
-    return text, Broker(f"127.0.0.1:{broker}", f"127.0.0.1:{users}"), (broker, controller)
+    broker, users, renewed, controller = take_free_ports(4)
+    ports = {"broker": broker, "users": users, "renewed": renewed, "controller": controller}
+    logins, members = (
+        " ".join(f'user_{user}="{PASSWORD}"' for user in users) for users in ((*RIGHTS, *MEMBERS), MEMBERS)
+    )
+    text = ALONE + SETTINGS.format(logins=logins, members=members, session_ms=SESSION_MS, home=home, **ports)
+    return text, Broker(f"127.0.0.1:{broker}", f"127.0.0.1:{users}", f"127.0.0.1:{renewed}"), (broker, controller)
 
 
 @contextlib.contextmanager

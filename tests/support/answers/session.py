@@ -105,10 +105,11 @@ _NOW_MS: Final = 1_600_000_000_000
 
 
 class Broker(NamedTuple):
-    """Where a broker listens: without login for its administrator, and with PLAIN for users."""
+    """Where a broker listens: without login for its administrator, with PLAIN for users, and where sessions end."""
 
     address: str
     for_users: str = ""
+    where_sessions_end: str = ""
     user: str = ""
     password: str = ""
 
@@ -120,14 +121,14 @@ class AnswerSession:
         """``run`` is part of all names, so that runs against one broker do not meet."""
         self.connection = connection
         self.answers: dict[str, object] = {}
-        self._broker = broker
+        self.broker = broker
         self._run = run
         self._known: dict[object, str] = {}
 
     async def logged_in(self, user: str, password: str) -> AnswerSession:
         """Returns a session of a user, with the names and words of this one."""
-        connection = await open_connection(self._broker.for_users, user, password)
-        session = AnswerSession(connection, self._broker._replace(user=user, password=password), self._run)
+        connection = await open_connection(self.broker.for_users, user, password)
+        session = AnswerSession(connection, self.broker._replace(user=user, password=password), self._run)
         session._known = self._known
         return session
 
@@ -165,7 +166,7 @@ class AnswerSession:
         except KafkaError as error:
             return f"not sent: {error.code.name}"
         self.connection.close()
-        broker = self._broker
+        broker = self.broker
         address = broker.for_users if broker.user else broker.address
         self.connection = await open_connection(address, broker.user, broker.password)
         return failure

@@ -22,7 +22,9 @@ from moldau.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequestCursor,
     TopicRequest,
 )
+from moldau.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from support.answers.session import codes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -73,8 +75,14 @@ async def made(session: AnswerSession, word: str, partitions: int = 1, **configs
     while True:
         [topic] = (await session.ask(step, request)).topics
         session.answers.pop(step)
-        if topic.partitions and all(each.leader_id >= 0 for each in topic.partitions):
-            return name, topic_id
+        if topic.topic_id == topic_id and all(each.leader_id >= 0 for each in topic.partitions):
+            break
+    asked = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(partitions)]
+    ends = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=asked)])
+    while codes_of(await session.ask(step, ends)) != {0}:  # a leader may learn that it leads after it has named itself
+        session.answers.pop(step)
+    session.answers.pop(step)
+    return name, topic_id
 
 
 async def topics(session: AnswerSession) -> None:

@@ -1,0 +1,1 @@
+"""Logins: handshakes, sessions that end, credentials of SCRAM, and delegation tokens."""
