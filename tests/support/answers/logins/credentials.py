@@ -90,7 +90,7 @@ async def credentials(session: AnswerSession) -> None:
     for step, names in asked.items():
         users = None if names is None else [UserName(name=each) for each in names]
         await session.ask(f"describe: {step}", DescribeUserScramCredentialsRequest(users=users))
-    for step, users in {"all": None, "nobody": []}.items():
+    for step, users in {"all": None, "no names": []}.items():
         answer = await session.ask(f"describe: {step}", DescribeUserScramCredentialsRequest(users=users))
         mine = sorted(session.comparable(each.user) for each in answer.results if each.user in (first, second, third))
         session.answers[f"describe: {step}"] = [answer.error_code, mine]

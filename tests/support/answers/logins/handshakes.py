@@ -105,7 +105,7 @@ async def _plain_tokens(session: AnswerSession) -> None:
         "with its own role": plain("alice", role="alice"),
         "with another role": plain("alice", role="bob"),
         "wrong password": plain("alice", "wrong"),
-        "unknown user": plain("nobody"),
+        "unknown user": plain("unknown"),
         "no password": plain("alice", ""),
         "no user": plain(""),
         "empty": b"",

@@ -153,7 +153,7 @@ async def _created(users: Users) -> None:
         "with itself as renewer": creation(("User", "alice")),
         "with two renewers": creation(("User", "bob"), ("User", "carol")),
         "with a renewer twice": creation(("User", "bob"), ("User", "bob")),
-        "with a renewer that is unknown": creation(("User", "nobody")),
+        "with a renewer that is unknown": creation(("User", "unknown")),
         "with a group as renewer": creation(("Group", "bob")),
         "with a renewer without a name": creation(("User", "")),
         "with a renewer without a kind": creation(("", "bob")),
@@ -178,7 +178,7 @@ async def _created(users: Users) -> None:
     for version in (1, 2):
         await users.create("alice", f"with version {version}", creation(("User", "bob")), version)
     await users.create("root", "by root for alice", creation(("User", "bob"), owner=("User", "alice")))
-    await users.create("root", "by root for an unknown user", creation(owner=("User", "nobody")))
+    await users.create("root", "by root for an unknown user", creation(owner=("User", "unknown")))
     await users.create("bob", "by bob", creation())
 
 
