@@ -276,7 +276,6 @@ def check_replicas(
 
 def _place(image: MetadataImage, context: Context, count: int, factor: int) -> list[tuple[BrokerId, ...]]:
     acceptable = acceptable_leader(image, context)
-    present = [broker for broker in image.brokers.values() if not broker.in_controlled_shutdown]
     brokers = [
         UsableBroker(
             broker_id=broker.broker_id,
@@ -284,14 +283,14 @@ def _place(image: MetadataImage, context: Context, count: int, factor: int) -> l
             machine=broker.machine,
             fenced=not acceptable(broker.broker_id),
         )
-        for broker in present
+        for broker in image.brokers.values()
         if broker.takes_replicas
     ]
     if not brokers:
-        reason = "all log directories of all brokers are cordoned" if present else "no broker is registered"
+        reason = "all log directories of all brokers are cordoned" if image.brokers else "no broker is registered"
         raise RefusedError(ErrorCode.INVALID_REPLICATION_FACTOR, reason)
     start = context.draw_below(len(brokers))
-    cordoned = len(present) - len(brokers)
+    cordoned = len(image.brokers) - len(brokers)
     return place_replicas(brokers, partitions=count, replication_factor=factor, start=start, cordoned_brokers=cordoned)
 
 
