@@ -59,7 +59,7 @@ def list_offsets(topic: str, *parts: tuple[int, int, int], isolation: int = 0, r
 
 
 def fetch(
-    topic: str, topic_id: UUID, *parts: tuple[int, int, int, int], forgotten: tuple[int, ...] = (), **fields: int
+    topic: str, topic_id: UUID, *parts: tuple[int, int, int, int], forgotten: tuple[int, ...] = (), **fields: Any
 ) -> FetchRequest:
     """Returns a request; each part is partition, current leader epoch, offset, and epoch of the record before it."""
     partitions = [

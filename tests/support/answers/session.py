@@ -117,9 +117,13 @@ class Broker(NamedTuple):
 class AnswerSession:
     """A connection, and what was answered to each step of a scenario."""
 
-    def __init__(self, connection: RpcConnection, broker: Broker, run: str) -> None:
-        """``run`` is part of all names, so that runs against one broker do not meet."""
+    def __init__(self, connection: RpcConnection, broker: Broker, run: str, chosen: frozenset[str] = VARYING) -> None:
+        """``run`` is part of all names, so that runs against one broker do not meet.
+
+        ``chosen`` are the fields of which only counts whether a broker has chosen a value.
+        """
         self.connection = connection
+        self._chosen = chosen
         self.answers: dict[str, object] = {}
         self.broker = broker
         self._run = run
@@ -132,6 +136,10 @@ class AnswerSession:
         session._known = self._known
         return session
 
+    def share(self, other: AnswerSession) -> None:
+        """Keeps answers and words together with those of another session of this run."""
+        self.answers, self._known = other.answers, other._known
+
     def name(self, word: str) -> str:
         """Returns a name of this run; it appears as ``word`` in what is compared."""
         name = f"{word}-{self._run}"
@@ -142,7 +150,9 @@ class AnswerSession:
         """Shows an id that the broker has chosen as ``word``."""
         self._known[value] = word
 
-    async def ask(self, step: str, request: Request, version: int | None = None) -> Answer:
+    async def ask(
+        self, step: str, request: Request, version: int | None = None, *, transient: frozenset[ErrorCode] = TRANSIENT
+    ) -> Answer:
         """Sends a request until its answer has no transient code, and keeps the answer as that of ``step``."""
         assert step not in self.answers, f"two steps are named {step!r}"
         chosen = self.connection.version_for(request) if version is None else version
@@ -150,7 +160,7 @@ class AnswerSession:
         with trio.move_on_after(PATIENCE_S):
             while True:
                 answer = await self._once(request, chosen)
-                if not TRANSIENT.intersection(codes_of(answer)):
+                if not transient.intersection(codes_of(answer)):
                     break
                 await trio.sleep(0.1)
         self.answers[step] = self.comparable(answer, version=chosen)
@@ -171,10 +181,17 @@ class AnswerSession:
         self.connection = await open_connection(address, broker.user, broker.password)
         return failure
 
-    async def ask_all(self, prefix: str, requests: Mapping[str, Request], version: int | None = None) -> None:
+    async def ask_all(
+        self,
+        prefix: str,
+        requests: Mapping[str, Request],
+        version: int | None = None,
+        *,
+        transient: frozenset[ErrorCode] = TRANSIENT,
+    ) -> None:
         """Sends independent requests, each a step of its own."""
         for step, request in requests.items():
-            await self.ask(f"{prefix}: {step}", request, version)
+            await self.ask(f"{prefix}: {step}", request, version, transient=transient)
 
     def comparable(self, value: object, name: str = "", version: int = 0) -> object:
         """Returns what of a value can be compared: with the words of this run, and lists in one order.
@@ -194,7 +211,7 @@ class AnswerSession:
             return None  # Kafka leaves out what is empty in some answers, and gives it in others
         if isinstance(value, Mapping):
             return {key: self.comparable(entry, str(key), version) for key, entry in value.items()}
-        if name in VARYING and not (isinstance(value, int) and value < 0):
+        if name in self._chosen and not (isinstance(value, int) and value < 0):
             return self._known.get(value, f"({name})") if isinstance(value, str) else f"({name})"
         if isinstance(value, uuid.UUID):
             return self._known.get(value, "(id)") if value.int else None
