@@ -20,6 +20,8 @@ SECONDS: dict[str, float] = {
     "tests/interop/test_mirrormaker.py": 180,
     "tests/interop/test_kafka_brokers.py": 150,
     "tests/interop/test_kafka_streams.py": 120,
+    "tests/interop/test_same_answers.py": 110,
+    "tests/interop/test_same_answers_of_three.py": 110,
     "tests/interop/test_kafkajs.py": 75,
     "tests/interop/test_java_security.py": 60,
     "tests/processes/test_chaos.py": 60,

@@ -9,6 +9,7 @@ from uuid import UUID
 from moldau.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from moldau.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
 from moldau.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from moldau.protocol.messages.offset_for_leader_epoch import (
@@ -178,6 +179,7 @@ async def _sequences(session: AnswerSession, name: str) -> None:
     two = [batch(producer_id=987_655, producer_epoch=3, base_sequence=number) for number in (1, 2)]
     await session.ask("idempotent: two batches", produce(name, (1, b"".join(two))), 12)
     unknown = session.name("transaction")
+    await session.ask("coordinator", FindCoordinatorRequest(key_type=1, coordinator_keys=[unknown]))
     await session.ask("a transactional id without a transaction", produce(name, (1, batch()), transactional_id=unknown))
     open_ = batch(producer_id=987_655, producer_epoch=3, base_sequence=3, is_transactional=True)
     for version in (11, 12):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -83,6 +84,16 @@ async def made(session: AnswerSession, word: str, partitions: int = 1, **configs
         session.answers.pop(step)
     session.answers.pop(step)
     return name, topic_id
+
+
+async def deleted(session: AnswerSession, step: str, name: str, partitions: int = 1) -> None:
+    """Deletes a topic, and waits until the broker has no partition of it."""
+    await session.ask(step, DeleteTopicsRequest(topic_names=[name], timeout_ms=WAIT_MS), 5)
+    asked = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(partitions)]
+    ends = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=asked)])
+    while codes_of(await session.ask("gone", ends)) != {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}:
+        session.answers.pop("gone")
+    session.answers.pop("gone")
 
 
 async def topics(session: AnswerSession) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from moldau.protocol.messages.delete_topics import DeleteTopicsRequest
 from support.answers.records import batch, deletion, fetch, produce
-from support.answers.topics import NOWHERE, WAIT_MS, enlargement, made
+from support.answers.topics import NOWHERE, deleted, enlargement, made
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -131,7 +130,7 @@ async def _deleted(session: AnswerSession, version: int) -> None:
     await session.ask(f"deletion {version}: produce", produce(name, (0, batch())), 12)
     mine = FetchSession(session, f"deletion {version}", version, topic)
     await mine.ask("opened", 0, START, (1, -1, 0, -1))
-    await session.ask(f"deletion {version}: delete", DeleteTopicsRequest(topic_names=[name], timeout_ms=WAIT_MS), 5)
+    await deleted(session, f"deletion {version}: delete", name, 2)
     await mine.ask("when it is deleted", 1)
     await mine.ask("when it is deleted, again", 2)
     await mine.ask("when it is deleted, one less", 3, forgotten=(1,))

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
-from moldau.protocol.messages.delete_topics import DeleteTopicsRequest
 from moldau.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from support.answers.classic_groups import commit, find
 from support.answers.records import batch, deletion, fetch, list_offsets, produce
-from support.answers.topics import WAIT_MS, made
+from support.answers.topics import deleted, made
 from support.answers.transactions import Producer, begin
 
 if TYPE_CHECKING:
@@ -212,7 +211,7 @@ async def _deleted_meanwhile(session: AnswerSession, word: str, versions: dict[s
     await session.ask(f"{word}: delete records behind", deletion(name, 0, 1))
     await writer.look("after the deletion of records", topic_id)
     await writer.write("write the next", 1)
-    await session.ask(f"{word}: delete the topic", DeleteTopicsRequest(topic_names=[name], timeout_ms=WAIT_MS), 5)
+    await deleted(session, f"{word}: delete the topic", name, 2)
     await writer.write("write to the deleted topic", 2)
     await writer.end("commit", commit=True)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from moldau.protocol.messages.delete_topics import DeleteTopicsRequest
 from moldau.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from support.answers.records import batch, deletion, produce
-from support.answers.topics import WAIT_MS, made
+from support.answers.topics import deleted, made
 from support.answers.transactions import begin
 
 if TYPE_CHECKING:
@@ -166,7 +165,7 @@ async def _topic_made_again(session: AnswerSession) -> None:
     producer_id = await _producer_id(session, "an id for a topic made again")
     mine = Batches(session, name, producer_id)
     await mine.send_all("before the topic is deleted", [("from 0", 0, 1), ("the next", 1, 1)])
-    await session.ask("delete the topic", DeleteTopicsRequest(topic_names=[name], timeout_ms=WAIT_MS), 5)
+    await deleted(session, "delete the topic", name)
     await mine.send("to the deleted topic", 2)
     await made(session, "made-again")
     data = batch(producer_id=producer_id, producer_epoch=0, base_sequence=2)
