@@ -151,7 +151,7 @@ class AnswerSession:
         self._known[value] = word
 
     async def ask(
-        self, step: str, request: Request, version: int | None = None, *, transient: frozenset[ErrorCode] = TRANSIENT
+        self, step: str, request: Request, version: int | None = None, *, transient: frozenset[int] = TRANSIENT
     ) -> Answer:
         """Sends a request until its answer has no transient code, and keeps the answer as that of ``step``."""
         assert step not in self.answers, f"two steps are named {step!r}"
@@ -187,7 +187,7 @@ class AnswerSession:
         requests: Mapping[str, Request],
         version: int | None = None,
         *,
-        transient: frozenset[ErrorCode] = TRANSIENT,
+        transient: frozenset[int] = TRANSIENT,
     ) -> None:
         """Sends independent requests, each a step of its own."""
         for step, request in requests.items():

@@ -92,6 +92,8 @@ async def credentials(session: AnswerSession) -> None:
         await session.ask(f"describe: {step}", DescribeUserScramCredentialsRequest(users=users))
     for step, users in {"all": None, "no names": []}.items():
         answer = await session.ask(f"describe: {step}", DescribeUserScramCredentialsRequest(users=users))
-        mine = sorted(session.comparable(each.user) for each in answer.results if each.user in (first, second, third))
+        mine = sorted(
+            str(session.comparable(each.user)) for each in answer.results if each.user in (first, second, third)
+        )
         session.answers[f"describe: {step}"] = [answer.error_code, mine]
     await session.ask("change: clean up", change(deleted=((" ", 1),)))

@@ -57,8 +57,8 @@ async def _before_login(session: AnswerSession) -> None:
         await wire.close()
     for step, requests in {"versions": [software, software], "bad versions": [bad, software]}.items():
         wire = await connected(session, f"first {step}")
-        for number, request in enumerate(requests):
-            answer = await wire.ask(f"asked {number}", request, 3)
+        for number, each in enumerate(requests):
+            answer = await wire.ask(f"asked {number}", each, 3)
             session.answers[f"first {step}: asked {number}"] = getattr(answer, "error_code", answer)
         await wire.handshake("handshake", "PLAIN")
         await wire.token("token", plain("alice"))
@@ -171,20 +171,21 @@ async def _scram_tokens(session: AnswerSession) -> None:
         await wire.handshake("handshake", SHA_256)
         await wire.token("first", first.encode())
         await wire.close()
-    for step, make in {
-        "empty": lambda nonce: "",
-        "another nonce": lambda nonce: "c=biws,r=abc,p=" + "A" * 43 + "=",
-        "another binding": lambda nonce: f"c=eSws,r={nonce},p=" + "A" * 43 + "=",
-        "no proof": lambda nonce: f"c=biws,r={nonce}",
-        "a short proof": lambda nonce: f"c=biws,r={nonce},p=AAAA",
-        "a wrong proof": lambda nonce: f"c=biws,r={nonce},p=" + "A" * 43 + "=",
-        "no base64": lambda nonce: f"c=biws,r={nonce},p=!!!!",
-    }.items():
+    finals = {
+        "empty": "",
+        "another nonce": "c=biws,r=abc,p=" + "A" * 43 + "=",
+        "another binding": "c=eSws,r=NONCE,p=" + "A" * 43 + "=",
+        "no proof": "c=biws,r=NONCE",
+        "a short proof": "c=biws,r=NONCE,p=AAAA",
+        "a wrong proof": "c=biws,r=NONCE,p=" + "A" * 43 + "=",
+        "no base64": "c=biws,r=NONCE,p=!!!!",
+    }
+    for step, final in finals.items():
         wire = await connected(session, f"SCRAM, proof: {step}")
         await wire.handshake("handshake", SHA_256)
         answer = await wire.token("first", f"n,,n={user},r=abc".encode())
         nonce = bytes(answer.auth_bytes).decode().split(",")[0].removeprefix("r=")
-        await wire.token("proof", make(nonce).encode())
+        await wire.token("proof", final.replace("NONCE", nonce).encode())
         await wire.works("works")
         await wire.close()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
 from moldau.protocol.messages.describe_transactions import DescribeTransactionsRequest
@@ -43,7 +43,7 @@ class Writer:
     async def begin(self, step: str, *, known: bool = False, timeout_ms: int = 60_000) -> None:
         """Begins, as a new producer or as one that knows its id and epoch; goes on with what the answer names."""
         mine = self.producer
-        named = {"producer_id": mine.producer_id, "producer_epoch": mine.epoch} if known else {}
+        named: dict[str, Any] = {"producer_id": mine.producer_id, "producer_epoch": mine.epoch} if known else {}
         answer = await self._session.ask(f"{self._word}: {step}", begin(mine.transactional_id, timeout_ms, **named))
         if not answer.error_code:
             mine.took(answer)
@@ -253,7 +253,11 @@ async def _mixed(session: AnswerSession) -> None:
     mine, other = first.producer, second.producer
 
     def of_first(sequence: int, *, is_transactional: bool = True) -> bytes:
-        named = {"producer_id": mine.producer_id, "producer_epoch": mine.epoch, "base_sequence": sequence}
+        named: dict[str, Any] = {
+            "producer_id": mine.producer_id,
+            "producer_epoch": mine.epoch,
+            "base_sequence": sequence,
+        }
         return batch(is_transactional=is_transactional, **named)
 
     both = ((0, of_first(1)), (1, of_first(0, is_transactional=False)))

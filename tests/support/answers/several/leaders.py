@@ -140,8 +140,8 @@ async def _coordinators(cluster: ClusterSession, name: str) -> None:
     group, transaction = (cluster.at(1).name(word) for word in ("group", "transaction"))
     for kind, key in ((0, group), (1, transaction)):
         while True:
-            request = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
-            found = await cluster.at(1).ask("coordinator", request)
+            asked = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
+            found = await cluster.at(1).ask("coordinator", asked)
             cluster.answers.pop("coordinator")
             [coordinator] = found.coordinators
             if not coordinator.error_code:

@@ -122,8 +122,8 @@ async def _asked(cluster: ClusterSession, topics: Topics, when: str) -> None:
                 step = f"{when}: cluster by broker {node}, version {version}{', fenced too' * fenced}"
                 await cluster.at(node).ask(step, request, version if fenced else version - 1)
     names = [TopicRequest(name=name) for name, _ in topics.ids.values()]
-    request = DescribeTopicPartitionsRequest(topics=names, response_partition_limit=100)
-    answer = await cluster.at(2).ask(f"{when}: partitions", request)
+    page = DescribeTopicPartitionsRequest(topics=names, response_partition_limit=100)
+    answer = await cluster.at(2).ask(f"{when}: partitions", page)
     kept = cluster.at(2).comparable([[each.name, each.error_code] for each in answer.topics])
     cluster.answers[f"{when}: partitions"] = kept
     for word, (name, topic_id) in topics.ids.items():
