@@ -1,0 +1,137 @@
+"""Goal: a round of the expiry changes nothing about a group whose offsets are not due.
+
+Method: the life of a group as a script of small steps: members that get their ids, join, sync, commit, and leave, and a
+transaction. Each run has a round in another gap of the script; all answers are those of the run without a round.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.join_group import JoinGroupResponse
+from moldau.protocol.messages.offset_fetch import OffsetFetchRequestGroup
+from moldau.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from moldau_broker.coordinator.runtime.effects import TransactionalProducer
+from support.coordinator.group_world import Consumer, CoreDriver, commit_request, join_request, leave_request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+PRODUCER = TransactionalProducer(producer_id=7, producer_epoch=0)
+
+
+class Life:
+    """One group, from the first member's request to join to the next one's after all have left."""
+
+    def __init__(self) -> None:
+        self.driver = CoreDriver(auto_commit=False)
+        self.members: list[Consumer] = []
+        self.fetched: list[object] = []
+
+    def get_id(self) -> None:
+        """A client learns the id with which it is to join."""
+        member = Consumer(self.driver)
+        answer = self.driver.ask(join_request(), 9)
+        assert isinstance(answer, JoinGroupResponse)
+        member.member_id = answer.member_id
+        self.members.append(member)
+
+    def join(self) -> None:
+        self.members[-1].join()
+
+    def form(self) -> None:
+        """The join phase ends; all members take their answers."""
+        self.driver.pass_time(self.driver.config.initial_rebalance_delay_ms * 2)
+        for each in self.members:
+            each.joined()
+
+    def join_again(self) -> None:
+        self.members[0].join()
+
+    def sync(self) -> None:
+        plan = {each.member_id: each.member_id.encode() for each in self.members}
+        for each in self.members:
+            each.sync(plan if each.members else None)
+
+    def write(self) -> None:
+        """The log commits what is written."""
+        self.driver.commit()
+
+    def commit(self) -> None:
+        member = self.members[0]
+        self.driver.send(commit_request(5, member.member_id, member.generation), 9)
+
+    def commit_in_a_transaction(self) -> None:
+        partition = TxnOffsetCommitRequestPartition(
+            partition_index=1, committed_offset=9, committed_leader_epoch=-1, committed_metadata=""
+        )
+        request = TxnOffsetCommitRequest(
+            transactional_id="x",
+            group_id="g",
+            producer_id=PRODUCER.producer_id,
+            producer_epoch=PRODUCER.producer_epoch,
+            topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[partition])],
+        )
+        self.driver.send(request, 3)
+
+    def end_transaction(self) -> None:
+        self.driver.core.replay_marker(PRODUCER.producer_id, True)
+
+    def fetch(self) -> None:
+        self.fetched.append(self.driver.core.fetch(OffsetFetchRequestGroup(group_id="g", topics=None), True))
+
+    def leave(self) -> None:
+        member = self.members.pop()
+        self.driver.send(leave_request((member.member_id, None)), 5)
+
+    def expire(self) -> None:
+        """A round of the expiry."""
+        self.driver.core._removals.expire(self.driver.moment())
+        self.driver.perform(self.driver.core._effects.take())
+
+
+SCRIPT: list[Callable[[Life], None]] = [
+    *(Life.get_id, Life.join, Life.form, Life.sync, Life.write, Life.commit, Life.write, Life.fetch),
+    *(Life.get_id, Life.join, Life.join_again, Life.form, Life.sync, Life.write, Life.commit, Life.write),
+    *(Life.commit_in_a_transaction, Life.write, Life.fetch, Life.end_transaction, Life.fetch),
+    *(Life.leave, Life.join_again, Life.form, Life.sync, Life.write, Life.leave, Life.write, Life.fetch),
+    *(Life.get_id, Life.join, Life.form, Life.sync, Life.write, Life.fetch),
+]
+GAPS = range(len(SCRIPT) + 1)
+
+
+def lived(rounds: Collection[int]) -> Life:
+    """Returns a group after its life, with a round of the expiry before each of these steps."""
+    life = Life()
+    for gap in GAPS:
+        if gap in rounds:
+            life.expire()
+        if gap < len(SCRIPT):
+            SCRIPT[gap](life)
+    return life
+
+
+def test_the_script_is_one_of_a_group_that_lives() -> None:
+    life = lived(())
+    codes = [ErrorCode(getattr(each, "error_code", 0)) for each in life.driver.answers.values()]
+    assert len(life.driver.answers) == life.driver.request_count
+    assert set(codes) == {ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED}
+    assert "g" in life.driver.core.rebalancer.groups
+
+
+@pytest.mark.parametrize(
+    "rounds", [*((gap,) for gap in GAPS), tuple(GAPS)], ids=lambda rounds: "-".join(map(str, rounds))
+)
+def test_a_round_changes_no_answer(rounds: tuple[int, ...]) -> None:
+    """A member that has got its id, and a write on its way, are not in the offsets that a round looks at."""
+    expected, life = lived(()), lived(rounds)
+    assert life.driver.answers == expected.driver.answers
+    assert life.fetched == expected.fetched
+    assert [each.records for each in life.driver.log] == [each.records for each in expected.driver.log]
