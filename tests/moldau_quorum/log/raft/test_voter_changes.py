@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -22,6 +23,7 @@ from moldau_quorum.log.port import (
     ElectionTiming,
     Leadership,
     LogPosition,
+    MembershipBusyError,
     MembershipChangeError,
     MembershipTimeoutError,
     VoterEndpoint,
@@ -35,13 +37,14 @@ DISK = UUID(int=7)
 
 
 class Engine:
-    """Leads three voters with 100 committed entries; memberships are committed at once."""
+    """Leads three voters with 100 committed entries; memberships are committed at once, or never."""
 
     def __init__(self) -> None:
         self.leadership = Leadership(leader_id=1, epoch=5, active=True)
         self.configuration = configuration_of({number: (f"c{number}", 9093) for number in (1, 2, 3)})
         self.applied_index = 100
         self.match: int | None = None
+        self.commits = True
         self.history: list[str] = []
 
     def member_match(self, member: int) -> int | None:
@@ -51,7 +54,8 @@ class Engine:
         self.configuration = configuration
         self.history.append(f"voters {sorted(configuration.voters)}, learners {sorted(configuration.learners)}")
         pending = Pending(LogPosition(index=101, epoch=5), 0, notify)
-        pending.finish()
+        if self.commits:
+            pending.finish()
         return pending
 
 
@@ -173,6 +177,44 @@ def test_a_learner_that_a_request_adds_is_not_abandoned() -> None:
             await trio.sleep(5 * ABANDONED_MS / 1000)
             assert engine.history[1:] == ["voters [1, 2, 3, 4], learners []"]
             nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize("asked", ["add", "remove", "update"])
+@pytest.mark.parametrize("running", ["add", "remove", "update"])
+def test_a_refused_change_does_not_end_the_one_under_way(running: str, asked: str) -> None:
+    """The next request is refused, too, and the learner of the running one is not taken for abandoned."""
+    engine: Any = Engine()
+    engine.status = lambda now_ms, wall_ms: SimpleNamespace(replicas=[])
+    progressed = Signal()
+    engine.match, engine.commits = 0, running == "add"  # which waits for its learner
+    changes = changes_of(engine, progressed)
+    changes._environment = SimpleNamespace(  # type: ignore[assignment]
+        clock=SimpleNamespace(wall_ms=lambda: 60_000, monotonic_ms=lambda: 50_000)
+    )
+    calls = {
+        "add": partial(changes.add_voter, NEW),
+        "remove": partial(changes.remove_voter, 3),
+        "update": partial(changes.update_voter, VoterEndpoint(voter_id=2, host="moved", port=9093)),
+    }
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(changes.drop_abandoned)
+            nursery.start_soon(calls[running])
+            await trio.testing.wait_all_tasks_blocked()
+            before = list(engine.history)
+            for _ in range(2):
+                with pytest.raises(MembershipBusyError), trio.fail_after(1):
+                    await calls[asked]()
+                progressed.notify()
+                await trio.sleep(3 * ABANDONED_MS / 1000)
+            assert engine.history == before
+            nursery.cancel_scope.cancel()
+        engine.commits = True
+        await changes.remove_voter(2)  # no other change is under way any more
+        assert 2 not in engine.configuration.voters
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
