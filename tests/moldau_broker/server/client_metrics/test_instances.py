@@ -131,6 +131,21 @@ def test_a_changed_subscription_is_reported_at_once() -> None:
     assert second.subscription_id != first.subscription_id
 
 
+def test_the_first_push_of_a_changed_subscription_is_taken() -> None:
+    """Clients spread it from half of the interval on, also when they ask again after a refused push."""
+    changed = Subscription(metrics=("a.",), interval_ms=1000)
+    wanted = merge(ID, [changed]).subscription_id
+    known = instances(ALL)
+    known.get(ID, CLIENT, 0)
+    assert pushed(known, 1000) is ErrorCode.NONE
+    known.replace_subscriptions([changed])
+    assert pushed(known, 2000) is ErrorCode.UNKNOWN_SUBSCRIPTION_ID
+    assert isinstance(known.get(ID, CLIENT, 2001), Merged)
+    assert known.get(ID, CLIENT, 2002) is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert pushed(known, 2501, subscription_id=wanted) is ErrorCode.NONE
+    assert pushed(known, 3500, subscription_id=wanted) is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+
+
 def point(number, value=1.0, *, is_counter=False, is_delta=False, name="m"):
     return Point(name=name, labels=(("n", str(number)),), is_counter=is_counter, is_delta=is_delta, value=value)
 

@@ -141,8 +141,10 @@ class Instances:
     def get(self, instance_id: UUID, client: Client, now_ms: float) -> Merged | ErrorCode:
         """Returns what an instance is to push, or why it may not ask now."""
         instance = self._heard(instance_id, client, now_ms)
-        if not instance.accept_get(now_ms) and instance.last_error not in _RENEWS:
-            return ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        if not instance.accept_get(now_ms):
+            if instance.last_error not in _RENEWS:
+                return ErrorCode.THROTTLING_QUOTA_EXCEEDED
+            instance.asked_ms = now_ms  # so the client may push within the interval, as after any get
         instance.last_error = ErrorCode.NONE
         return instance.merged
 
