@@ -11,13 +11,12 @@ the group of a client, become labels of all its metrics.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_DELTA, MetricsData
 
-from moldau_broker.server.client_metrics.core.series import CLIENT_SERIES_MAX, Labels, Point
+from moldau_broker.server.client_metrics.core.series import CLIENT_SERIES_MAX, NO_NAME, OTHER, Labels, Point
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,8 +34,6 @@ RESERVED: Final = "__"
 CLIENT_LABELS: Final = ("client_rack", "group_id", "group_instance_id", "group_member_id", "transactional_id")
 """Attributes of the resource that are labels (KIP-714)."""
 _KAFKA: Final = "org_apache_kafka_"
-_OTHER: Final = "client_"
-_NO_NAME: Final = re.compile(r"[^a-zA-Z0-9_]")
 
 
 def points_of(data: bytes | bytearray | memoryview) -> tuple[list[Point], int, Labels]:
@@ -113,15 +110,15 @@ def _metrics(message: MetricsData) -> Iterator[Any]:
 
 def metric_name(name: str, *, is_counter: bool) -> str:
     """Returns the name that a metric has on the broker's page."""
-    text = _NO_NAME.sub("_", name[:TEXT_MAX])
-    text = text if text.startswith(_KAFKA) else _OTHER + text
+    text = NO_NAME.sub("_", name[:TEXT_MAX])
+    text = text if text.startswith(_KAFKA) else OTHER + text
     return text + "_total" if is_counter and not text.endswith("_total") else text
 
 
 def _labels(attributes: Any) -> Labels:  # noqa: ANN401  (a repeated field has no type of its own)
     found: dict[str, str] = {}
     for attribute in attributes[:LABELS_MAX]:
-        name = _NO_NAME.sub("_", attribute.key[:TEXT_MAX])
+        name = NO_NAME.sub("_", attribute.key[:TEXT_MAX])
         if name and name not in OWN_LABELS and not name.startswith(RESERVED):
             found[name if not name[0].isdigit() else f"_{name}"] = _text(attribute.value)
     return tuple(sorted(found.items()))

@@ -176,6 +176,28 @@ def test_a_changed_subscription_keeps_the_series() -> None:
     assert known.budget.used == 0
 
 
+@pytest.mark.parametrize(
+    ("metrics", "kept"),
+    [
+        (("*",), ["client_app_total", "org_apache_kafka_consumer_lag", "org_apache_kafka_producer_sends_total"]),
+        (("org.apache.kafka.consumer.", "none."), ["org_apache_kafka_consumer_lag"]),
+        (("org.apache.",), ["org_apache_kafka_consumer_lag", "org_apache_kafka_producer_sends_total"]),
+        (("app",), ["client_app_total"]),
+        ((), []),
+    ],
+)
+def test_series_end_with_the_subscription_to_them(metrics, kept) -> None:
+    """They would show old values and hold room as long as their client lives."""
+    names = ["org_apache_kafka_consumer_lag", "org_apache_kafka_producer_sends_total", "client_app_total"]
+    known = instances(ALL)
+    known.get(ID, CLIENT, 0)
+    known.series(ID).store([point(number, name=name) for name in names for number in range(2)])
+    known.replace_subscriptions([Subscription(metrics=metrics, interval_ms=1000)] if metrics else [])
+    known.get(ID, CLIENT, 1000)
+    assert sorted({found.name for found in known.series(ID).points()}) == kept
+    assert known.budget.used == len(known.series(ID)) == 2 * len(kept)
+
+
 def test_changes_add_up_and_values_replace() -> None:
     series = ClientSeries(Budget())
     for value in (2.0, 3.0):

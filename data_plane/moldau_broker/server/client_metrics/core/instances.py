@@ -13,11 +13,12 @@ from __future__ import annotations
 import base64
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.errors import ErrorCode
 from moldau.records.checksum import crc32c
-from moldau_broker.server.client_metrics.core.series import Budget, ClientSeries
+from moldau_broker.server.client_metrics.core.series import ALL_METRICS, Budget, ClientSeries, may_select
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,6 @@ SILENT_INTERVALS: Final = 3
 EXPIRY_PERIOD_MS: Final = 10_000.0
 """How often silent instances are looked for, which takes a look at each."""
 INTERVAL_MS_DEFAULT: Final = 300_000
-ALL_METRICS: Final = "*"
 RESERVED_IDS_MAX: Final = 1
 """Kafka reserves the UUIDs 0 and 1."""
 _RENEWS: Final = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
@@ -199,6 +199,7 @@ class Instances:
             instance = self._new(instance_id, client, ClientSeries(self.budget), now_ms)
         elif instance.version < self._version:
             instance = self._new(instance_id, instance.client, instance.series, now_ms)
+            instance.series.drop_unless(partial(may_select, instance.merged.metrics))
         instance.heard_ms = now_ms
         self._instances[instance_id] = instance
         return instance

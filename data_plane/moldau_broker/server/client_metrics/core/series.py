@@ -1,19 +1,29 @@
 """The series that one client has pushed, and the budget that bounds those of all clients. Pure.
 
 Clients choose names and labels, so each is bounded in length and number. A series that finds no room is counted, not
-stored; a series that exists keeps its place until its client is forgotten.
+stored; a series that exists keeps its place until its client is forgotten, or is not to push it any more.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 SERIES_MAX: Final = 10_000
 """Series of all clients."""
 CLIENT_SERIES_MAX: Final = 500
 """Series of one client."""
+
+ALL_METRICS: Final = "*"
+OTHER: Final = "client_"
+"""Beginning of the names of all metrics but Kafka's own."""
+NO_NAME: Final = re.compile(r"[^a-zA-Z0-9_]")
+"""Characters that a name on the broker's page has as underscores."""
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -83,6 +93,15 @@ class ClientSeries:
             return False
         return not is_new or (len(self._values) < CLIENT_SERIES_MAX and self._budget.used < self._budget.limit)
 
+    def drop_unless(self, is_wanted: Callable[[str], bool]) -> None:
+        """Forgets the series whose name is not wanted any more, and gives their room back."""
+        gone = {name for name in self._kinds if not is_wanted(name)}
+        for key in [key for key in self._values if key[0] in gone]:
+            del self._values[key]
+            self._budget.used -= 1
+        for name in gone:
+            del self._kinds[name]
+
     def points(self) -> list[Point]:
         """Returns the totals and the newest values; a label of a series goes before one of the client."""
         return [
@@ -99,3 +118,9 @@ class ClientSeries:
         assert self._budget.used >= 0, "no more series end than began"
         self._values.clear()
         self._kinds.clear()
+
+
+def may_select(metrics: Sequence[str], name: str) -> bool:
+    """Returns whether a series may hold a metric that begins with one of ``metrics``; ``name`` is that on the page."""
+    beginnings = tuple(NO_NAME.sub("_", each) for each in metrics)
+    return ALL_METRICS in metrics or name.removeprefix(OTHER).startswith(beginnings)
