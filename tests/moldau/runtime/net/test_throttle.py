@@ -161,6 +161,29 @@ def test_a_connection_that_was_paused_may_be_idle_later():
     with_server(scenario, ServerLimits(idle_ms=10_000))
 
 
+@pytest.mark.parametrize("early", [True, False], ids=["sends in the pause", "waits for its end"])
+def test_a_connection_is_idle_only_after_its_pause(early):
+    """The time of a pause is not time in which the client was silent: quotas name pauses of minutes."""
+
+    async def scenario(stage, log):
+        connection = await stage.connect()
+        await connection.send_all([request(SLOW)])
+        assert await answer(connection) == SLOW
+        if early:
+            await connection.send_all([request(QUICK)])
+            assert await answer(connection) == QUICK
+            await trio.sleep(3)
+        else:
+            await trio.sleep(PAUSE_MS / 1_000 + 3)
+        await connection.send_all([request(QUICK)])
+        assert await answer(connection) == QUICK
+        await trio.sleep(6)
+        assert stage.server.tally.total == 0
+        connection.close()
+
+    with_server(scenario, ServerLimits(idle_ms=4_000))
+
+
 def test_a_shorter_pause_does_not_end_a_longer_one():
     """Each quota has its own pause, and the longest of them holds."""
     throttle = Throttle()

@@ -91,6 +91,7 @@ class ConnectionLoop:
         "_held",
         "_limits",
         "_parked",
+        "_pause_ended_ms",
         "_paused_since_ms",
         "_preparing",
         "_received",
@@ -109,6 +110,7 @@ class ConnectionLoop:
         self._gate: Gate | None = None  # the handler, if it demands an authentication
         self._throttle = Throttle()  # the handler's, once there is one
         self._paused_since_ms = NEVER_MS  # when requests began to wait for the end of a pause
+        self._pause_ended_ms = 0.0  # when they last stopped to wait for it
         self._held = HeldBytes(server.budget, self._limits.buffer_bytes)  # by ``_answers``
         self._received = ReceiveBuffer(server.budget, self._held, server.clock, self._limits)
         self._scope = trio.CancelScope()
@@ -166,8 +168,9 @@ class ConnectionLoop:
 
     @property
     def last_active_ms(self) -> float:
-        """See ``connection_tally.Removable``."""
-        return max(self._received.arrived_ms, self._answers.stalled_since_ms)
+        """See ``connection_tally.Removable``. A client that was told to pause is not silent before the end of that."""
+        pause_ends_ms = max(self._pause_ended_ms, self._throttle.until_ms)
+        return max(self._received.arrived_ms, self._answers.stalled_since_ms, pause_ends_ms)
 
     @property
     def is_ending(self) -> bool:
@@ -367,7 +370,7 @@ class ConnectionLoop:
             has_room = received.end < len(received.buffer)
             await throttle.wait(remaining_ms, self._receive_more if has_room else trio.sleep_forever)
         throttle.until_ms = 0.0
-        self._paused_since_ms = NEVER_MS
+        self._paused_since_ms, self._pause_ended_ms = NEVER_MS, clock.monotonic_ms()
 
     def _is_sasl_next(self) -> bool:
         received, start = self._received, self._received.start
@@ -385,6 +388,7 @@ class ConnectionLoop:
             self._finish(None)
             await trio.lowlevel.checkpoint()  # it is cancelled
         received.end += count
+        received.arrived_ms = self._server.clock.monotonic_ms()
 
     async def _take_turn(self, answers: list[Sequence[ResponsePart] | Deferred]) -> bool:
         """Handles requests up to the bounds of one turn; returns whether there may be more.
