@@ -12,6 +12,7 @@ from typing import Any
 import trio
 from trio.testing import MockClock
 
+from moldau.runtime.net.serving.connection_tally import ConnectionTally
 from moldau.runtime.net.serving.handshakes import PATIENCE_MS
 from moldau.runtime.net.serving.server import Server, ServerLimits
 from moldau.runtime.tasks.sync import ByteBudget
@@ -93,3 +94,24 @@ def test_a_silent_handshake_makes_way_for_another_one() -> None:
     assert server.refusal("10.0.0.1", shakes_hands=True) is None
     assert [peer.is_given_up for peer in peers] == [False, True]
     assert (server.statistics().handshakes, server.statistics().handshakes_given_up) == (1, 1)
+
+
+def test_one_client_makes_way_for_one_broker_that_is_served() -> None:
+    """Two bounds that are reached at once cost one client, and a refused handshake costs none."""
+    handler: Any = None
+    clock: Any = SimpleNamespace(monotonic_ms=lambda: 0.0)
+    ended: list[str] = []
+    clients: Any = SimpleNamespace(is_protected=False)
+    clients.removable = lambda: [SimpleNamespace(last_active_ms=0.0, make_way=ended.append)]
+    tally = ConnectionTally(lambda: 5)
+    tally.add_owner(clients)
+    tally.total = 5
+    limits = ServerLimits(connections_max=5, handshakes_per_ip_max=1)
+    server = Server(clock, handler, limits, ByteBudget(1000), EventLogger("test"), tally, is_protected=True)
+    assert server.refusal("10.0.0.2", shakes_hands=True) is None
+    assert ended == ["makes way for a broker: max.connections=5 reached"]
+    silent: Any = Peer()
+    server.handshakes.enter(silent, silent.peer_host, 0.0)
+    assert server.refusal(silent.peer_host, shakes_hands=True) == "1 TLS handshakes are under way"
+    assert len(ended) == 1, "the client makes way for nobody"
+    assert not silent.is_given_up

@@ -194,37 +194,43 @@ class Server:
         per_ip_max = limits.connections_of_ips.get(peer_host, limits.connections_per_ip_max)
         if tally.per_host.get(peer_host, 0) >= per_ip_max:
             return f"max.connections.per.ip={per_ip_max} reached"
+        victims = self._handshakes_to_give_up(peer_host) if shakes_hands else []
+        if victims is None:
+            return f"{len(self.handshakes)} TLS handshakes are under way"
+        has_room = False  # whether a client makes way: one is enough, and none does for a connection that is refused
         if tally.total >= limits.connections_max:
             reason = f"max.connections={limits.connections_max} reached"
-            if not tally.make_room(self, reason) and not self.is_protected:
+            has_room = tally.make_room(self, reason)
+            if not has_room and not self.is_protected:
                 return reason
-        if tally.total >= tally.descriptors_max():
+        if tally.total >= tally.descriptors_max() and not has_room:
             reason = f"file descriptors are left for {tally.descriptors_max()} connections only"
             if not tally.make_room(self, reason):
                 return reason
-        if shakes_hands and not self._make_room_for_handshake(peer_host):
-            return f"{len(self.handshakes)} TLS handshakes are under way"
+        for loop in victims:
+            self._give_up_handshake(loop)
         return None
 
-    def _make_room_for_handshake(self, peer_host: str) -> bool:
-        victims = self.handshakes.victims(
+    def _handshakes_to_give_up(self, peer_host: str) -> list[ConnectionLoop] | None:
+        """Returns the handshakes that make way for another one from ``peer_host``; None if that is to be refused."""
+        return self.handshakes.victims(
             peer_host,
             self.clock.monotonic_ms(),
             most=self.limits.handshakes_max,
             most_per_host=self.limits.handshakes_per_ip_max,
         )
-        for loop in victims or ():
-            self.handshakes.leave(loop)
-            loop.give_up_handshake()
-            self.handshakes_given_up += 1
-            if _is_logged(self.handshakes_given_up):
-                self.logger.warning(
-                    "handshake-given-up",
-                    peer=loop.peer_host,
-                    reason="the peer was silent, and others connect",
-                    given_up=self.handshakes_given_up,
-                )
-        return victims is not None
+
+    def _give_up_handshake(self, loop: ConnectionLoop) -> None:
+        self.handshakes.leave(loop)
+        loop.give_up_handshake()
+        self.handshakes_given_up += 1
+        if _is_logged(self.handshakes_given_up):
+            self.logger.warning(
+                "handshake-given-up",
+                peer=loop.peer_host,
+                reason="the peer was silent, and others connect",
+                given_up=self.handshakes_given_up,
+            )
 
     def heard_in_handshake(self, loop: ConnectionLoop) -> None:
         """Notes that a peer has sent a part of its TLS handshake."""
