@@ -111,7 +111,7 @@ def test_a_client_departs_only_after_an_exception(block_fails: bool, closing_fai
     assert did == ["closing"] * (not block_fails) + ["departing"] * (block_fails or closing_fails)
 
 
-def test_the_first_connection_is_decided_by_an_open_one_or_the_last() -> None:
+def test_an_open_connection_or_the_last_one_decides() -> None:
     class Known(Link):
         is_open = False
 
