@@ -113,5 +113,5 @@ def test_one_client_makes_way_for_one_broker_that_is_served() -> None:
     silent: Any = Peer()
     server.handshakes.enter(silent, silent.peer_host, 0.0)
     assert server.refusal(silent.peer_host, shakes_hands=True) == "1 TLS handshakes are under way"
-    assert len(ended) == 1, "the client makes way for none"
+    assert len(ended) == 1, "the client makes way for no broker"
     assert not silent.is_given_up

@@ -168,7 +168,7 @@ class ConnectionLoop:
 
     @property
     def last_active_ms(self) -> float:
-        """See ``connection_tally.Removable``. A client that is asked to pause is not silent before the end of the pause."""
+        """See ``connection_tally.Removable``. A client that is asked to pause is silent only after it."""
         pause_ends_ms = max(self._pause_ended_ms, self._throttle.until_ms)
         return max(self._received.arrived_ms, self._answers.stalled_since_ms, pause_ends_ms)
 
