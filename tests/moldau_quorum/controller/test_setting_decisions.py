@@ -100,6 +100,31 @@ def test_topic_values_are_set_appended_subtracted_and_deleted(controller) -> Non
     assert controller.image.topic_config("t") == {"cleanup.policy": "compact"}
 
 
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_resource_that_is_named_twice_does_not_change(controller, is_full: bool) -> None:
+    """One of the two changes would be lost, and the client would have an answer of each kind; others count."""
+    controller.create("u")
+    names = ("t", "u", "t")
+    if is_full:
+        config = full.AlterableConfig(name="retention.ms", value="7")
+        parts = [full.AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=[config]) for name in names]
+        answer = controller.handle(full.AlterConfigsRequest(resources=parts))
+    else:
+        change = incremental.AlterableConfig(name="retention.ms", config_operation=SET, value="7")
+        answer = controller.handle(
+            incremental.IncrementalAlterConfigsRequest(
+                resources=[
+                    incremental.AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=[change])
+                    for name in names
+                ]
+            )
+        )
+    bad = ErrorCode.INVALID_REQUEST
+    assert [each.error_code for each in answer.responses] == [bad, ErrorCode.NONE, bad]
+    assert described(controller, TOPIC, "t", "retention.ms")["retention.ms"][0] != "7"
+    assert described(controller, TOPIC, "u", "retention.ms")["retention.ms"][0] == "7"
+
+
 def test_a_resource_changes_as_a_whole_or_not_at_all(controller) -> None:
     before = controller.image
     for operations, code in (
@@ -248,8 +273,6 @@ def test_a_full_alteration_replaces_everything(controller) -> None:
     (response,) = controller.handle(full.AlterConfigsRequest(resources=[resource])).responses
     assert response.error_code == 0
     assert controller.image.topic_config("t") == {"retention.ms": "9"}
-    twice = controller.handle(full.AlterConfigsRequest(resources=[resource, resource])).responses
-    assert [entry.error_code for entry in twice] == [0, ErrorCode.INVALID_REQUEST]
 
 
 @pytest.mark.parametrize("values", [[None], ["7", None], ["7", "8"]])

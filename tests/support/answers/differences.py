@@ -144,7 +144,6 @@ DIFFERENCES: Final[dict[str, dict[str, str]]] = {
             "Kafka fails with UNKNOWN_SERVER_ERROR",
         ),
         "lists after all": "blanks around an element that is subtracted do not count",
-        "together: one resource twice": "the first of both changes counts",
         **dict.fromkeys(
             [f"enlarge only checked, timeout {timeout_ms}" for timeout_ms in (0, -1)], "a check waits for nothing"
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -238,7 +239,7 @@ def _change_each(
     the outcome of each resource.
     """
     records: list[MetadataRecord] = []
-    seen: dict[tuple[int, str], None] = {}
+    named_times = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     checks = _Checks(view.image, view.context)
     work = length = 0
     allows_unclean = False
@@ -252,9 +253,8 @@ def _change_each(
         work += 1 + len(resource.configs)
         code, message = ErrorCode.NONE, None
         try:
-            if (kind, name) in seen:
+            if named_times[kind, name] > 1:  # no order between them is certain, so none is done
                 raise RefusedError(ErrorCode.INVALID_REQUEST, "the resource appears twice in the request")
-            seen[kind, name] = None
             check_resource(kind, name, view.image, is_change=True)
             _check_count(len(resource.configs))
             before = view.image.config(kind, name)
