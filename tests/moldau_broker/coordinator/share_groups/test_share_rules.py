@@ -112,6 +112,26 @@ def test_one_refused_partition_is_asked_for_after_a_pause() -> None:
     assert len(driver.questions) == 1
 
 
+def test_a_beginning_that_is_not_noted_keeps_its_offset() -> None:
+    """The log refuses the note that the last of a topic's first partitions has begun, so it begins again.
+
+    As a partition that was added later it would begin with its first record, and its whole past would be delivered.
+    """
+    driver = CoreDriver(auto_commit=False)
+    driver.topics.counts["t"] = 2
+    driver.send(beat("m", 0, ("t",)), 1)
+    driver.commit()
+    driver.answer_questions(ErrorCode.COORDINATOR_NOT_AVAILABLE, refused={1})
+    driver.commit()
+    for _ in range(2):
+        driver.pass_time(ASK_AGAIN_MS)
+        driver.send(beat("m", driver.core.shares.committed[GROUP].members["m"].epoch), 1)
+        driver.commit()
+        assert [offset for _, offset in begun_by(driver).values()] == [-1]
+        driver.answer_questions()
+        driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+
+
 def test_a_topic_that_goes_as_its_states_are_noted_is_forgotten() -> None:
     driver = CoreDriver(auto_commit=False)
     driver.send(beat("m", 0, ("t",)), 1)

@@ -44,6 +44,7 @@ from moldau_broker.coordinator.group.share.core.state import (
 )
 from moldau_broker.coordinator.group.share.core.state_partitions import (
     first_offsets,
+    not_begun,
     to_begin,
     topic_ids_of,
     with_beginning,
@@ -126,7 +127,7 @@ class ServedShareGroup(ServedGroup[ShareGroup, ShareDraft, ShareRequest, Operati
     """Removals in the write; they are repeated if it fails."""
     looked_version: int | None = None
     first_offsets: FirstOffsets = field(default_factory=dict)
-    """The start offsets of states that the share coordinator has been asked to begin, and has not."""
+    """The start offsets of states that the share coordinator has been asked to begin; kept until the log says begun."""
     is_beginning: bool = False
     """Whether the share coordinator has been asked to begin states, and has not answered."""
     ask_again_ms: int = 0
@@ -378,8 +379,6 @@ class ShareGroups(GroupsOfType[ServedShareGroup, ShareGroup]):
             done = frozenset(n for n in numbers if answer.codes.get((topic_id, n)) is ErrorCode.NONE) & open_numbers
             if done and self._catalogue.topic_name(topic_id) is not None:
                 begun[topic_id] = done
-                for number in done:
-                    served.first_offsets.pop((topic_id, number), None)
         if any(code is not ErrorCode.NONE for code in answer.codes.values()):
             served.ask_again_ms = moment.now_ms + ASK_AGAIN_MS
         states = with_begun(before, begun, self._catalogue)
@@ -445,6 +444,7 @@ class ShareGroups(GroupsOfType[ServedShareGroup, ShareGroup]):
             for expiry in expiries:
                 self._served.retry_removal(SESSION, served.group.group_id, expiry.member_id, moment)
         else:
+            served.first_offsets = not_begun(served.group.states, served.first_offsets)
             self._after_commit(served)
         self._work(served, moment)
 

@@ -52,6 +52,12 @@ def first_offsets(states: StatePartitions, partitions: ByTopic, asked: Mapping[T
     }
 
 
+def not_begun(states: StatePartitions, offsets: FirstOffsets) -> FirstOffsets:
+    """Returns those of the start offsets that a repeated question needs: of partitions whose state has not begun."""
+    begun = {topic_id: topic.partitions for topic_id, topic in states.initialized.items()}
+    return {key: offset for key, offset in offsets.items() if key[1] not in begun.get(key[0], ())}
+
+
 def with_beginning(states: StatePartitions, partitions: ByTopic, catalogue: Catalogue) -> StatePartitions:
     """Returns the state partitions while the state of these partitions begins; a topic is not deleted any more then.
 
