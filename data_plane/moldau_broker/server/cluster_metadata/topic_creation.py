@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 CREATE_TIMEOUT_MS = 5_000
 CREATIONS_MAX = 100
-"""Bound of topics in creation; further ones are refused until one is done."""
+"""Bound of topics in creation; more of one request are created after these, others are refused until one is done."""
 REFUSED_AGAIN_MS = 60_000.0
 REFUSED_AGAIN_MS_MAX = 3_600_000.0
 """A topic that is refused for the same reason again and again is logged after the first time, then twice as long."""
@@ -137,13 +137,14 @@ class TopicCreation:
     ) -> list[str]:
         """Creates those of the topics that no other task creates now, and waits until the others are done.
 
-        Adds to ``errors``. Returns the topics to try again: those that another client may not create.
+        Adds to ``errors``. Returns the topics to try again: those that another client may not create, and those that
+        exceed ``CREATIONS_MAX``.
         """
         others = {topic.name: self._under_way[topic.name] for topic in topics if topic.name in self._under_way}
         mine = [topic for topic in topics if topic.name not in others]
-        if len(self._under_way) + len(mine) > CREATIONS_MAX:
-            errors.update((topic.name, ErrorCode.THROTTLING_QUOTA_EXCEEDED) for topic in mine)
-            mine = []
+        room = CREATIONS_MAX - len(self._under_way)
+        mine, later = mine[:room], mine[room:]
+        refusal = None if mine else ErrorCode.THROTTLING_QUOTA_EXCEEDED
         if mine:
             creation = _Creation(client)
             for topic in mine:
@@ -155,10 +156,15 @@ class TopicCreation:
                     del self._under_way[topic.name]
                 creation.done.set()
             errors.update(creation.errors)
+            if ErrorCode.REQUEST_TIMED_OUT in creation.errors.values():
+                refusal = ErrorCode.REQUEST_TIMED_OUT  # the next requests would take as long, one after the other
+        if refusal is not None:
+            errors.update((topic.name, refusal) for topic in later)
+            later = []
         with trio.move_on_after(CREATE_TIMEOUT_MS / 1000):
             for each in others.values():
                 await each.done.wait()
-        again: list[str] = []
+        again = [topic.name for topic in later]
         for name, each in others.items():
             code = each.errors.get(name)
             if code is ErrorCode.NONE or not each.done.is_set() or name in self._follower.image.topics_by_name:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import trio
 
 from moldau.protocol.errors import ErrorCode
@@ -27,8 +28,6 @@ from moldau_quorum.broker_side.controller_client import ControllerUnavailableErr
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pytest
-
     from moldau_jepsen.world.world import World
 
 EVE, ANN = (ForwardedClient(principal=name, address=b"\x7f\0\0\1") for name in (b"eve", b"ann"))
@@ -44,11 +43,14 @@ class Cluster:
         self.changed = Signal()
         self.answers = answers
         self.asked: list[ForwardedClient | None] = []
+        self.sizes: list[int] = []
+        """Topics of each request."""
 
     async def request(
         self, request: CreateTopicsRequest, *_: object, client: ForwardedClient | None, **__: object
     ) -> CreateTopicsResponse:
         self.asked.append(client)
+        self.sizes.append(len(request.topics))
         await trio.sleep(ANSWER_S)
         if not self.answers:
             raise ControllerUnavailableError
@@ -196,3 +198,21 @@ class _Forgetful(dict[str, object]):
 
     def update(self, *_: object, **__: object) -> None:
         return
+
+
+@pytest.mark.parametrize(("answers", "sizes"), [(True, [CREATIONS_MAX, CREATIONS_MAX, 1]), (False, [CREATIONS_MAX])])
+def test_more_topics_than_the_bound_are_created_in_parts(answers: bool, sizes: list[int]) -> None:
+    """All of them were refused, each time: such a streams application, or producer, could never start."""
+    cluster = Cluster(answers=answers)
+    names = [f"t{number}" for number in range(2 * CREATIONS_MAX + 1)]
+    found: dict[str, ErrorCode] = {}
+
+    async def main(world: World) -> None:
+        part: Any = cluster
+        creation = TopicCreation(part, part, BrokerId(1))
+        found.update(await creation.ensure(names, partitions=1, replication_factor=1, configs={}, client=ANN))
+        assert creation.under_way == 0
+
+    run_world(main, 1)
+    assert found == ({} if answers else dict.fromkeys(names, ErrorCode.REQUEST_TIMED_OUT))
+    assert cluster.sizes == sizes
