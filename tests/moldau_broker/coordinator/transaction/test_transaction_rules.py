@@ -121,14 +121,25 @@ def test_a_round_of_expiry_is_bounded_and_no_id_is_left_out(round_max: int) -> N
     driver = TransactionDriver(config)
     for number in range(7):
         Producer(driver, f"x{number}").init()
-    left = []
-    driver.pass_time(config.id_expiration_ms - 1)
-    before = len(driver.core.transactions)
+    driver.pass_time(config.expiration_check_interval_ms - 1)
+    assert len(driver.core.transactions) == 7
+    driver.pass_time(1)
+    left = [len(driver.core.transactions)]
     while driver.core.transactions:
-        driver.pass_time(config.expiration_check_interval_ms)
+        driver.pass_time(config.expired_rounds_pause_ms)
         left.append(len(driver.core.transactions))
-    expected = [max(before - round_max * turn, 0) for turn in range(1, len(left) + 1)]
-    assert left in (expected, [before, *expected[:-1]])
+    assert left == [max(7 - round_max * turn, 0) for turn in range(1, len(left) + 1)]
+
+
+def test_expiry_leaves_room_for_the_writes_of_clients() -> None:
+    """The log takes no write for a while; the rounds of expiry follow each other."""
+    config = TransactionConfig(appends_pending_max=4, expired_per_round_max=2, id_expiration_ms=1_000_000)
+    driver = TransactionDriver(config)
+    for number in range(7):
+        Producer(driver, f"x{number}").init()
+    driver.automatic = False
+    driver.pass_time(config.expiration_check_interval_ms + 10 * config.expired_rounds_pause_ms)
+    assert len(driver.uncommitted) == 2
 
 
 @pytest.mark.parametrize("version", [4, 5])

@@ -23,6 +23,8 @@ class TransactionConfig:
     appends_pending_max: int = 10_000
     load_bytes_max: int = 5 * 1024 * 1024
     expired_per_round_max: int = 1_000
+    expired_rounds_pause_ms: int = 10_000
+    """The pause before the next round if more ids have expired: clients may use a new id for each transaction."""
 
     @classmethod
     def of(cls, config: Config) -> TransactionConfig:

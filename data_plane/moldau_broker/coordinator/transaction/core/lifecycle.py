@@ -267,8 +267,10 @@ class TransactionLifecycle:
         """Aborts timed-out transactions, answers late writes with an error, retries writes and expires ids."""
         while (key := self._deadlines.pop_due(moment.now_ms)) is not None:
             if key == _EXPIRY:
-                self._expire(moment)
-                self._deadlines.set(_EXPIRY, moment.now_ms + self._config.expiration_check_interval_ms)
+                pause_ms = self._config.expiration_check_interval_ms
+                if self._expire(moment):
+                    pause_ms = min(pause_ms, self._config.expired_rounds_pause_ms)
+                self._deadlines.set(_EXPIRY, moment.now_ms + pause_ms)
             elif key[0] == _ANSWER:
                 self.answer_write(self.pending[int(key[1])], _FAILURES[ErrorCode.REQUEST_TIMED_OUT])
             elif key[1] in self.busy:
@@ -281,15 +283,21 @@ class TransactionLifecycle:
                 self.abort_fencing(self.transactions[key[1]], moment)
         return self.take()
 
-    def _expire(self, moment: Moment) -> None:
-        """Deletes transactional ids that were unused for ``transactional.id.expiration.ms``."""
-        written = 0
+    def _expire(self, moment: Moment) -> bool:
+        """Deletes transactional ids that were unused for ``transactional.id.expiration.ms``.
+
+        Returns whether some may be left for the next round. Half of the writes that may be pending stay for requests.
+        """
+        room = min(self._config.expired_per_round_max, self._config.appends_pending_max // 2 - len(self.pending))
         for name, transaction in self.transactions.items():
             idle_ms = moment.wall_ms - transaction.last_update_ms
             expired = transaction.status.is_settled and idle_ms >= self._config.id_expiration_ms
-            if expired and name not in self.busy and written < self._config.expired_per_round_max:
+            if expired and name not in self.busy:
+                if room <= 0:
+                    return True
                 self.write(name, None, moment)
-                written += 1
+                room -= 1
+        return False
 
     def abort_fencing(
         self,
