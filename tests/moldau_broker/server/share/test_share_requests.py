@@ -20,6 +20,7 @@ from moldau.protocol.messages.incremental_alter_configs import (
 from moldau.protocol.messages.share_fetch import ShareFetchRequest
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.runtime.net.serving.answer_queue import ready_bytes
+from moldau_broker.coordinator.share.core.state import GROUP_ID_BYTES_MAX, SharePartitionKey
 from moldau_broker.server.data_path.handler_answers import Exchange
 from moldau_broker.server.share import settings as share_settings
 from moldau_broker.server.share.core.values import RecordState
@@ -204,6 +205,24 @@ def test_share_groups_need_their_feature():
         assert (await a.acknowledge({})).error_code == ErrorCode.UNSUPPORTED_VERSION
 
     run(scenario)
+
+
+@pytest.mark.parametrize("more_bytes", [0, 1])
+def test_the_longest_group_id_has_coordinator_keys(more_bytes):
+    """A key that is longer than a string of the protocol could not be encoded, which ended the broker."""
+
+    async def scenario(cluster):
+        await cluster.client(1).create_topic("t")
+        await cluster.leader("t")
+        group = "ü" * (GROUP_ID_BYTES_MAX // 2) + "g" * (GROUP_ID_BYTES_MAX % 2 + more_bytes)
+        answer = await Member(cluster, 1, "m", group).fetch(0, max_wait_ms=100)
+        assert answer.error_code == (ErrorCode.INVALID_REQUEST if more_bytes else OK)
+        topic_id = cluster.image().topics_by_name["t"].topic_id
+        key = ShareKey(group, topic_id, 2**31 - 1).coordinator_key
+        assert len(key.encode()) == 32_767 + more_bytes
+        assert key == SharePartitionKey(group, topic_id, 2**31 - 1).coordinator_key
+
+    run_cluster(scenario)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,11 @@ NO_COUNT = -1
 """The delivery complete count of a state whose writers do not count."""
 DEFAULT_EPOCH = 0
 """The epochs that ReadShareGroupStateSummary shows of a share-partition without a state."""
+GROUP_ID_BYTES_MAX = 32_767 - len(":") - 22 - len(":2147483647")
+"""The longest id of a share group, in UTF-8: the coordinator keys of its share-partitions are strings of the protocol.
+
+A topic id takes 22 characters there.
+"""
 
 
 class SharePartitionKey(NamedTuple):

@@ -13,6 +13,7 @@ from moldau.protocol.messages import share_acknowledge as acknowledging
 from moldau.protocol.messages import share_fetch as fetching
 from moldau.protocol.refusals import refusal_of
 from moldau.values import BrokerId, LeaderEpoch
+from moldau_broker.coordinator.share.core.state import GROUP_ID_BYTES_MAX
 from moldau_broker.server.cluster_metadata.cache import ListenerHints
 from moldau_broker.server.share.core.checks import acknowledgement_problem
 from moldau_broker.server.share.core.sessions import FINAL_EPOCH, MEMBER_ID_CHARACTERS_MAX, ShareSessionError
@@ -147,6 +148,8 @@ def _problem(context: ShareDeliveryContext, request: Request) -> Outcome | None:
         return ErrorCode.UNSUPPORTED_VERSION, "The cluster's features do not allow share groups (share.version)."
     if not request.group_id:
         return ErrorCode.INVALID_REQUEST, "The request has no group id."
+    if len(request.group_id.encode()) > GROUP_ID_BYTES_MAX:
+        return ErrorCode.INVALID_REQUEST, f"The id of a share group has at most {GROUP_ID_BYTES_MAX} bytes."
     if not request.member_id or len(request.member_id) > MEMBER_ID_CHARACTERS_MAX:
         return ErrorCode.INVALID_REQUEST, f"A member id has 1 to {MEMBER_ID_CHARACTERS_MAX} characters."
     if isinstance(request, fetching.ShareFetchRequest) and request.share_acquire_mode not in tuple(AcquireMode):

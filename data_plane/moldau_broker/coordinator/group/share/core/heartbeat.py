@@ -26,6 +26,7 @@ from moldau_broker.coordinator.group.share.core.state import (
     ShareTarget,
     ShareTargetEpoch,
 )
+from moldau_broker.coordinator.share.core.state import GROUP_ID_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +73,8 @@ class ShareDecisions:
         ):
             if value == "":
                 raise _invalid(f"{name} can't be empty.")
+        if len(request.group_id.encode()) > GROUP_ID_BYTES_MAX:
+            raise _invalid(f"GroupId is too long: it may have {GROUP_ID_BYTES_MAX} bytes.")
         if request.member_epoch < LEAVE_EPOCH:
             raise _invalid(f"MemberEpoch is invalid: {request.member_epoch}; it must be -1 or more.")
         if request.member_epoch == JOIN_EPOCH and not request.subscribed_topic_names:
