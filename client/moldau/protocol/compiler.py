@@ -174,14 +174,15 @@ _CUT_MARK = b"..."
 
 def is_message_field(key: str) -> bool:
     """Returns whether a string field holds a text for people, which may be cut, and not a name or a value."""
-    return key.endswith("error_message")
+    return key.endswith(("error_message", "status_detail"))
 
 
 def cut_message(text: bytes) -> bytes:
     """Cuts a UTF-8 text to the size of a string field, at the end of a character, and adds an ellipsis.
 
-    Error texts quote the peer's bytes, with several characters for each unprintable one. A text that does not fit must
-    not close a connection that other requests share.
+    Error texts quote the peer's bytes, with several characters for each unprintable one, and the details of a streams
+    group's status name its members and topics. A text that does not fit must not close a connection that other requests
+    share, nor that of another member.
     """
     return text[: STRING_BYTES_MAX - len(_CUT_MARK)].decode(errors="ignore").encode() + _CUT_MARK
 

@@ -62,10 +62,10 @@ def test_round_trip_of_every_class_and_version() -> None:
 
 
 def with_long_messages(value: object, text: str) -> int:
-    """Puts ``text`` into every error message of a struct and its parts; returns how many there were."""
+    """Puts ``text`` into every text for people of a struct and its parts; returns how many there were."""
     count = 0
     for key, spec in type(value).__fields__.items():
-        if key.endswith("error_message"):
+        if key.endswith(("error_message", "status_detail")):
             setattr(value, key, text)
             count += 1
         elif spec.struct is not None:
@@ -76,7 +76,10 @@ def with_long_messages(value: object, text: str) -> int:
 
 
 def test_error_messages_are_cut_to_what_the_wire_takes() -> None:
-    """They repeat what the peer sent; one that does not fit must not make the whole response impossible."""
+    """They repeat what the peer sent; one that does not fit must not make the whole response impossible.
+
+    The status of a streams group does so, too: it names the member that asked all others to stop.
+    """
     found = 0
     for cls, version in MESSAGES:
         for sample in samples(cls, version, 2):
@@ -94,10 +97,10 @@ def test_error_messages_are_cut_to_what_the_wire_takes() -> None:
 
 
 def messages_of(value: object) -> list[str | None]:
-    """The error messages of a struct and its parts."""
+    """The texts for people of a struct and its parts."""
     messages: list[str | None] = []
     for key, spec in type(value).__fields__.items():
-        if key.endswith("error_message"):
+        if key.endswith(("error_message", "status_detail")):
             messages.append(getattr(value, key))
         elif spec.struct is not None:
             parts = getattr(value, key)
