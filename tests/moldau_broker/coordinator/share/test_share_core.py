@@ -144,6 +144,16 @@ def test_a_late_write_counts_what_is_stored_already() -> None:
     assert (summary.start_offset, summary.delivery_complete_count) == (10, 5)
 
 
+def test_a_late_write_before_a_hole_is_counted_in_32_bits() -> None:
+    """Compaction has left a hole of more than 2^31 offsets, which counts as delivered."""
+    driver = begun()
+    most = (1 << 31) - 1
+    driver.ask(write((12, 1 << 32, 4, 0), start=10, count=most))
+    assert driver.code(write((5, 9, 2, 1), start=5, count=5)) is ErrorCode.NONE
+    summary = driver.ask(Summarize())
+    assert (summary.start_offset, summary.delivery_complete_count) == (10, most)
+
+
 def test_unknown_and_malformed_partitions_are_refused() -> None:
     driver = begun()
     for ask in (BEGIN, Read(leader_epoch=0), write(), Delete(), Summarize()):

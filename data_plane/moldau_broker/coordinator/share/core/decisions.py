@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.share.core.requests import Ask, Write
     from moldau_broker.coordinator.share.core.state import Change, SharePartitionKey
 
+_COUNT_MAX = (1 << 31) - 1
 _DONE = KeyAnswer()
 
 
@@ -144,12 +145,13 @@ def _write(
 
 
 def _complete_count(batches: Iterable[StateBatch]) -> int:
-    """Returns the number of offsets whose delivery is complete."""
-    return sum(
+    """Returns the number of offsets whose delivery is complete; holes of compacted logs count, records have 32 bits."""
+    complete = sum(
         batch.last_offset - batch.first_offset + 1
         for batch in batches
         if batch.delivery_state in (ACKNOWLEDGED, ARCHIVED)
     )
+    return min(complete, _COUNT_MAX)
 
 
 def _is_sound(batch: StateBatch) -> bool:
