@@ -142,11 +142,15 @@ class ClassicMemberDecisions:
                 # A member that was removed and does not know it: it must give up what it reads before it joins.
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
             before = ConsumerMember(member_id=member_id)
+        reported = self._reported(before, version, subscription)
+        if before.state is MemberState.UNKNOWN and reported != NO_PARTITIONS:
+            # A newer coordinator has left that state: the member must give up what it reads before it joins.
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         step = Step(
             before=before,
             after=_updated(before, request, subscription, context),
             replaced=replaced,
-            reported=self._reported(before, version, subscription),
+            reported=reported,
             joins=known is None or replaced is not None,
             right=context.may_describe,
         )
