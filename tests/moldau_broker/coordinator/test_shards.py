@@ -16,11 +16,12 @@ import trio.testing
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from moldau.records import encode_batch
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.values import LeaderEpoch, Offset
 from moldau_broker.coordinator.group.shard import GroupShard
 from moldau_broker.coordinator.runtime.effects import Answer, Append, RequestContext
-from moldau_broker.coordinator.runtime.replicated import ReplicatedShard
+from moldau_broker.coordinator.runtime.replicated import REPLAYED_PER_TURN, ReplicatedShard
 from moldau_broker.coordinator.runtime.sharded import ShardedCoordinator
 
 
@@ -423,3 +424,49 @@ def test_a_leadership_that_is_reported_again_changes_nothing() -> None:
     assert resigned == [3], "an older epoch has ended"
     coordinator.resign(0, LeaderEpoch(5))
     assert resigned == [3, 4]
+
+
+class LongLog(UnreadableLog):
+    """Holds many records, which one read returns."""
+
+    RECORDS = 5 * REPLAYED_PER_TURN + 1
+
+    def log_start_offset(self, *_: object) -> Offset:
+        return Offset(0)
+
+    def log_end_offset(self, *_: object) -> Offset:
+        return Offset(self.RECORDS)
+
+    async def read(self, partition: int, epoch: int, offset: int, bytes_max: int) -> bytes:
+        await trio.lowlevel.checkpoint()
+        return bytes(encode_batch([(0, b"key", b"value", ())] * self.RECORDS))
+
+
+def test_others_have_their_turns_while_a_log_is_loaded() -> None:
+    """A broker that takes over many partitions would stand still for seconds, and serve and replicate nothing."""
+    replayed: list[int] = []
+
+    class LoadedCore(Core):
+        def start(self, moment: object) -> list[Any]:
+            return []
+
+        def replay(self, *_: object) -> None:
+            replayed.append(1)
+
+    async def main() -> None:
+        shard = shard_of(1, LongLog())
+        shard._new_core = LoadedCore
+        shard.may_end = trio.Event()
+        shard.may_end.set()
+        turns = [0]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(shard.run)
+            while shard.refusal is not ErrorCode.NONE:
+                await trio.lowlevel.checkpoint()
+                turns.append(len(replayed))
+            shard.resign(ErrorCode.NOT_COORDINATOR)
+        assert len(replayed) == LongLog.RECORDS
+        # The order of tasks differs from turn to turn, so the shard may run twice in between.
+        assert max(after - before for before, after in itertools.pairwise(turns)) <= 2 * REPLAYED_PER_TURN
+
+    trio.run(main)
