@@ -13,6 +13,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
 from moldau.protocol.messages.delete_share_group_state import DeleteShareGroupStateRequest
 from moldau.protocol.messages.initialize_share_group_state import InitializeShareGroupStateRequest
+from moldau.protocol.refusals import refusal
 from moldau.values import ZERO_UUID
 from moldau_broker.coordinator.group.share.core.groups import ASK_AGAIN_MS
 from moldau_broker.coordinator.group.share.core.state import ShareCurrent, ShareGroup, ShareMember, ShareSubscription
@@ -130,6 +131,27 @@ def test_a_beginning_that_is_not_noted_keeps_its_offset() -> None:
         assert [offset for _, offset in begun_by(driver).values()] == [-1]
         driver.answer_questions()
         driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+
+
+def test_an_answer_behind_a_write_leaves_no_request_open() -> None:
+    """The leadership ends before the write of a member is committed; a request without an answer ended the broker."""
+    driver = CoreDriver(auto_commit=False)
+    driver.send(alter(("t", 3, 5)), 0)
+    driver.commit()
+    driver.answer_questions()
+    driver.commit()
+    for request, version in (
+        (alter(("t", 3, 7)), 0),
+        (delete_offsets("t"), 0),
+        (DeleteGroupsRequest(groups_names=[GROUP]), 2),
+    ):
+        sent = driver.send(request, version)
+        driver.commit()
+        driver.send(beat("m", 0, ("t",)), 1)
+        driver.answer_questions()
+        assert sent not in driver.answers, "it waits for the write in flight"
+        driver.fail_over()
+        assert driver.answers[sent] == refusal(request, ErrorCode.NOT_COORDINATOR, version=version)
 
 
 def test_a_topic_that_goes_as_its_states_are_noted_is_forgotten() -> None:

@@ -482,6 +482,10 @@ class ShareGroups(GroupsOfType[ServedShareGroup, ShareGroup]):
         self._asked.clear()
         for served in self._served.all.values():
             self._refuse(served, code)
+            for operation in served.parked:
+                if isinstance(operation, ShareAnswer) and operation.question.asked is not None:
+                    asked = operation.question.asked
+                    self._effects.answer(asked.request_id, asked.refused(code))
         self._served.resign(code)
 
 
