@@ -243,6 +243,25 @@ def test_a_group_may_go_while_its_topics_are_created() -> None:
     assert len(other.active) == 6
 
 
+@pytest.mark.parametrize("version", [3, 9])
+def test_no_classic_group_begins_beside_a_streams_group(version: int) -> None:
+    """The log refuses the end of the streams group: with two groups of one id, DeleteGroups ended the broker."""
+    driver = streams_driver()
+    client = StreamsClient(driver, "a")
+    settle([client])
+    client.leave()
+    driver.auto_commit = False
+    joined = driver.send(join_request(), version)
+    driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    code = ErrorCode.COORDINATOR_NOT_AVAILABLE if version == 3 else ErrorCode.MEMBER_ID_REQUIRED
+    assert code_of(driver.answers[joined]) is code
+    assert not driver.core.rebalancer.groups
+    driver.auto_commit = True
+    assert listed(driver) == [(GROUP, "streams")]
+    deleted: Any = driver.ask(DeleteGroupsRequest(groups_names=[GROUP]), 2)
+    assert deleted.results[0].error_code == ErrorCode.NONE
+
+
 def test_a_classic_group_ends_where_a_streams_group_begins() -> None:
     """The next coordinator would find two groups of one name in the log."""
     driver = streams_driver()

@@ -68,6 +68,11 @@ class ClassicSide:
             self._rebalancer.forget(group)
         return (group_record(group_id, None),) if group is not None or group_id in self._written else ()
 
+    def take_back(self, group_id: str) -> None:
+        """Drops a group whose id is not free after all; its members must join again."""
+        if group_id in self._rebalancer.groups:
+            self._rebalancer.suspend(group_id, ErrorCode.COORDINATOR_NOT_AVAILABLE).release()
+
     # Conversions
 
     def freeze(self, group_id: str) -> tuple[StateRecord, ...]:

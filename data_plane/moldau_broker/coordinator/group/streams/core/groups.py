@@ -78,6 +78,10 @@ class ClassicGroups(Protocol):
         """Ends an unused classic group whose id a streams group takes, and returns its tombstones."""
         ...
 
+    def take_back(self, group_id: str) -> None:
+        """Drops a classic group that took the id of a streams group whose end was not written."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsRequest:
@@ -351,6 +355,8 @@ class StreamsGroups(FencingGroups[ServedStreamsGroup, StreamsGroup]):
         served.draft, served.fences = None, []
         if failed:
             served.around.configured = None
+            if not draft.group.exists:
+                self._classic.take_back(group_id)
             for fence in fences:
                 self._served.retry_removal(fence.kind, group_id, fence.member_id, moment)
         else:
