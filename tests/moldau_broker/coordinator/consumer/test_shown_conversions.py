@@ -12,7 +12,7 @@ from moldau.protocol.messages.describe_groups import DescribeGroupsRequest
 from moldau.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from moldau_broker.coordinator.group.core.config import GroupConfig
 from support.coordinator.consumer_world import GROUP, ConsumerClient
-from support.coordinator.group_world import CoreDriver
+from support.coordinator.group_world import CoreDriver, stable_group
 from support.coordinator.migration_world import ClassicClient
 
 
@@ -37,3 +37,19 @@ def test_a_group_is_shown_while_its_upgrade_is_written() -> None:
     assert (described.error_code, len(described.members)) == (ErrorCode.NONE, 1)
     driver.commit()
     assert [group.group_type for group in listed(driver)] == ["consumer"]
+
+
+def test_a_group_does_not_expire_before_its_record_is_committed() -> None:
+    """A group of another type took its id, and the record followed without a tombstone: the log held two groups."""
+    driver = CoreDriver()
+    stable_group(driver, 1)
+    driver.auto_commit = False
+    driver.pass_time(driver.config.offsets_retention_check_interval_ms)
+    assert len(driver.uncommitted) == 1, "that the group is empty, since the session of its member has ended"
+    client = ConsumerClient(driver, "c")
+    client.send()
+    driver.commit()
+    assert client.take() is ErrorCode.NONE
+    for _ in range(2):
+        assert [group.group_type for group in listed(driver)] == ["consumer"]
+        driver.fail_over()

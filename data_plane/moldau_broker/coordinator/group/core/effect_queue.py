@@ -94,6 +94,14 @@ class EffectQueue:
         """Returns the offsets that are written but not committed yet, in the order of the log."""
         return [record for pending in self.pending.values() for record in pending.offset_records()]
 
+    def groups_in_flight(self) -> set[str]:
+        """Returns the ids of classic groups and of offsets that are written but not committed yet."""
+        found: set[str] = set()
+        for pending in self.pending.values():
+            found.update(record.group_id for record in pending.offset_records())
+            found.update(record.group_id for record in pending.group_records())
+        return found
+
     def generation_in_flight(self, group_id: str) -> int:
         """Returns the highest generation of a classic group that is written but not committed yet; 0 if none is."""
         records = (record for pending in self.pending.values() for record in pending.group_records())

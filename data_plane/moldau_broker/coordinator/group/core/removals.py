@@ -163,8 +163,9 @@ class Removals:
         """Writes tombstones for expired offsets and for groups that have no offsets left (KIP-211)."""
         records: list[StateRecord] = []
         limit = self._config.expired_batch_records_max
-        # A tombstone would follow a commit in flight and delete it: such groups wait for the next round.
-        busy = {record.group_id for record in self._effects.offsets_in_flight()}
+        # A tombstone would follow a commit in flight and delete it, and without one the record of a group in flight
+        # would outlive the group: such groups wait for the next round.
+        busy = self._effects.groups_in_flight()
         known = {
             *self._rebalancer.groups,
             *self._offsets.group_ids(),
