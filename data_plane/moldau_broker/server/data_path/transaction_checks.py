@@ -119,12 +119,23 @@ class TransactionChecks:
         if error is not ErrorCode.NONE:
             return _answer_of(error, version)
         if adds:
-            # Sequences begin with each epoch: an earlier batch of this transaction was refused, or is lost.
             (first_sequence,) = _SEQUENCE(records, _PRODUCER_END)
-            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if first_sequence else ErrorCode.NONE
+            if first_sequence and not _has_batches(partition, *_PRODUCER(records, _PRODUCER_AT)):
+                # Sequences begin with each epoch: an earlier batch of this transaction was refused, or is lost.
+                return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            return ErrorCode.NONE
         if ends_seen != partition.ends_seen:
             return ErrorCode.NOT_ENOUGH_REPLICAS  # a transaction ended meanwhile, perhaps this one: the client retries
         return ErrorCode.NONE
+
+
+def _has_batches(partition: Partition, producer_id: int, producer_epoch: int) -> bool:
+    """Returns whether the log has batches of the producer's epoch, so that it knows the next sequence number.
+
+    They are of a transaction whose end did not raise the epoch: the client learned of the newer protocol after it.
+    """
+    entry = partition.log.producer_state.get(producer_id)
+    return entry is not None and entry.epoch == producer_epoch and bool(entry.batches)
 
 
 def _answer_of(code: ErrorCode, version: int) -> ErrorCode:

@@ -25,8 +25,10 @@ def batch(first_sequence: int = 0, length: int = 61) -> memoryview:
     return memoryview(data)[:length]
 
 
-def partition(*, is_open: bool = False, is_leader: bool = True) -> Any:
-    producers = SimpleNamespace(has_ongoing_transaction=lambda producer_id, epoch: is_open)
+def partition(*, is_open: bool = False, is_leader: bool = True, written_epoch: int | None = None) -> Any:
+    """``written_epoch`` is the epoch of the batches that the producer has in the log."""
+    entry = None if written_epoch is None else SimpleNamespace(epoch=written_epoch, batches=["one"])
+    producers = SimpleNamespace(has_ongoing_transaction=lambda _producer_id, _epoch: is_open, get=lambda _id: entry)
     return SimpleNamespace(is_leader=is_leader, ends_seen=SEEN, log=SimpleNamespace(producer_state=producers))
 
 
@@ -78,6 +80,14 @@ def test_a_transaction_begins_with_its_first_sequence():
     wanted = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert error(partition(), granted, ADDED_BY_BROKER, first_sequence=4) is wanted
     assert error(partition(), granted, ABORTABLE, first_sequence=4) is ErrorCode.NONE
+
+
+def test_a_transaction_goes_on_with_the_sequence_of_its_epoch():
+    """The end of the transaction before did not raise the epoch, as its client used the older protocol."""
+    granted = (ErrorCode.NONE, SEEN)
+    assert error(partition(written_epoch=2), granted, ADDED_BY_BROKER, first_sequence=4) is ErrorCode.NONE
+    wanted = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert error(partition(written_epoch=1), granted, ADDED_BY_BROKER, first_sequence=4) is wanted
 
 
 def test_a_batch_without_a_header_is_corrupt():
