@@ -102,6 +102,7 @@ _KEYS: Final = (
 )
 """Fields by which the elements of a list are put into one order."""
 _NOW_MS: Final = 1_600_000_000_000
+_ABSENT: Final = "(absent)"
 
 
 class Broker(NamedTuple):
@@ -266,15 +267,20 @@ def leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
         yield path, value
 
 
+def differing(kafka: object, moldau: object) -> list[tuple[str, object, object]]:
+    """Returns the paths whose values in two comparable answers differ, with both values."""
+    ours, theirs = dict(leaves(moldau)), dict(leaves(kafka))
+    pairs = ((path, theirs.get(path, _ABSENT), ours.get(path, _ABSENT)) for path in dict.fromkeys([*theirs, *ours]))
+    return [each for each in pairs if each[1] != each[2]]
+
+
 def differences(kafka: Mapping[str, object], moldau: Mapping[str, object]) -> dict[str, str]:
     """Returns the steps with different answers, and what differs, one line each."""
     found: dict[str, str] = {}
     for step in dict.fromkeys([*kafka, *moldau]):
-        ours, theirs = dict(leaves(moldau.get(step, "(no step)"))), dict(leaves(kafka.get(step, "(no step)")))
         lines = [
-            f"{path or 'answer'}: Kafka {theirs.get(path, '(absent)')!r}, Moldau {ours.get(path, '(absent)')!r}"
-            for path in dict.fromkeys([*theirs, *ours])
-            if theirs.get(path, "(absent)") != ours.get(path, "(absent)")
+            f"{path or 'answer'}: Kafka {theirs!r}, Moldau {ours!r}"
+            for path, theirs, ours in differing(kafka.get(step, "(no step)"), moldau.get(step, "(no step)"))
         ]
         if lines:
             found[step] = "; ".join(lines)

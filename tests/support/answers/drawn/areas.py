@@ -1,0 +1,17 @@
+"""The areas of drawn sequences, with the rules of each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from support.answers.drawn import rules
+from support.answers.drawn.transactions import TRANSACTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from support.answers.drawn.sequences import Area
+
+AREAS: Final[dict[str, tuple[Area, Sequence[rules.Rule]]]] = {
+    "transactions": (TRANSACTIONS, rules.TRANSACTIONS),
+}

@@ -1,0 +1,67 @@
+"""Differences of drawn sequences that have a reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from support.answers.differences import OWN_APPEND_TIME
+
+
+class Rule(NamedTuple):
+    """A difference that is allowed."""
+
+    kind: str
+    """An expression for the kind of the step."""
+    path: str
+    """An expression for the place in the answer."""
+    kafka: Any
+    moldau: Any
+    reason: str
+    ends: bool = False
+    """The brokers are in different states from here on, so that no further answer is compared."""
+    when: Mapping[str, tuple[Any, ...]] = MappingProxyType({})
+    """What must have been drawn for the step."""
+
+
+ANY: Final = object()
+"""Each value."""
+_SKIPS: Final = "an epoch is skipped, so that the former producer, which learns the next one by its abort, is fenced"
+_IN_TRANSACTION: Final = MappingProxyType({"alone": (False,)})
+TRANSACTIONS: Final = (
+    Rule("produce", r".*log_append_time_ms", ANY, -1, OWN_APPEND_TIME),
+    Rule("begin", r"\.producer_epoch", ANY, ANY, _SKIPS, ends=True, when=_IN_TRANSACTION),
+    Rule("begin", r"\.error_code", "NONE", "PRODUCER_FENCED", _SKIPS, ends=True, when=_IN_TRANSACTION),
+    Rule("begin", r"\.error_code", "NONE", "INVALID_PRODUCER_EPOCH", _SKIPS, ends=True, when=_IN_TRANSACTION),
+    Rule(
+        "add_partitions_as_broker",
+        r".*partition_error_code",
+        "TRANSACTION_ABORTABLE",
+        "INVALID_TXN_STATE",
+        "version 5 of the request introduced TRANSACTION_ABORTABLE",
+        when={"version": (4,)},
+    ),
+    Rule(
+        "list_offsets",
+        r".*\.(timestamp|offset|leader_epoch)",
+        ANY,
+        -1,
+        "Kafka names a record that is deleted",
+        when={"at": (-3,)},
+    ),
+)
+
+
+def rule_of(
+    rules: Sequence[Rule], kind: str, drawn: Mapping[str, Any], path: str, kafka: object, moldau: object
+) -> Rule | None:
+    """Returns the rule that allows a difference."""
+    for rule in rules:
+        matched = re.fullmatch(rule.kind, kind) and re.fullmatch(rule.path, path)
+        if any(drawn.get(key) not in values for key, values in rule.when.items()):
+            continue
+        if matched and rule.kafka in (ANY, kafka) and rule.moldau in (ANY, moldau):
+            return rule
+    return None
