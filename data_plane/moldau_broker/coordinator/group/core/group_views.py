@@ -57,7 +57,7 @@ def described(group_id: str, group: Group | None, has_offsets: bool, version: in
             client_id=member.client_id,
             client_host=member.client_host,
             member_metadata=member.metadata(group.protocol_name) if stable else b"",
-            member_assignment=member.assignment if stable else b"",
+            member_assignment=member.assignment,  # during a rebalance, that of the generation before
         )
         for member in group.members.values()
     ]
