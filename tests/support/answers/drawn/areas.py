@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from support.answers.drawn import rules
+from support.answers.drawn.classic_groups import CLASSIC_GROUPS
 from support.answers.drawn.transactions import TRANSACTIONS
 
 if TYPE_CHECKING:
@@ -14,4 +15,5 @@ if TYPE_CHECKING:
 
 AREAS: Final[dict[str, tuple[Area, Sequence[rules.Rule]]]] = {
     "transactions": (TRANSACTIONS, rules.TRANSACTIONS),
+    "classic_groups": (CLASSIC_GROUPS, rules.CLASSIC_GROUPS),
 }

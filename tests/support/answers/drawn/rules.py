@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from support.answers.differences import OWN_APPEND_TIME
+from support.answers.differences import ILLEGAL, OWN_APPEND_TIME
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 
 class Rule(NamedTuple):
@@ -51,6 +53,11 @@ TRANSACTIONS: Final = (
         "Kafka names a record that is deleted",
         when={"at": (-3,)},
     ),
+)
+
+CLASSIC_GROUPS: Final[tuple[Rule, ...]] = (
+    Rule("commit", r".*error_code", "UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", ILLEGAL),
+    Rule("commit", r".*error_code", "GROUP_ID_NOT_FOUND", "ILLEGAL_GENERATION", ILLEGAL),
 )
 
 

@@ -8,17 +8,19 @@ other steps were dropped, which is how a sequence with a difference becomes a sh
 from __future__ import annotations
 
 import itertools
-import random
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import trio
 
 from moldau.protocol.errors import ErrorCode
 from moldau.records import decode_records, iterate_batches
 from support.answers.drawn.rules import Rule, rule_of
-from support.answers.session import PATIENCE_S, AnswerSession, Broker, codes_of, differing, open_connection
+from support.answers.session import AnswerSession, Broker, codes_of, differing, open_connection
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Mapping, Sequence
 
 LENGTHS: Final = (10, 60)
 """The least and the most steps of a sequence."""
@@ -46,9 +48,22 @@ class DrawnSession(AnswerSession):
             return self._known[name, value]
         return super().comparable(value, name, version)
 
+    @property
+    def address(self) -> str:
+        """Where the broker listens."""
+        return self._broker.address
+
+    def word(self, value: str) -> str:
+        """Returns the word under which an id is known."""
+        return self._known.get(value, value)
+
     def given(self, field: str, value: int | str, word: str) -> None:
         """Shows an id that the broker has given as ``word`` in fields of one name."""
         self._known[field, value] = word
+
+    def shown(self, name: str, answer: Any, version: int) -> None:
+        """Keeps an answer as that of a step, with the ids that are known by now."""
+        self.answers[name] = self.comparable(answer, version=version)
 
     async def quietly(self, request: Any, version: int | None = None) -> Any:
         """Sends a request whose answer is not compared."""
@@ -59,9 +74,11 @@ class DrawnSession(AnswerSession):
 
     async def served(self, request: Any, version: int | None = None) -> None:
         """Sends a request until it is answered without any error."""
-        with trio.fail_after(PATIENCE_S):
-            while codes_of(await self.quietly(request, version)) - {ErrorCode.NONE}:
-                await trio.sleep(0.05)
+        for _ in range(400):
+            if not codes_of(await self.quietly(request, version)) - {ErrorCode.NONE}:
+                return
+            await trio.sleep(0.05)
+        raise AssertionError(f"{type(request).__name__} is not served")
 
 
 class World(Protocol):

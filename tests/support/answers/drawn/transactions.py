@@ -202,7 +202,7 @@ class _Transactions:
         if not isinstance(answer, str) and answer.error_code == 0 and drawn["takes"]:
             self._took(who, answer)
             # The answer was shown before its id was known.
-            self.session.answers[name] = self.session.comparable(answer, version=drawn["version"])
+            self.session.shown(name, answer, drawn["version"])
         if transactional_id:
             await self._settled(who)
 
@@ -240,10 +240,10 @@ class _Transactions:
         topic = self.session.name(drawn["topic"])
         request = produce(topic, (drawn["partition"], data), transactional_id=transactional_id)
         answer = await self.session.ask(name, request, drawn["version"])
-        if not isinstance(answer, str) and answer.responses[0].partition_responses[0].error_code == 0:
-            if (first, count) not in sequence.batches:
-                sequence.next = (first + count) % 2**31
-                sequence.batches.append((first, count))
+        taken = not isinstance(answer, str) and answer.responses[0].partition_responses[0].error_code == 0
+        if taken and (first, count) not in sequence.batches:
+            sequence.next = (first + count) % 2**31
+            sequence.batches.append((first, count))
 
     async def _end(self, name: str, drawn: Any) -> None:
         who = drawn["who"]
@@ -251,7 +251,7 @@ class _Transactions:
         answer = await self.session.ask(name, request, drawn["version"])
         if not isinstance(answer, str) and answer.error_code == 0 and drawn["takes"] and drawn["version"] >= 5:
             self._took(who, answer)
-            self.session.answers[name] = self.session.comparable(answer, version=drawn["version"])
+            self.session.shown(name, answer, drawn["version"])
         await self._settled(who)
 
     async def _describe(self, name: str, drawn: Any) -> None:
@@ -316,7 +316,12 @@ class _Transactions:
         await self.session.ask(name, commit(group, topic, drawn["offset"], partition=drawn["partition"]), 8)
 
     async def _delete_records(self, name: str, drawn: Any) -> None:
-        await self.session.ask(name, deletion(self.session.name(drawn["topic"]), drawn["partition"], drawn["offset"]))
+        topic, offset = self.session.name(drawn["topic"]), drawn["offset"]
+        found = await self.session.quietly(list_offsets(topic, (drawn["partition"], -1, -1), isolation=1))
+        [part] = found.topics[0].partitions
+        if part.error_code == 0 and not 0 <= offset <= part.offset:
+            offset = part.offset  # Kafka's stable offset stays where an open transaction began, even if that is deleted
+        await self.session.ask(name, deletion(topic, drawn["partition"], offset))
 
 
 TRANSACTIONS: Final = Area(_Transactions, _draw)
