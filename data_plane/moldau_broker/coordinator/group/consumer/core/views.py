@@ -36,7 +36,7 @@ def described(group_id: str, group: ConsumerGroup | None, assignor: str, topics:
             client_host=member.client_host,
             subscribed_topic_names=list(member.topics),
             subscribed_topic_regex=member.regex or None,
-            assignment=_assignment(member.assigned, topics),
+            assignment=_assignment(member.owned, topics),
             target_assignment=_assignment(group.targets.get(member.member_id, NO_PARTITIONS), topics),
             member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
         )
