@@ -1,14 +1,15 @@
-"""Goal: the description of a consumer group names all owners of partitions."""
+"""Goal: requests that change nothing leave a consumer group as it is, and its description names all owners."""
 
 from __future__ import annotations
 
+from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     DescribedGroup,
 )
 from support.coordinator.consumer_world import GROUP, ConsumerClient
-from support.coordinator.group_world import CoreDriver
+from support.coordinator.group_world import Consumer, CoreDriver
 
 
 def world() -> CoreDriver:
@@ -37,3 +38,19 @@ def test_a_member_owns_what_it_has_not_released() -> None:
     a.take()
     assert len(a.given) == 2
     assert (numbers(describe(driver), 0), numbers(describe(driver), 1)) == ([0, 1, 2, 3], [])
+
+
+def test_a_refused_classic_member_ends_no_empty_group() -> None:
+    """It names an id that no classic group knows; its group keeps type and epoch."""
+    driver = world()
+    a = ConsumerClient(driver, "a")
+    a.beat()
+    a.leave()
+    before = describe(driver)
+    classic = Consumer(driver)
+    classic.member_id = "one-of-another-group"
+    classic.join()
+    assert classic.join_id is not None
+    assert driver.answers[classic.join_id].error_code == ErrorCode.UNKNOWN_MEMBER_ID  # type: ignore[attr-defined]
+    assert describe(driver) == before
+    assert before.error_code == ErrorCode.NONE

@@ -467,3 +467,14 @@ def test_an_id_that_no_classic_member_uses_yet_is_free() -> None:
     newcomer = StreamsClient(driver, "m")
     settle([newcomer])
     assert len(newcomer.active) == 6
+
+
+def test_a_refused_classic_member_ends_no_streams_group() -> None:
+    """It names an id that no classic group knows; the empty group keeps its epoch."""
+    driver = streams_driver()
+    member = StreamsClient(driver, "m")
+    settle([member])
+    member.leave()
+    before = driver.core.streams.committed[GROUP]
+    assert code_of(driver.ask(join_request("one-of-another-group"), 9)) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert driver.core.streams.committed[GROUP] is before

@@ -187,7 +187,9 @@ class ConsumerGroups(FencingGroups[ServedConsumerGroup, ConsumerGroup]):
             if isinstance(operation, Fence):
                 self._fence(served, draft, operation)
             elif not isinstance(operation.request, ConsumerGroupHeartbeatRequest) and not draft.group.members:
-                if isinstance(operation.request, JoinGroupRequest) and draft.group.exists:
+                # A member that names an id is refused: the classic group, if there is one, does not know it.
+                begins = isinstance(operation.request, JoinGroupRequest) and not operation.request.member_id
+                if begins and draft.group.exists:
                     make_way(draft, moment.wall_ms)  # the id is free once that is committed
                     served.parked.appendleft(operation)
                     break

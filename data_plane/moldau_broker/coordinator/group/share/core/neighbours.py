@@ -127,6 +127,9 @@ class GroupTypes:
         """Returns the answer to a member of another protocol whose group is a streams group."""
         group_id = request.group_id
         if isinstance(request, JoinGroupRequest):
+            latest = self._streams.latest(group_id)
+            if request.member_id and latest is not None and not latest.members:
+                return join_error(ErrorCode.UNKNOWN_MEMBER_ID, version, request.member_id)
             code = self._streams.give_way(group_id, moment)
             return None if code is ErrorCode.NONE else join_error(code, version, request.member_id)
         if isinstance(request, ConsumerGroupHeartbeatRequest):
