@@ -11,7 +11,7 @@ import pytest
 
 from support.answers.drawn.areas import AREAS
 from support.answers.drawn.sequences import first_difference, shrunk
-from support.answers.nodes import kafka_broker, moldau_broker
+from support.answers.nodes import AT_ONCE, kafka_broker, moldau_broker
 
 pytestmark = [pytest.mark.interop, pytest.mark.processes, pytest.mark.proof]
 SEQUENCES = 40
@@ -21,7 +21,7 @@ SEQUENCES = 40
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory):
     homes = [tmp_path_factory.mktemp(name) for name in ("kafka", "moldau")]
-    with kafka_broker(homes[0]) as theirs, moldau_broker(homes[1]) as ours:
+    with kafka_broker(homes[0], AT_ONCE) as theirs, moldau_broker(homes[1], AT_ONCE) as ours:
         yield theirs, ours
 
 

@@ -44,30 +44,35 @@ authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS;User:root
 delegation.token.secret.key=secret
 """
+AT_ONCE = "".join(
+    f"group.{kind}.assignment.interval.ms=0\ngroup.{kind}.assignor.offload.enable=false\n"
+    for kind in ("consumer", "share", "streams")
+)
+"""Settings with which a group computes its assignment with the heartbeat that asks for it."""
 
 
-def _settings(home: Path) -> tuple[str, Broker, tuple[int, int]]:
+def _settings(home: Path, more: str) -> tuple[str, Broker, tuple[int, int]]:
     broker, users, renewed, controller = take_free_ports(4)
     ports = {"broker": broker, "users": users, "renewed": renewed, "controller": controller}
     logins, members = (
         " ".join(f'user_{user}="{PASSWORD}"' for user in users) for users in ((*RIGHTS, *MEMBERS), MEMBERS)
     )
-    text = ALONE + SETTINGS.format(logins=logins, members=members, session_ms=SESSION_MS, home=home, **ports)
+    text = ALONE + SETTINGS.format(logins=logins, members=members, session_ms=SESSION_MS, home=home, **ports) + more
     return text, Broker(f"127.0.0.1:{broker}", f"127.0.0.1:{users}", f"127.0.0.1:{renewed}"), (broker, controller)
 
 
 @contextlib.contextmanager
-def kafka_broker(home: Path) -> Iterator[Broker]:
-    """Runs a broker of Apache Kafka; skips the test where it cannot be had."""
-    text, broker, ports = _settings(home)
+def kafka_broker(home: Path, more: str = "") -> Iterator[Broker]:
+    """Runs a broker of Apache Kafka; skips the test where it cannot be had. ``more`` are further settings."""
+    text, broker, ports = _settings(home, more)
     with kafka(home, NEWEST, text, ports=ports):
         yield broker
 
 
 @contextlib.contextmanager
-def moldau_broker(home: Path) -> Iterator[Broker]:
-    """Runs a broker of Moldau."""
-    text, broker, _ = _settings(home)
+def moldau_broker(home: Path, more: str = "") -> Iterator[Broker]:
+    """Runs a broker of Moldau. ``more`` are further settings."""
+    text, broker, _ = _settings(home, more)
     config, log_file = home / "node.properties", home / "node.log"
     config.write_text(text)
     with log_file.open("wb") as log:

@@ -60,6 +60,19 @@ CLASSIC_GROUPS: Final[tuple[Rule, ...]] = (
     Rule("commit", r".*error_code", "GROUP_ID_NOT_FOUND", "ILLEGAL_GENERATION", ILLEGAL),
 )
 
+CONSUMER_GROUPS: Final[tuple[Rule, ...]] = (
+    *CLASSIC_GROUPS,
+    Rule(
+        "heartbeat",
+        r"\.assignment.*",
+        ANY,
+        ANY,
+        "a member that has partitions to release hears of its new topics once it has done so",
+        ends=True,
+        when={"topics": (["a"], ["b"], ["a", "b"], ["a", "unknown"], [])},
+    ),
+)
+
 
 def rule_of(
     rules: Sequence[Rule], kind: str, drawn: Mapping[str, Any], path: str, kafka: object, moldau: object
