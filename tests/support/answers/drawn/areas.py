@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from support.answers.drawn import rules
 from support.answers.drawn.classic_groups import CLASSIC_GROUPS
 from support.answers.drawn.consumer_groups import CONSUMER_GROUPS
+from support.answers.drawn.topics import TOPICS
 from support.answers.drawn.transactions import TRANSACTIONS
 
 if TYPE_CHECKING:
@@ -18,4 +19,5 @@ AREAS: Final[dict[str, tuple[Area, Sequence[rules.Rule]]]] = {
     "transactions": (TRANSACTIONS, rules.TRANSACTIONS),
     "classic_groups": (CLASSIC_GROUPS, rules.CLASSIC_GROUPS),
     "consumer_groups": (CONSUMER_GROUPS, rules.CONSUMER_GROUPS),
+    "topics": (TOPICS, rules.TOPICS),
 }

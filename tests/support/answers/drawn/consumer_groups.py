@@ -226,7 +226,8 @@ class _Groups:
         request = ConsumerGroupDescribeRequest(group_ids=[self.session.name(drawn["group"])])
         await self.session.ask(name, request, drawn["version"])
         await self._observe(name, drawn["group"])
-        [shown] = self.session.answers[name]["groups"]
+        compared: Any = self.session.answers[name]
+        [shown] = compared["groups"]
         if shown.get("group_state") == "Empty":
             shown.pop("assignment_epoch")  # Kafka computes an assignment of nothing
 

@@ -73,6 +73,19 @@ CONSUMER_GROUPS: Final[tuple[Rule, ...]] = (
     ),
 )
 
+_GONE_ID: Final = "the topic of that id is gone; a client looks at the metadata after either code"
+TOPICS: Final[tuple[Rule, ...]] = (
+    Rule(
+        "alter", r".*error_code", "INVALID_CONFIG", "UNKNOWN_TOPIC_OR_PARTITION", "of two errors the topic comes first"
+    ),
+    Rule(
+        "alter", r".*error_code", "INVALID_REQUEST", "UNKNOWN_TOPIC_OR_PARTITION", "of two errors the topic comes first"
+    ),
+    Rule("alter", r".*error_code", "INVALID_REQUEST", "INVALID_CONFIG", "of two errors the first change's comes first"),
+    Rule("next", r".*error_code", "UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID", _GONE_ID),
+    Rule("next", r".*error_code", "INCONSISTENT_TOPIC_ID", "UNKNOWN_TOPIC_ID", _GONE_ID),
+)
+
 
 def rule_of(
     rules: Sequence[Rule], kind: str, drawn: Mapping[str, Any], path: str, kafka: object, moldau: object
