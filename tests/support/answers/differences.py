@@ -266,13 +266,14 @@ do not; of what is refused the code counts. These answers differ; all others are
 _DRAWN: Final = """
 ## Drawn sequences
 
-Chosen requests reach few states, so another test draws sequences of 10 to 60 requests from fixed seeds and sends each
-to both: `pytest -m proof tests/interop/test_drawn_answers.py`. Their vocabulary is small (two groups, four members, three
-topics, two transactional ids), so that requests meet: producers that miss an answer, write twice, leave a gap or come
-with a former or a later epoch, in transactions of both protocols; members of classic groups and of consumer groups that
-leave, come again under another id and commit with stale generations; topics that are deleted and created again, and
-fetch sessions that outlive them. Ids that a broker gives appear as "the second id of t1". A sequence whose answers
-differ is shrunk to the steps that it needs. These differences are allowed:
+Chosen requests reach few states, so another test draws sequences of 10 to 60 requests from fixed seeds and
+sends each to both: `pytest -m proof tests/interop/test_drawn_answers.py`. Their vocabulary is small (two
+groups, four members, three topics, two transactional ids), so that requests meet: producers that miss an
+answer, write twice, leave a gap or come with a former or a later epoch, in transactions of both protocols;
+members of classic groups and of consumer groups that leave, come again under another id and commit with stale
+generations; topics that are deleted and created again, and fetch sessions that outlive them. Ids that a broker
+gives appear as "the second id of t1". A sequence whose answers differ is shrunk to the steps that it needs.
+These differences are allowed:
 """
 
 

@@ -90,7 +90,7 @@ def _one(rng: random.Random, kind: str, groups: tuple[str, ...], words: list[str
             by = rng.choices(("id", "instance", "both"), (6, 3, 3))[0]
             return Step(kind, group | member | {"by": by, "version": rng.choice((2, 3, 4, 5))})
         case "commit":
-            of = rng.choices(("member", "nobody"), (80, 20))[0]
+            of = rng.choices(("member", "no member"), (80, 20))[0]
             place["partition"] %= 6  # Kafka looks for the partitions first, Moldau for the member
             drawn = {"of": of, "offset": rng.randrange(20), "version": rng.choice((6, 7, 8, 9))}
             return Step(kind, group | member | place | drawn)
@@ -107,7 +107,7 @@ def _one(rng: random.Random, kind: str, groups: tuple[str, ...], words: list[str
 
 
 class _Groups:
-    """What one broker has answered."""
+    """Sends steps to one broker, and remembers its answers."""
 
     def __init__(self, session: DrawnSession) -> None:
         self.session = session

@@ -69,12 +69,12 @@ def _one(rng: random.Random, kind: str, groups: tuple[str, ...], words: list[str
         case "leave":
             return Step(kind, group | member | {"for_a_while": rng.random() < 0.4})
         case "commit":
-            of = rng.choices(("member", "nobody"), (85, 15))[0]
+            of = rng.choices(("member", "no member"), (85, 15))[0]
             return Step(
                 kind, group | member | place | {"of": of, "offset": rng.randrange(20), "version": rng.choice((8, 9))}
             )
         case "stored":
-            return Step(kind, group | member | {"of": rng.choice(("member", "nobody"))})
+            return Step(kind, group | member | {"of": rng.choice(("member", "no member"))})
         case "delete_offsets":
             return Step(kind, group | place)
         case "describe":
@@ -88,7 +88,7 @@ def _one(rng: random.Random, kind: str, groups: tuple[str, ...], words: list[str
 
 
 class _Groups:
-    """What one broker has answered."""
+    """Sends steps to one broker, and remembers its answers."""
 
     def __init__(self, session: DrawnSession) -> None:
         self.session = session

@@ -25,7 +25,7 @@ class Rule(NamedTuple):
     ends: bool = False
     """The brokers are in different states from here on, so that no further answer is compared."""
     when: Mapping[str, tuple[Any, ...]] = MappingProxyType({})
-    """What must have been drawn for the step."""
+    """The values that may have been drawn for the step, by name."""
 
 
 ANY: Final = object()

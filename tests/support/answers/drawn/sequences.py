@@ -82,7 +82,7 @@ class DrawnSession(AnswerSession):
 
 
 class World(Protocol):
-    """What one broker has answered so far, and how the steps of an area are sent to it."""
+    """Sends the steps of an area to one broker, and remembers its answers."""
 
     session: DrawnSession
 

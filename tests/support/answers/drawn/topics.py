@@ -111,7 +111,7 @@ def _one(rng: random.Random, kind: str, topics: tuple[str, ...]) -> Step:
 
 
 class _Topics:
-    """What one broker has answered."""
+    """Sends steps to one broker, and remembers its answers."""
 
     def __init__(self, session: DrawnSession) -> None:
         self.session = session

@@ -130,7 +130,7 @@ class _Sequence:
 
 
 class _Transactions:
-    """What one broker has answered."""
+    """Sends steps to one broker, and remembers its answers."""
 
     def __init__(self, session: DrawnSession) -> None:
         self.session = session
