@@ -42,7 +42,7 @@ class Roles:
         self.manager._remote = {}
         self.manager._environment = environment
         self.manager._tools = SimpleNamespace(environment=environment)
-        self.manager._tasks = SimpleNamespace(accepts=True, start=lambda _: None)
+        self.manager.tasks = SimpleNamespace(accepts=True, start=lambda _: None)
         self.manager._view = SimpleNamespace(cluster_id="c")
 
     def apply(self, config: tuple[bool, bool], *, leads: bool, is_new_epoch: bool) -> None:

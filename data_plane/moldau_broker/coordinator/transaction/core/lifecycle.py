@@ -311,9 +311,10 @@ class TransactionLifecycle:
         """Aborts an open transaction and fences its producer: writes the abort with a higher epoch.
 
         After a timeout (no ``request_id``), a client with an epoch per transaction learns the next epoch when it
-        aborts. If a new producer requests the abort, that epoch is skipped, as in Kafka: the former producer could
-        otherwise begin transactions faster than the new one repeats its request. A producer that begins again by itself
-        (``is_own``) gets the next epoch when it repeats its request, unless it is the last one of its id.
+        aborts. If a new producer requests the abort, that epoch is skipped: the former producer could otherwise begin
+        transactions faster than the new one repeats its request. Kafka 4.4 no longer skips it. A producer that begins
+        again by itself (``is_own``) gets the next epoch when it repeats its request, unless it is the last one of its
+        id.
         """
         assert transaction.status is TransactionStatus.ONGOING
         has_own_epoch = transaction.has_own_epoch or self._level() >= EPOCH_PER_TRANSACTION
