@@ -51,7 +51,7 @@ class DrawnSession(AnswerSession):
     @property
     def address(self) -> str:
         """Where the broker listens."""
-        return self._broker.address
+        return self.broker.address
 
     def word(self, value: str) -> str:
         """Returns the word under which an id is known."""
