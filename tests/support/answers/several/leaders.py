@@ -147,12 +147,12 @@ async def _coordinators(cluster: ClusterSession, name: str) -> None:
             if not coordinator.error_code:
                 break
         node = cluster.others(coordinator.node_id)[0]
-        requests = _of_groups(group, name) if not kind else _of_transactions(transaction, group, name)
+        requests = _of_transactions(transaction, group, name) if kind else _of_groups(group, name, transaction)
         for step, (request, version) in requests.items():
             await cluster.at(node).ask(f"not the coordinator: {step}", request, version, transient=NONE)
 
 
-def _of_groups(group: str, name: str) -> dict[str, tuple[Request, int | None]]:
+def _of_groups(group: str, name: str, transaction: str) -> dict[str, tuple[Request, int | None]]:
     partitions = [OffsetDeleteRequestPartition(partition_index=0)]
     gone = [OffsetDeleteRequestTopic(name=name, partitions=partitions)]
     topics = [OffsetFetchRequestTopic(name=name, partition_indexes=[0])]
@@ -160,6 +160,10 @@ def _of_groups(group: str, name: str) -> dict[str, tuple[Request, int | None]]:
     several = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=wanted)])
     shared = DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=None)
     cases: dict[str, tuple[Request, int | None]] = {
+        **{
+            f"add an offset, version {version}": (Producer(transaction, 5, 0).offsets(group, name), version)
+            for version in (2, 4, 5)
+        },
         **{f"join, version {version}": (join(group), version) for version in (2, 5, 9)},
         **{f"sync, version {version}": (sync(group, "m", 1), version) for version in (0, 5)},
         "heartbeat": (HeartbeatRequest(group_id=group, member_id="m", generation_id=1), 4),
@@ -199,5 +203,4 @@ def _of_transactions(transaction: str, group: str, name: str) -> dict[str, tuple
         "verify as a broker": (producer.add_as_broker(name, verify=True), 5),
         **{f"end, version {version}": (producer.end(commit=True), version) for version in (1, 4, 5)},
         "describe a transaction": (DescribeTransactionsRequest(transactional_ids=[transaction]), 0),
-        **{f"add an offset, version {version}": (producer.offsets(group, name), version) for version in (2, 4, 5)},
     }
