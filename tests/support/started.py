@@ -129,7 +129,9 @@ class Command:
 
     def _speaks(self, timeout: float | None) -> bool:
         assert self._answer is not None
-        return bool(select.select([self._answer], [], [], timeout)[0])
+        poll = select.poll()  # ``select`` takes no descriptor above 1,023
+        poll.register(self._answer, select.POLLIN)
+        return bool(poll.poll(None if timeout is None else 1_000 * timeout))
 
     def _hear(self) -> bool:
         """Reads what the forking process says of this command; returns False once that has ended."""

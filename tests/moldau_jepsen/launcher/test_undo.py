@@ -6,7 +6,9 @@ then held against both. Names are held against the states that the directory has
 """
 
 import errno
+import os
 import random
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,7 +39,9 @@ class Machine:
     def start(self) -> None:
         reader = ControlReader(self.hostile / CONTROL)
         compact(self.hostile)
-        self.disk = HostileDisk(RealDisk(), UndoJournal(self.hostile), reader, random.Random(1))
+        journal = UndoJournal(self.hostile)
+        weakref.finalize(journal, os.close, journal._descriptor)  # a node keeps it open until its process ends
+        self.disk = HostileDisk(RealDisk(), journal, reader, random.Random(1))
 
     def path(self, name: str) -> str:
         return str(self.data / name)
