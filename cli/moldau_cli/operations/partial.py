@@ -11,7 +11,7 @@ from moldau.admin import AdminError
 from moldau.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from moldau import Admin, TopicPartition
     from moldau.admin import (
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     )
 
 C = TypeVar("C", dict[Any, Any], list[Any])
+K = TypeVar("K")
+V = TypeVar("V")
 
 OFFSETS_S: Final = 10.0
 """How long leaders may take to tell offsets, and brokers to describe their log directories or APIs."""
@@ -152,13 +154,7 @@ async def describe_present(admin: Admin, names: Iterable[str]) -> dict[str, Topi
     Raises:
         KafkaError: another topic cannot be described.
     """
-    wanted = list(names)
-    try:
-        return await admin.describe_topics(wanted) if wanted else {}
-    except AdminError as error:
-        if not isinstance(error.results, dict) or not is_of_gone_topics(error):
-            raise
-        return error.results
+    return await _of_present(admin.describe_topics, names)
 
 
 def is_of_gone_topics(error: AdminError) -> bool:
@@ -175,9 +171,14 @@ async def configs_of_present(
     Raises:
         KafkaError: another configuration cannot be described.
     """
+    return await _of_present(admin.describe_configs, topics)
+
+
+async def _of_present(describe: Callable[[list[K]], Awaitable[dict[K, V]]], topics: Iterable[K]) -> dict[K, V]:
+    """Returns what a call says of those topics that still exist."""
     wanted = list(topics)
     try:
-        return await admin.describe_configs(wanted) if wanted else {}
+        return await describe(wanted) if wanted else {}
     except AdminError as error:
         if not is_of_gone_topics(error):
             raise
