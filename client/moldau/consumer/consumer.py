@@ -238,10 +238,12 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             self._fetcher.arrived.notify()
         self._background.cancel()
 
-    def _opened(self) -> tuple[ClusterClient, Fetcher]:
+    def _opened(self, *, may_be_closed: bool = True) -> tuple[ClusterClient, Fetcher]:
         self._caller.check()
         if self._client is None or self._fetcher is None:
             self._caller.refuse()
+        if self._is_closed and not may_be_closed:
+            raise RuntimeError("the consumer is closed")
         return self._client, self._fetcher
 
     def _reset_timestamp(self) -> int | None:
@@ -256,9 +258,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             RuntimeError: the consumer is subscribed.
             InvalidTopicError: a name is not a valid topic name.
         """
-        client, fetcher = self._opened()
-        if self._is_closed:
-            raise RuntimeError("the consumer is closed")
+        client, fetcher = self._opened(may_be_closed=False)
         if self._is_subscribed:
             raise RuntimeError("the consumer is subscribed; unsubscribe() first")
         wanted = arguments.partitions("assign", partitions)
@@ -276,9 +276,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             ConfigError: ``group.id`` is not set.
             TypeError: ``topics`` is a str instead of a list.
         """
-        self._opened()
-        if self._is_closed:
-            raise RuntimeError("the consumer is closed")
+        self._opened(may_be_closed=False)
         names = list(dict.fromkeys(arguments.texts("subscribe", "topics", topics)))
         if pattern is not None:
             arguments.pattern("subscribe", pattern)
@@ -400,9 +398,8 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         return taken
 
     async def _poll(self, timeout_ms: float, take: Callable[[], list[T]]) -> list[T]:
+        self._opened(may_be_closed=False)
         poller = self._polling()
-        if self._is_closed:
-            raise RuntimeError("the consumer is closed")
         arguments.milliseconds("poll", timeout_ms)
         if not self._is_subscribed and not self._positions.by_partition:
             raise RuntimeError("nothing to poll: subscribe() or assign() first")

@@ -208,10 +208,12 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             self._fetcher.arrived.notify()
         self._background.cancel()
 
-    def _opened(self) -> ClusterClient:
+    def _opened(self, *, may_be_closed: bool = True) -> ClusterClient:
         self._caller.check()
         if self._client is None:
             self._caller.refuse()
+        if self._is_closed and not may_be_closed:
+            raise RuntimeError("the share consumer is closed")
         return self._client
 
     def _fetching(self) -> ShareFetcher:
@@ -230,9 +232,7 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             TypeError: ``topics`` is a str instead of a list.
             ValueError: there are no topics; ``unsubscribe`` leaves the group.
         """
-        client = self._opened()
-        if self._is_closed:
-            raise RuntimeError("the share consumer is closed")
+        client = self._opened(may_be_closed=False)
         names = list(dict.fromkeys(arguments.texts("subscribe", "topics", topics)))
         if not names:
             raise ValueError("subscribe needs a topic; unsubscribe() leaves the group")
@@ -324,9 +324,7 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
                 ``acknowledge_offset`` rejects it first.
             RegistryError: the schema registry does not answer; the next poll asks again.
         """
-        client = self._opened()
-        if self._is_closed:
-            raise RuntimeError("the share consumer is closed")
+        client = self._opened(may_be_closed=False)
         arguments.milliseconds("poll", timeout_ms)
         limit = self._limits.max_records
         if max_records is not None:
@@ -529,9 +527,8 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
                 The acknowledgements are under way; ``on_acknowledged`` reports their outcome.
             RuntimeError: the consumer is closed.
         """
+        self._opened(may_be_closed=False)
         fetcher = self._fetching()
-        if self._is_closed:
-            raise RuntimeError("the share consumer is closed")
         limit_ms = arguments.time_limit("commit", timeout_ms, self._config.get_int("default.api.timeout.ms"))
         if not self._is_explicit:
             self._deliveries.accept_all()
@@ -554,9 +551,8 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         Raises:
             RuntimeError: the consumer is closed.
         """
+        self._opened(may_be_closed=False)
         fetcher = self._fetching()
-        if self._is_closed:
-            raise RuntimeError("the share consumer is closed")
         if not self._is_explicit:
             self._deliveries.accept_all()
         self._deliveries.release_unread()
