@@ -30,6 +30,8 @@ _PS_MARK: Final = "ps:"
 _PS_START_FORMAT: Final = "%a %b %d %H:%M:%S %Y"
 _PS_START_WORDS: Final = 5
 _PS_START_SLACK_S: Final = 2
+_PS_SEVERAL_THREADS: Final = "l"
+"""A letter behind the state (ps(1) of Linux and NetBSD). Where it is absent, as on macOS, a dead process has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,7 @@ class ProcessRow:
     state: str
     """The letter that ps(1) shows: T and t for stopped, Z and X for dead."""
     threads: int
-    """Number of threads; 1 if the system does not report it."""
+    """Number of threads in /proc; from ``ps`` 2 stands for any number above 1. 1 if the system does not report it."""
     resident_bytes: int
     cpu_ms: float
 
@@ -96,7 +98,7 @@ def _from_ps(pid: int) -> ProcessRow | None:
     return ProcessRow(
         mark=f"{_PS_MARK}{calendar.timegm(begun)}",
         state=state[0],
-        threads=1,
+        threads=2 if _PS_SEVERAL_THREADS in state[1:] else 1,
         resident_bytes=int(resident_kib) * 1024,
         cpu_ms=_cpu_ms(used),
     )

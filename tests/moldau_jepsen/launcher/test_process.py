@@ -34,10 +34,14 @@ ctypes.CDLL(None).syscall(60, 0)
 
 
 @pytest.fixture(params=["proc", "ps"])
-def sleeper(request, tmp_path, monkeypatch):
-    """A process that is looked at in /proc, and where there is none."""
+def source(request, tmp_path, monkeypatch):
+    """Processes are looked at in /proc, and where there is none."""
     if request.param == "ps":
         monkeypatch.setattr(process_table, "PROC", tmp_path / "no-proc")
+
+
+@pytest.fixture
+def sleeper(source, tmp_path):
     with running(SLEEPER, tmp_path) as node:
         yield node
 
@@ -78,6 +82,7 @@ def test_a_process_is_paused_resumed_and_killed(sleeper):
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="exit(2) has another number here")
+@pytest.mark.usefixtures("source")
 def test_a_process_lives_as_long_as_one_of_its_threads(tmp_path):
     """A broker that is killed within a sync keeps its port until the sync is over."""
     with running(HEADLESS, tmp_path) as node:
