@@ -5,6 +5,8 @@ Method: a small suite of its own, run by another pytest with and without forks.
 
 import re
 import signal
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -88,6 +90,23 @@ def test_forks_share_the_directory_that_is_named(suite):
     done = run_pytest(suite, "--forks", "2", "--basetemp", str(suite / "named"))
     assert counts(done) == "2 passed", done.stdout
     assert len(list(suite.glob("named/fork-*/test_writes[0-9]/written"))) == 2
+
+
+def test_directories_of_passed_tests_go(suite, tmp_path_factory, monkeypatch):
+    """Those of one whole run take gigabytes; what a failed test wrote stays to be looked at."""
+    root = tmp_path_factory.mktemp("root")
+    monkeypatch.setenv("PYTEST_DEBUG_TEMPROOT", str(root))
+    settings = Path(__file__).parents[1] / "pyproject.toml"
+    kept = tomllib.loads(settings.read_text())["tool"]["pytest"]["ini_options"]["tmp_path_retention_policy"]
+    (suite / "pytest.ini").write_text(f"[pytest]\ntmp_path_retention_policy = {kept}\n")
+    write = "(tmp_path_factory.mktemp('shared') / 'written').touch(); (tmp_path / 'written').touch()"
+    for name in "ab":
+        (suite / f"test_{name}.py").write_text(f"def test_writes(tmp_path, tmp_path_factory): {write}")
+    assert counts(run_pytest(suite, "--forks", "2")) == "2 passed"
+    assert list(root.rglob("written")) == []
+    (suite / "test_b.py").write_text(f"def test_writes(tmp_path, tmp_path_factory): {write}; assert False")
+    assert counts(run_pytest(suite, "--forks", "2")) == "1 failed, 1 passed"
+    assert sorted(path.parent.name for path in root.rglob("written")) == ["shared0", "shared0", "test_writes0"]
 
 
 def test_a_dead_process_fails_its_test_alone(suite):
