@@ -330,6 +330,9 @@ def _run_quietly(seed: int) -> None:
             warnings.simplefilter("ignore", ResourceWarning)
             try:
                 run_seed(seed, **OPTIONS)
+            except BaseException as error:
+                _forget_frames(error)
+                raise
             finally:
                 for home in HOMES.values():
                     home.cleanup()
@@ -337,3 +340,10 @@ def _run_quietly(seed: int) -> None:
                 gc.collect()
     finally:
         logging.disable(disabled)
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Releases the nodes in the frames of an exception, so that their journals are collected while warnings are off."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__

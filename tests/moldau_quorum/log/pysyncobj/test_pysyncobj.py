@@ -4,6 +4,7 @@ The tests of the port (``raft/test_shell.py``) run on this engine too. More seed
 """
 
 import ast
+import os
 import pathlib
 
 import pytest
@@ -53,12 +54,18 @@ def test_stock_library_is_convicted():
     assert rule == "state-machine-safety"
     assert "applies" in text
     assert not raft_stock_pysyncobj.HOMES  # the files of the library are gone
+    assert open_journals() == []
+
+
+def open_journals():
+    return [link for each in os.scandir("/proc/self/fd") if "moldau-stock-" in (link := os.readlink(each.path))]
 
 
 def test_stock_library_is_acquitted_where_it_holds():
     """The stock library is not convicted where it holds, or where it breaks down by itself."""
     assert raft_stock_pysyncobj.convict(3) is None  # nothing happens to it
     assert raft_stock_pysyncobj.convict(1) is None  # it empties its journal, and fails to read the end of it
+    assert open_journals() == [], "those that the exception held are closed as well"
 
 
 def test_a_world_that_fails_both_libraries_convicts_none(monkeypatch):
