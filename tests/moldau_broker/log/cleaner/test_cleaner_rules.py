@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 from copy import deepcopy
+from itertools import product
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -80,6 +81,23 @@ def test_a_record_beyond_the_longest_lag_must_be_cleaned(age_ms: int | None, is_
     lab.fill()
     assert plan_cleaning(lab.log, 0, 1 << 60, lab.now).must_clean == is_due
     assert not plan_cleaning(lab.log, lab.log.log_end_offset, 1 << 60, lab.now).must_clean, "it is clean already"
+
+
+@pytest.mark.parametrize("overdue", list(product((False, True), repeat=4)))
+def test_any_dirty_segment_beyond_the_lag_must_be_cleaned(overdue: tuple[bool, ...]) -> None:
+    """Kafka takes the oldest of them: younger segments behind it change nothing. The active segment does not count."""
+    lab = Lab(max_compaction_lag_ms=5_000, min_cleanable_dirty_ratio=1.0)
+    for number, is_overdue in enumerate(overdue):
+        if number:
+            lab.fill()
+        data = make_batch([(lab.now - 5_001 * is_overdue, b"k", b"1")])
+        lab.log.append_as_leader(memoryview(data), leader_epoch=LeaderEpoch(1), now_ms=lab.now)
+    *closed, active = lab.log.segments
+    for clean in range(len(closed) + 1):  # segments below the checkpointed first dirty offset
+        checkpoint = lab.log.segments[clean].base_offset
+        plan = plan_cleaning(lab.log, checkpoint, active.base_offset, lab.now)
+        assert plan.first_uncleanable_offset == active.base_offset
+        assert plan.must_clean == any(overdue[clean : len(closed)])
 
 
 @pytest.mark.parametrize("producer", [0, 9])
