@@ -6,12 +6,20 @@ model.
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.protocol.errors import ErrorCode
 from moldau.values import LeaderEpoch
-from moldau_broker.replication.fetch_session import FetchContext, FetchPartition, FetchSessionCache, next_epoch
+from moldau_broker.replication.fetch_session import (
+    FetchContext,
+    FetchPartition,
+    FetchSession,
+    FetchSessionCache,
+    next_epoch,
+)
 
 REQUESTED = ("fetch_offset", "max_bytes", "current_leader_epoch", "last_fetched_epoch", "log_start_offset")
 """The fields of a partition that each request states."""
@@ -232,6 +240,36 @@ def test_partitions_with_records_go_to_the_end() -> None:
     assert context.session is not None
     context.session.rotate([(b"t", 0), (b"t", 9)])
     assert [p.partition for p in fetch(cache, 77, 1, []).partitions] == [1, 2, 0]
+
+
+def test_due_partitions_keep_the_order_of_the_session() -> None:
+    """All histories of three steps, against a list of the session's order and a set of the partitions that are due."""
+    steps = tuple(itertools.product(("rotate", "rest", "wake", "forget", "add"), range(3)))
+    for history in itertools.product(steps, repeat=3):
+        session = FetchSession(77, privileged=False, uses_topic_ids=False, now_ms=0)
+        for number in range(3):
+            session.add(wanted(number))
+        order, due = [0, 1, 2], {0, 1, 2}
+        for step, number in history:
+            key = (b"t", number)
+            if step == "add" and number not in order:
+                session.add(wanted(number))
+                order.append(number)
+                due.add(number)
+            elif step == "rotate":
+                session.rotate([key])
+                order.sort(key=lambda other, moved=number: other == moved)
+            elif step == "forget":
+                session.forget(key)
+                order, due = [other for other in order if other != number], due - {number}
+            elif step == "rest" and number in order:
+                session.at_rest(session.partitions[key])
+                due.discard(number)
+            elif step == "wake" and number in order:
+                session.wake(key)
+                due.add(number)
+        assert [each.partition for each in session.due_partitions()] == [each for each in order if each in due], history
+        assert [each.partition for each in session.partitions.values()] == order, history
 
 
 def test_epochs_wrap_to_one() -> None:
