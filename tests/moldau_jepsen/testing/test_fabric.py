@@ -73,6 +73,21 @@ def test_a_thread_cuts_and_heals(fabric: tuple[LinkFabric, int]) -> None:
         assert member.recv(100) == b"held"
 
 
+def test_a_node_that_is_slowed_stays_cut(fabric: tuple[LinkFabric, int]) -> None:
+    links, port = fabric
+    with talk(port, b"broker-2") as member:
+        assert member.recv(100) == hello(b"broker-2")
+        links.cut(1, one_way=True)
+        links.slow(1, 1)
+        member.sendall(b"held")
+        member.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            member.recv(100)
+        links.heal()
+        member.settimeout(WAIT_S)
+        assert member.recv(100) == b"held"
+
+
 def test_clients_are_cut_when_asked_for_and_resets_are_counted(fabric: tuple[LinkFabric, int]) -> None:
     links, port = fabric
     with talk(port, b"app") as client:

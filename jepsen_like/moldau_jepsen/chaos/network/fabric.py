@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import trio
 
 from moldau.runtime.tasks.exceptions import leaves
 from moldau_jepsen.chaos.network.links import Links
-from moldau_jepsen.chaos.network.rules import CLIENT, Link, LinkRule
+from moldau_jepsen.chaos.network.rules import CLIENT, Link
 from moldau_jepsen.launcher.spec import LauncherUsageError, no_such_node
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class LinkFabric:
         self._in_force.append(cut_text(node, *others, one_way=one_way, clients=clients))
 
     def slow(self, node: int, delay_ms: float) -> None:
-        """Delays every byte that a node sends."""
+        """Delays every byte that a node sends; what is cut stays cut."""
         self._check([node])
         if not isinstance(delay_ms, int | float) or not 0 <= delay_ms < math.inf:
             raise LauncherUsageError(f"a delay is a number of milliseconds, 0 or more, not {delay_ms!r}")
@@ -111,7 +112,8 @@ class LinkFabric:
         def rules() -> None:
             for other in [*self._members, CLIENT]:
                 if other != node:
-                    self._links.set_rule(Link(node, other), LinkRule(delay_ms=delay_ms))
+                    link = Link(node, other)
+                    self._links.set_rule(link, replace(self._links.rule(link), delay_ms=delay_ms))
 
         self._call(rules)
         self._in_force.append(f"slow({node}, {delay_ms:g})")
