@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau_jepsen.chaos.nemesis.stage import ANSWER_TIMEOUT_MS, NoCluster
-from moldau_jepsen.chaos.spark.processes import process_rows
+from moldau_jepsen.chaos.spark.processes import kill_all, process_rows
 from moldau_jepsen.launcher import LauncherUsageError, probe, process
 from moldau_jepsen.launcher.process import ProcessState, start_mark, state_of
 from moldau_jepsen.launcher.spec import Door, LauncherError, Node, no_such_node
@@ -120,10 +120,13 @@ class OutsideProcesses(NoCluster):
         return answer is not None and len(answer.brokers) >= len(self._commands)
 
     def shut_down(self) -> None:
-        """Kills all nodes."""
-        for node_id in self._children:
+        """Kills all nodes, and what commands that have ended left in the background."""
+        for node_id, child in self._children.items():
             if self.state(node_id) is not ProcessState.STOPPED:
                 self.kill(node_id)
+            elif left := _left_by(child):
+                kill_all(left)
+                self._wait_ended(node_id, SIGNAL_S)
 
     def state(self, node_id: int) -> ProcessState:
         """Returns whether the node's process runs, is paused, or is gone."""
@@ -216,3 +219,10 @@ class OutsideProcesses(NoCluster):
             if time.monotonic() >= deadline:
                 raise LauncherError(late)
             time.sleep(LOOK_S)
+
+
+def _left_by(child: subprocess.Popen[bytes]) -> list[int]:
+    """Returns the processes that a command, which has ended, left in its session."""
+    rows = process_rows()
+    # Another command with the number of this one would be there itself, as the leader of a session of its own.
+    return [] if child.pid in rows else [pid for pid, row in rows.items() if row.session == child.pid]

@@ -23,6 +23,7 @@ from moldau_jepsen.chaos.nemesis.nemesis import Nemesis
 from moldau_jepsen.chaos.options import ChaosOptions, once_more, refuse_impossible
 from moldau_jepsen.chaos.outside import OutsideNode, OutsideProcesses, parse_node
 from moldau_jepsen.chaos.run import run_chaos
+from moldau_jepsen.chaos.spark.processes import kill_all, process_rows
 from moldau_jepsen.faults.kinds import FaultKind, Target, TargetedFault
 from moldau_jepsen.launcher import LauncherError, LauncherUsageError
 from moldau_jepsen.launcher.process import ProcessState
@@ -161,6 +162,23 @@ def test_a_command_that_ends_is_named(tmp_path, code):
             trio.run(cluster.start)
     finally:
         cluster.shut_down()
+
+
+def test_a_node_left_in_the_background_is_ended(tmp_path):
+    """It would hold its port, so that the next run, with a command that stays, could not begin."""
+    number = tmp_path / "number"
+    command = ("sh", "-c", f"sleep 600 & echo $! > {number}")
+    cluster = OutsideProcesses([OutsideNode(node_id=1, command=command)], ("127.0.0.1", 1), tmp_path)
+    cluster._ask = lambda _: cluster._children[1].wait(60) or None
+    with pytest.raises(LauncherError, match="must run as long as the node"):
+        trio.run(cluster.start)
+    left = int(number.read_text())
+    try:
+        assert left in process_rows()
+        cluster.shut_down()
+        assert left not in process_rows()
+    finally:
+        kill_all([left])
 
 
 def test_nodes_of_a_start_that_failed_are_ended(tmp_path, monkeypatch):
