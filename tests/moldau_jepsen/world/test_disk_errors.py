@@ -112,6 +112,20 @@ def test_a_full_device_refuses_only_what_needs_space():
     with_tree(main)
 
 
+def test_a_write_that_fails_leaves_no_more_than_fits():
+    """Nor does one that begins behind the end of the content, whose gap takes space, too."""
+
+    def main(machine, port):
+        file = port.open("/d/a", OpenMode.WRITE)
+        for profile in ({"write_error_probability": 1.0}, {"write_error_probability": 0.0}):
+            for name, value in {"capacity_bytes": 450, **profile}.items():
+                setattr(machine.disk.profile, name, value)
+            assert 0 not in numbers([lambda: file.append([bytes(1_000)]), lambda: file.write_at(140, bytes(1_000))])
+            assert machine.disk.used_bytes() <= 450
+
+    with_tree(main)
+
+
 async def any_uses(world):
     """Draws uses of a disk with few names and little space; after each, space and descriptors are counted again."""
     node, draw = world.node("n"), world.random("uses")

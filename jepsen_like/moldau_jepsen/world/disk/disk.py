@@ -73,17 +73,18 @@ class VirtualFile:
     def _write(self, position: int, data: bytes) -> int:
         disk = self._check(write=True)
         if disk.random.random() < disk.profile.write_error_probability:
-            self._put(position, data[: disk.random.randint(0, len(data))])
+            self._put_what_fits(position, data[: disk.random.randint(0, len(data))])
             raise disk.error(DiskFaultKind.WRITE, self._path, "write")
         growth = position + len(data) - self.size
-        if growth > 0:
-            free = self._disk.room(self._path)
-            if growth > free:
-                self._put(position, data[: max(0, self.size - position) + free])
-                raise disk.error(DiskFaultKind.FULL, self._path)
+        if growth > 0 and growth > self._disk.room(self._path):
+            self._put_what_fits(position, data)
+            raise disk.error(DiskFaultKind.FULL, self._path)
         self._put(position, data)
         self._disk.trace_write("write", self._path, position, len(data))
         return self.size
+
+    def _put_what_fits(self, position: int, data: bytes) -> None:
+        self._put(position, data[: max(0, self.size + self._disk.room(self._path) - position)])
 
     def _put(self, position: int, data: bytes) -> None:
         if not data:
