@@ -576,6 +576,37 @@ def test_names(run):
     run(test)
 
 
+def test_a_file_and_a_directory_do_not_replace_each_other(run):
+    """Nor does a directory go below itself, and a file is no tree to remove: all stay."""
+
+    async def test(given):
+        disk, root = given.server.disk, given.directory
+        disk.make_directories(root + "/a/b")
+        disk.make_directories(root + "/empty")
+        file = disk.open(root + "/file", OpenMode.CREATE)
+        file.append([b"kept"])
+        file.close()
+        for source, target, refused in (
+            ("/file", "/empty", IsADirectoryError),
+            ("/file", "/a", IsADirectoryError),
+            ("/empty", "/file", NotADirectoryError),
+            ("/empty", "/a", OSError),
+            ("/a", "/a/b", OSError),
+            ("/a", "/a/c", OSError),
+        ):
+            with pytest.raises(refused):
+                disk.rename(root + source, root + target)
+        with pytest.raises(NotADirectoryError):
+            disk.remove_tree(root + "/file")
+        assert (disk.list_directory(root), disk.list_directory(root + "/a")) == (["a", "empty", "file"], ["b"])
+        assert disk.file_size(root + "/file") == 4
+        disk.rename(root + "/a", root + "/a")
+        disk.rename(root + "/a", root + "/empty")
+        assert disk.list_directory(root + "/empty") == ["b"]
+
+    run(test)
+
+
 def test_one_directory_is_made_below_another(run):
     """Its parent is never made: that may be a file system that is not mounted."""
 

@@ -376,10 +376,11 @@ class NodeDisk:
         if moved is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
         replaced = target_parent.names.get(target_name)
-        if isinstance(replaced, Directory) and replaced.names:
-            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), target)
         if moved is replaced:
             return
+        number = _rename_refusal(source, moved, target, replaced)
+        if number:
+            raise OSError(number, os.strerror(number), source, None, target)
         self.may_change("rename", source)
         if isinstance(replaced, Inode):
             self._free(replaced)
@@ -424,10 +425,12 @@ class NodeDisk:
         disk = self.check(path)
         if not self.exists(path):
             return
-        found = disk.lookup(path)
-        if isinstance(found, Directory):
-            for name in sorted(found.names):
-                self.remove_tree(posixpath.join(path, name))
+        for name, child in sorted(disk.directory(path).names.items()):
+            below = posixpath.join(path, name)
+            if isinstance(child, Directory):
+                self.remove_tree(below)
+            else:
+                self.remove(below)
         self.check(path)
         self._unlink(disk.directory(posixpath.dirname(path)), path)
 
@@ -499,6 +502,17 @@ class NodeDisk:
                 await trio.sleep_forever()
             finally:
                 del self._offloads[id(scope)]
+
+
+def _rename_refusal(source: str, moved: Inode | Directory, target: str, replaced: Inode | Directory | None) -> int:
+    """Returns the error number with which rename(2) refuses; 0 if it does not."""
+    if isinstance(moved, Inode):
+        return errno.EISDIR if isinstance(replaced, Directory) else 0
+    if parts_of(target)[: len(parts_of(source))] == parts_of(source):
+        return errno.EINVAL  # into itself
+    if isinstance(replaced, Inode):
+        return errno.ENOTDIR
+    return errno.ENOTEMPTY if replaced is not None and replaced.names else 0
 
 
 def _note_hang(port: NodeDisk, disk: VirtualDisk, path: str) -> None:
