@@ -15,6 +15,7 @@ from moldau_jepsen.cluster.simulated import ClusterShape, SimulatedCluster
 from moldau_jepsen.faults.kinds import FaultKind, PlannedFault
 from moldau_jepsen.simulation.inject.faults import FaultScope
 from moldau_jepsen.simulation.inject.injector import FaultInjector
+from moldau_jepsen.world.disk.disk import NodeDisk
 from moldau_jepsen.world.disk.disk_profile import DiskProfile, Trouble
 from moldau_jepsen.world.world import run_world
 
@@ -122,6 +123,29 @@ def test_a_write_that_fails_leaves_no_more_than_fits():
                 setattr(machine.disk.profile, name, value)
             assert 0 not in numbers([lambda: file.append([bytes(1_000)]), lambda: file.write_at(140, bytes(1_000))])
             assert machine.disk.used_bytes() <= 450
+
+    with_tree(main)
+
+
+def test_directories_take_descriptors_as_on_a_real_disk():
+    """A tree takes one for each level and one more. A list or a sync takes one that the port keeps from then on."""
+
+    def main(machine, port):
+        profile, used = machine.disk.profile, port.open_files
+        calls = [lambda: port.list_directory("/d"), lambda: port.sync_directory("/d"), lambda: port.remove_tree("/d")]
+        profile.open_files_max = 0
+        fresh = NodeDisk(machine.disk)
+        assert numbers([lambda: fresh.list_directory("/d"), lambda: fresh.sync_directory("/d")]) == [errno.EMFILE] * 2
+        for free in (0, 1):
+            profile.open_files_max = used + free
+            assert numbers(calls) == [0, 0, errno.EMFILE]
+            assert machine.disk.files() == TREE
+        profile.open_files_max = used + 2
+        assert numbers(calls) == [0, 0, errno.EMFILE]
+        assert machine.disk.files() == TREE[1:], "the level below lacked one"
+        profile.open_files_max = used + 3
+        assert numbers(calls) == [0, 0, 0]
+        assert (machine.disk.files(), port.open_files) == ([], used)
 
     with_tree(main)
 

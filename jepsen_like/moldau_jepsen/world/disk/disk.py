@@ -197,6 +197,7 @@ class NodeDisk:
         "_on_crash_point",
         "_used",
         "frozen",
+        "has_spare",
         "hung_path",
         "open_files",
     )
@@ -206,6 +207,7 @@ class NodeDisk:
         self._disk = disk
         self.frozen = False
         self.open_files = 0
+        self.has_spare = False  # a descriptor for lists and syncs of directories, kept from the first one on
         self.hung_path = ""
         self._offloads: dict[int, trio.CancelScope] = {}
         self._used = disk.used_bytes()
@@ -295,8 +297,7 @@ class NodeDisk:
     def open(self, path: str, mode: OpenMode) -> VirtualFile:
         """See ``Disk.open``."""
         disk = self.check(path)
-        if self.open_files >= disk.profile.open_files_max:
-            raise disk.error(DiskFaultKind.DESCRIPTORS, path, "open")
+        _need_descriptor(self, disk, "open", path)
         parent = disk.directory(posixpath.dirname(path))
         name = posixpath.basename(path)
         found = parent.names.get(name)
@@ -344,7 +345,10 @@ class NodeDisk:
 
     def list_directory(self, path: str) -> list[str]:
         """See ``Disk.list_directory``."""
-        return sorted(self.check(path).directory(path).names)
+        disk = self.check(path)
+        directory = disk.directory(path)
+        _need_spare(self, disk, "list", path)
+        return sorted(directory.names)
 
     def make_directories(self, path: str) -> None:
         """See ``Disk.make_directories``."""
@@ -421,16 +425,26 @@ class NodeDisk:
         self._unlink(disk.directory(posixpath.dirname(path)), path)
 
     def remove_tree(self, path: str) -> None:
-        """See ``Disk.remove_tree``; entries are removed one by one, leaves first, so a crash or error leaves some."""
+        """See ``Disk.remove_tree``; entries are removed one by one, leaves first, so a crash or error leaves some.
+
+        Each directory is open while its entries are removed, and to list them takes one more descriptor.
+        """
         disk = self.check(path)
         if not self.exists(path):
             return
-        for name, child in sorted(disk.directory(path).names.items()):
-            below = posixpath.join(path, name)
-            if isinstance(child, Directory):
-                self.remove_tree(below)
-            else:
-                self.remove(below)
+        found = disk.directory(path)
+        _need_descriptor(self, disk, "remove", path)
+        self.open_files += 1
+        try:
+            _need_descriptor(self, disk, "list", path)
+            for name, child in sorted(found.names.items()):
+                below = posixpath.join(path, name)
+                if isinstance(child, Directory):
+                    self.remove_tree(below)
+                else:
+                    self.remove(below)
+        finally:
+            self.open_files -= 1
         self.check(path)
         self._unlink(disk.directory(posixpath.dirname(path)), path)
 
@@ -438,6 +452,7 @@ class NodeDisk:
         """See ``Disk.sync_directory``."""
         disk = self.check(path)
         directory = disk.directory(path)
+        _need_spare(self, disk, "sync-names", path)
         probability = disk.profile.sync_error_probability
         if probability and disk.apart.random() < probability:
             raise disk.error(DiskFaultKind.SYNC, path, "sync-names")
@@ -502,6 +517,17 @@ class NodeDisk:
                 await trio.sleep_forever()
             finally:
                 del self._offloads[id(scope)]
+
+
+def _need_descriptor(port: NodeDisk, disk: VirtualDisk, what: str, path: str) -> None:
+    if port.open_files >= disk.profile.open_files_max:
+        raise disk.error(DiskFaultKind.DESCRIPTORS, path, what)
+
+
+def _need_spare(port: NodeDisk, disk: VirtualDisk, what: str, path: str) -> None:
+    if not port.has_spare:
+        _need_descriptor(port, disk, what, path)
+        port.has_spare = True
 
 
 def _rename_refusal(source: str, moved: Inode | Directory, target: str, replaced: Inode | Directory | None) -> int:
