@@ -142,6 +142,39 @@ def test_a_killed_process_keeps_its_writes_and_cannot_write():
     run_world(main, 1)
 
 
+def test_a_killed_process_gives_no_lock_of_the_next_one_back():
+    """Its own lock ended with it; what its ``finally`` blocks release later may be held by the next process."""
+    refused = []
+
+    async def former(environment):
+        lock = environment.disk.lock("/lock")
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(1)
+            lock.release()
+
+    async def next_one(environment):
+        environment.disk.lock("/lock")
+        await trio.sleep(2)
+        with pytest.raises(BlockingIOError):
+            environment.disk.lock("/lock")
+        refused.append(True)
+
+    async def scenario(world):
+        node = world.node("n")
+        node.start(former)
+        await trio.sleep(1)
+        node.kill()
+        node.start(next_one)
+        await node.wait_ended()
+        world.check_failures()
+
+    run_world(scenario, 1)
+    assert refused
+
+
 def test_power_loss_takes_only_what_was_not_synced():
     outcomes = set()
 

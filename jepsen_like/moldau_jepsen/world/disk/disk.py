@@ -171,19 +171,20 @@ class VirtualFile:
 class VirtualLock:
     """The ``Lock`` port."""
 
-    __slots__ = ("_disk", "_held", "_path")
+    __slots__ = ("_disk", "_held", "_owner", "_path")
 
-    def __init__(self, disk: VirtualDisk, path: str) -> None:
-        """Takes over a lock that is held."""
+    def __init__(self, disk: VirtualDisk, path: str, owner: NodeDisk) -> None:
+        """Takes over a lock that ``owner`` holds."""
         self._disk = disk
         self._path = path
+        self._owner = owner
         self._held = True
 
     def release(self) -> None:
         """See ``Lock.release``."""
         if self._held:
             self._held = False
-            self._disk.give_lock_back(self._path)
+            self._disk.give_lock_back(self._path, self._owner)
 
 
 class NodeDisk:
@@ -477,7 +478,7 @@ class NodeDisk:
         disk = self.check(path)
         self.open(path, OpenMode.WRITE).close()
         disk.take_lock(path, self)
-        return VirtualLock(disk, path)
+        return VirtualLock(disk, path, self)
 
     async def offload(self, work: Callable[[], T], *, abandons: bool = False) -> T:
         """See ``Disk.offload``; the work is done at one instant of a drawn delay: its beginning, its end or between.

@@ -247,9 +247,10 @@ class VirtualDisk:
             raise BlockingIOError(errno.EAGAIN, "the lock is held", path)
         self._locks[path] = owner
 
-    def give_lock_back(self, path: str) -> None:
-        """Releases a lock."""
-        self._locks.pop(path, None)
+    def give_lock_back(self, path: str, owner: NodeDisk) -> None:
+        """Releases a lock, unless its process has ended: another one may hold it since."""
+        if self._locks.get(path) is owner:
+            del self._locks[path]
 
     def used_bytes(self) -> int:
         """Returns the total size of all files in bytes."""
