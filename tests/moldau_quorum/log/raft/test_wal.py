@@ -1,5 +1,7 @@
 """The write-ahead log: what was synced is read back; torn ends are cut; damage anywhere else is reported."""
 
+import contextlib
+import itertools
 import random
 import struct
 
@@ -342,6 +344,57 @@ def test_a_segment_that_was_torn_when_it_began_is_no_damage():
         _, hard_state, log = open_wal_that_exists(virtual_disk)
         assert contents(log)[:10] == [entry(index, index) for index in range(1, 11)]
         assert hard_state == HardState(epoch=10, voted_for=1)
+
+
+class PowerLostError(Exception):
+    """Ends a process at a change of its disk."""
+
+
+def port_until(virtual_disk, changes):
+    """Returns a port that loses power just after so many changes."""
+    port = NodeDisk(virtual_disk)
+
+    def crash():
+        port.freeze()
+        raise PowerLostError
+
+    port.crash_after_writes(changes, crash)
+    return port
+
+
+@pytest.mark.parametrize("again", [0, 1, 3, 6])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_power_loss_between_any_two_changes_is_no_damage(seed, again):
+    """Segments begin and go meanwhile: the voter starts, with all that was synced and nothing that was not written.
+
+    ``again``: it first loses power once more, after so many changes of its start.
+    """
+    for changes in itertools.count(1):
+        virtual_disk = fresh_disk(seed)
+        exists, synced, written = False, 0, 0
+        try:
+            wal, _, _ = WriteAheadLog.open(port_until(virtual_disk, changes), DIRECTORY, 400)
+            exists = True
+            for written in range(1, 25):
+                write(wal, HardState(epoch=written, voted_for=1), [entry(written, written)])
+                wal.drop_before(written - 1)
+                sync(wal)
+                synced = written
+                wal.drop_before(written - 1)
+        except PowerLostError:
+            virtual_disk.lose_power()
+        else:
+            break
+        if again:
+            with contextlib.suppress(PowerLostError):
+                WriteAheadLog.open(port_until(virtual_disk, again), DIRECTORY, 400, exists=exists)
+            virtual_disk.lose_power()
+        _, hard_state, log = WriteAheadLog.open(NodeDisk(virtual_disk), DIRECTORY, 400, exists=exists)
+        assert synced <= log.last_index <= written, changes
+        assert contents(log) == [entry(index, index) for index in range(log.first_index, log.last_index + 1)]
+        assert log.base_index <= synced, changes
+        assert hard_state.epoch in (log.last_index, log.last_index + 1), "the epoch is written before its entry"
+    assert changes > 80, "the whole history was cut at each change"
 
 
 @pytest.mark.parametrize("seed", range(20))
