@@ -5,6 +5,7 @@ Method: the metadata service over a log that the test sets up, one row for each 
 
 from __future__ import annotations
 
+from itertools import combinations_with_replacement, pairwise, product
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,7 @@ from moldau_quorum.broker_side.metadata_fetch import MetadataFetchRequest
 from moldau_quorum.log.port import CommittedEntry, CommittedRange, Leadership, LogPosition
 from moldau_quorum.metadata.epoch_history import EpochHistory
 from moldau_quorum.metadata.image import MetadataImage
-from moldau_quorum.metadata.records import ClusterRecord
+from moldau_quorum.metadata.records import ClusterRecord, Command, ControllerChangeRecord, encode_command
 from moldau_quorum.metadata.snapshot import snapshot_pieces
 from moldau_quorum.node.serving.metadata_service import MetadataService
 from moldau_quorum.node.state_machine import MetadataStateMachine
@@ -126,22 +127,70 @@ def test_a_position_is_compared_again_after_a_wait() -> None:
     assert answer(Log(30, following()), offset=35, epoch=5, wait_ms=50) == REFUSED
 
 
-def test_a_follower_at_a_restored_snapshot_is_of_its_epoch() -> None:
-    """The controller knows no earlier commands of that epoch: the snapshot was taken elsewhere, or before a restart."""
-    machine = MetadataStateMachine(101)
-    image = MetadataImage(offset=0).apply([ClusterRecord(cluster_id="c")], offset=30, epoch=5).image
+def restore(machine: MetadataStateMachine, image: MetadataImage) -> None:
+    """Lets a controller take a snapshot of ``image``."""
     machine.restore_begin()
     for piece in snapshot_pieces(image):
         machine.restore_piece(piece)
-    machine.restore_end(LogPosition(index=30, epoch=5))
+    machine.restore_end(LogPosition(index=image.offset, epoch=image.epoch))
+
+
+def position_answers(service: MetadataService, positions: list[tuple[int, int]]) -> list[ErrorCode]:
+    """Returns the answers to followers, each with an offset and the epoch of the last command at or below it."""
+
+    async def main() -> list[ErrorCode]:
+        requests = [
+            MetadataFetchRequest(node_id=1, next_offset=offset + 1, wait_ms=0, last_epoch=epoch)
+            for offset, epoch in positions
+        ]
+        return [ErrorCode((await service.fetch(request)).error_code) for request in requests]
+
+    return trio.run(main)
+
+
+def test_a_follower_at_a_restored_snapshot_is_of_its_epoch() -> None:
+    """The controller knows no earlier commands of that epoch: the snapshot was taken elsewhere, or before a restart."""
+    machine = MetadataStateMachine(101)
+    restore(machine, MetadataImage(offset=0).apply([ClusterRecord(cluster_id="c")], offset=30, epoch=5).image)
     service = MetadataService(Log(30, leading()), machine)
+    assert position_answers(service, [(30, 5), (30, 4)]) == [TAKEN, REFUSED]
 
-    async def answered(epoch: int) -> ErrorCode:
-        request = MetadataFetchRequest(node_id=1, next_offset=31, wait_ms=0, last_epoch=epoch)
-        return ErrorCode((await service.fetch(request)).error_code)
 
-    assert trio.run(answered, 5) == TAKEN
-    assert trio.run(answered, 4) == REFUSED
+def entry_of(epoch: int, image: MetadataImage, index: int) -> CommittedEntry:
+    """Returns the next command of the active controller, the first one of its epoch if that is new."""
+    sequence = image.controller_sequence + 1 if image.controller_epoch == epoch else 0
+    record = ClusterRecord(cluster_id="c") if sequence else ControllerChangeRecord(controller_id=102, epoch=epoch)
+    command = Command(controller_epoch=epoch, sequence=sequence, records=(record,))
+    return CommittedEntry(index=index, epoch=epoch, data=encode_command(command, image.metadata_level))
+
+
+@pytest.mark.parametrize("epochs", list(combinations_with_replacement((1, 2, 4), 3)))
+def test_followers_of_the_same_history_are_never_refused(epochs: tuple[int, ...]) -> None:
+    """A controller has each command from the log or from a snapshot, in any mixture.
+
+    From its newest snapshot on it refuses all others.
+    """
+    source = MetadataStateMachine(102)
+    entries, images = [], []
+    for number, epoch in enumerate(epochs, 1):
+        entries.append(entry_of(epoch, source.image, 10 * number))
+        source.apply(entries[-1])
+        images.append(source.image)
+    for ways in product(("apply", "restore", "skip"), repeat=len(entries)):
+        if ways[-1] == "skip" or ("skip", "apply") in pairwise(ways):
+            continue  # what was skipped is in the snapshot that follows
+        machine, known_from = MetadataStateMachine(101), 10
+        for way, entry, image in zip(ways, entries, images, strict=True):
+            if way == "apply":
+                machine.apply(entry)
+            elif way == "restore":
+                restore(machine, image)
+                known_from = entry.index
+        service = MetadataService(Log(entries[-1].index, leading()), machine)
+        right = [(offset, epochs[offset // 10 - 1]) for offset in (10, 15, 20, 25, 30)]
+        wrong = [(offset, epoch + by) for offset, epoch in right if offset >= known_from for by in (-1, 1)]
+        assert position_answers(service, right) == [TAKEN] * len(right), ways
+        assert position_answers(service, wrong) == [REFUSED] * len(wrong), ways
 
 
 def test_a_part_of_the_log_is_not_taken_for_all() -> None:
