@@ -146,7 +146,7 @@ class Deliveries:
         lost: Sent = {}
         for place, held in list(self._held.items()):
             if held.node_id == node_id:
-                if held.kind is not None and held.kind != GAP:
+                if held.kind not in (None, GAP, _UNREAD):
                     lost.setdefault(held.key[1], []).append(held.offset)
                 self._drop(place)
         return lost
