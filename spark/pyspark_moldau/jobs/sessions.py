@@ -4,12 +4,11 @@ A session ends after a gap without records; see ``session_state``. Its columns a
 order of their event times: ``count``, ``first``, ``last``, ``sum``, ``min``, ``max`` and ``list``.
 
 Spark hands timestamps to pandas as the local time of the session's time zone, while its watermarks count from 1970 in
-UTC. So timestamps travel as numbers.
+UTC. So timestamps travel as numbers, and so do other values that pandas or Python would change: see ``session_values``.
 """
 
 from __future__ import annotations
 
-import datetime
 import pickle
 import re
 from dataclasses import dataclass
@@ -22,10 +21,11 @@ from pyspark_moldau.jobs.queries.expressions import aliased, check_names, checke
 from pyspark_moldau.jobs.queries.reading import read_stream
 from pyspark_moldau.jobs.queries.running import JobReport, run_queries, running
 from pyspark_moldau.jobs.queries.session_state import Event, advance, deadline_ms
+from pyspark_moldau.jobs.queries.session_values import FUNCTIONS, carrier_of, given, read, returned, summary_of
 from pyspark_moldau.jobs.queries.writing import starts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     import pandas as pd
@@ -37,15 +37,6 @@ if TYPE_CHECKING:
 
 _CALL: Final = re.compile(r"(count|first|last|sum|min|max|list)\((.+)\)", re.DOTALL)
 _UNITS_MS: Final = {"second": 1000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000, "week": 604_800_000}
-_FUNCTIONS: Final[dict[str, Callable[[list[Any]], Any]]] = {
-    "first": lambda values: values[0],
-    "last": lambda values: values[-1],
-    "sum": lambda values: sum(_known(values)) if _known(values) else None,
-    "min": lambda values: min(_known(values), default=None),
-    "max": lambda values: max(_known(values), default=None),
-    "count": lambda values: len(_known(values)),
-    "list": lambda values: values,
-}
 EVENTS_MAX: Final = 100_000
 SESSION_COLUMNS: Final = ("session_start", "session_end")
 PLACE: Final = ("topic", "partition", "offset")
@@ -87,7 +78,7 @@ def sessions_job(path: Path, client: Mapping[str, str] | None = None) -> Session
     for name, text in section.mapping("columns").items():
         call = _CALL.fullmatch(text.strip())
         if call is None:
-            raise section.error("columns", f"{name}: expected one of {', '.join(_FUNCTIONS)} with an argument: {text}")
+            raise section.error("columns", f"{name}: expected one of {', '.join(FUNCTIONS)} with an argument: {text}")
         columns[name] = (call[1], call[2] if call[2].strip() != "*" else "1")
     job = SessionsJob(
         config=config,
@@ -123,7 +114,7 @@ def sessions_of(records: DataFrame, job: SessionsJob) -> DataFrame:
         JobConfigError: An expression does not fit the records, or a function not its argument.
     """
     from pyspark.sql import functions
-    from pyspark.sql.types import IntegralType, StringType, StructField, StructType, TimestampType
+    from pyspark.sql.types import LongType, StringType, StructField, StructType
 
     names = list(job.keys)
     with checked_sql("[sessions]"):
@@ -134,36 +125,40 @@ def sessions_of(records: DataFrame, job: SessionsJob) -> DataFrame:
             *(functions.col(name).alias(f"{OWN}{name}") for name in PLACE),
             *(functions.expr(sql).alias(f"{OWN}{number}") for number, (_, sql) in enumerate(job.columns.values())),
         ).dropna(subset=[*aliased(names), TIME])
+        kinds = [rows.schema[f"{OWN}{number}"].dataType for number in range(len(job.columns))]
         fields = [
-            StructField(name, column_type(name, function, rows.schema[f"{OWN}{number}"].dataType))
-            for number, (name, (function, _)) in enumerate(job.columns.items())
+            StructField(name, column_type(name, function, kind))
+            for (name, (function, _)), kind in zip(job.columns.items(), kinds, strict=True)
         ]
+        carriers = tuple(map(carrier_of, kinds))
         rows = rows.withColumn(MILLIS, functions.unix_millis(TIME))
-        # Numbers travel as texts, because pandas makes floats of those that have a null among them.
-        kinds = {number: rows.schema[f"{OWN}{number}"].dataType for number in range(len(job.columns))}
-        moments = frozenset(number for number, kind in kinds.items() if isinstance(kind, TimestampType))
-        for number in sorted(moments):
-            rows = rows.withColumn(f"{OWN}{number}", functions.unix_micros(f"{OWN}{number}"))
-        integers = frozenset(
-            number
-            for number in range(len(job.columns))
-            if isinstance(rows.schema[f"{OWN}{number}"].dataType, IntegralType)
-        )
-        texts = {f"{OWN}{number}": functions.col(f"{OWN}{number}").cast(StringType()) for number in sorted(integers)}
-        rows = rows.withColumns(texts) if texts else rows
+        for number, carrier in enumerate(carriers):
+            rows = rows.withColumn(f"{OWN}{number}", given(functions.col(f"{OWN}{number}"), carrier))
+    columns = tuple((function, carrier) for (function, _), carrier in zip(job.columns.values(), carriers, strict=True))
     output = StructType(
         [
             *(StructField(name, StringType()) for name in names),
-            *(StructField(name, TimestampType()) for name in SESSION_COLUMNS),
-            *fields,
+            *(StructField(name, LongType()) for name in SESSION_COLUMNS),
+            *(
+                StructField(field.name, returned(field.dataType, *each)[0])
+                for field, each in zip(fields, columns, strict=True)
+            ),
         ]
     )
-    functions_of = {name: function for name, (function, _) in job.columns.items()}
-    step = partial(_step, job.gap_ms, job.events_max, tuple(names), functions_of, integers, moments)
-    return (
+    step = partial(_step, job.gap_ms, job.events_max, tuple(output.names), columns)
+    found = (
         rows.withWatermark(TIME, job.watermark)
         .groupBy(*aliased(names))
         .applyInPandasWithState(step, output, "sessions binary", "append", "EventTimeTimeout")
+    )
+    quoted = dict(zip(output.names, aliased(output.names), strict=True))
+    return found.select(
+        *(functions.col(quoted[name]) for name in names),
+        *(functions.timestamp_millis(functions.col(name)).alias(name) for name in SESSION_COLUMNS),
+        *(
+            returned(field.dataType, *each)[1](functions.col(quoted[field.name])).alias(field.name)
+            for field, each in zip(fields, columns, strict=True)
+        ),
     )
 
 
@@ -187,18 +182,19 @@ def _step(
     gap_ms: int,
     events_max: int,
     names: tuple[str, ...],
-    functions: Mapping[str, str],
-    integers: frozenset[int],
-    moments: frozenset[int],
+    columns: tuple[tuple[str, str], ...],
     key: tuple[str, ...],
     frames: Iterator[pd.DataFrame],
     state: GroupState,
 ) -> Iterator[pd.DataFrame]:
-    """Runs in tasks, for each key with new records or a session to close."""
+    """Runs in tasks, for each key with new records or a session to close.
+
+    ``names`` are those of the result, ``columns`` the functions and carriers of its last columns.
+    """
     import pandas as pd
 
     sessions: list[list[Event]] = pickle.loads(state.get[0]) if state.exists else []
-    events = [event for frame in frames for event in _events(frame, len(functions), integers, moments)]
+    events = [event for frame in frames for event in _events(frame, columns)]
     watermark_ms = state.getCurrentWatermarkMs()
     step = advance(sessions, events, watermark_ms=watermark_ms, gap_ms=gap_ms, events_max=events_max)
     if step.open:
@@ -209,46 +205,27 @@ def _step(
     elif state.exists:
         state.remove()
     if step.closed:
-        columns = [*SESSION_COLUMNS, *functions]
-        rows = [(*key, *_summary(session, functions, moments)) for session in step.closed]
+        rows = [(*key, *_summary(session, columns)) for session in step.closed]
         # Objects keep integers with nulls among them what they are.
-        yield pd.DataFrame(rows, columns=[*names, *columns], dtype=object)
+        yield pd.DataFrame(rows, columns=[*names], dtype=object)
 
 
-def _events(frame: pd.DataFrame, columns: int, integers: frozenset[int], moments: frozenset[int]) -> Iterator[Event]:
-    """Returns events; timestamps among their values are in UTC, without a time zone."""
-    import pandas as pd
-
+def _events(frame: pd.DataFrame, columns: tuple[tuple[str, str], ...]) -> Iterator[Event]:
     times = frame[MILLIS]
     places = zip(*(frame[f"{OWN}{name}"].tolist() for name in PLACE), strict=True)
     values: list[list[object]] = []
-    for number in range(columns):
+    for number, (_, carrier) in enumerate(columns):
         column = frame[f"{OWN}{number}"]
-        found = [None if is_null else value for value, is_null in zip(column.tolist(), column.isna(), strict=True)]
-        if number in integers:
-            found = [None if value is None else int(value) for value in found]
-        if number in moments:
-            found = [None if value is None else pd.Timestamp(value, unit="us") for value in found]
-        values.append(found)
+        found = zip(column.tolist(), column.isna(), strict=True)
+        values.append([None if is_null else read(value, carrier) for value, is_null in found])
     yield from zip(times.tolist(), places, zip(*values, strict=True), strict=True)
 
 
-def _summary(session: list[Event], functions: Mapping[str, str], moments: frozenset[int]) -> Iterator[Any]:
-    for time_ms in (session[0][0], session[-1][0]):
-        yield datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC)
-    for index, function in enumerate(functions.values()):
-        found = _FUNCTIONS[function]([event[2][index] for event in session])
-        yield _in_utc(found) if index in moments and function != "count" else found
-
-
-def _in_utc(found: Any) -> Any:  # noqa: ANN401 - a value of a column, or a list of them
-    if isinstance(found, list):
-        return [_in_utc(each) for each in found]
-    return None if found is None else found.tz_localize("UTC")
-
-
-def _known(values: list[Any]) -> list[Any]:
-    return [value for value in values if value is not None]
+def _summary(session: list[Event], columns: tuple[tuple[str, str], ...]) -> Iterator[Any]:
+    yield session[0][0]
+    yield session[-1][0]
+    for index, (function, carrier) in enumerate(columns):
+        yield summary_of(function, carrier, [event[2][index] for event in session])
 
 
 def column_type(name: str, function: str, argument: DataType) -> DataType:

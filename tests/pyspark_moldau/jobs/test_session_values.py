@@ -1,0 +1,123 @@
+"""Values come out of sessions as they went in, also those that pandas takes for null or Python has no time for."""
+
+import datetime
+import math
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from pyspark_moldau.jobs.queries.session_values import DATE, DOUBLE, TIME, WHOLE, read, summary_of
+from pyspark_moldau.jobs.sessions import sessions_of
+from pyspark_moldau.session.java import find_java
+from support.spark.shared import patiently, shared_session
+
+FAR_US = 1_767_225_600_000_000_000  # milliseconds of 2026 taken for microseconds, in the year 57971
+FUNCTIONS = ("first", "last", "min", "max", "count", "list")
+
+
+@pytest.mark.parametrize(
+    ("carrier", "texts", "expected"),
+    [
+        (DOUBLE, ["NaN", None, "1.5"], ["nan", "1.5", "1.5", "nan", 2, ["nan", None, "1.5"]]),
+        (DOUBLE, ["1.5", "NaN"], ["1.5", "nan", "1.5", "nan", 2, ["1.5", "nan"]]),
+        (WHOLE, ["9007199254740993", None], [2**53 + 1, None, 2**53 + 1, 2**53 + 1, 1, [2**53 + 1, None]]),
+        (TIME, [str(FAR_US), "7"], [f"{FAR_US}", "7", "7", f"{FAR_US}", 2, [f"{FAR_US}", "7"]]),
+        (DATE, [None, "20000000"], [None, "20000000", "20000000", "20000000", 1, [None, "20000000"]]),
+    ],
+)
+def test_values_travel_as_what_they_are(carrier, texts, expected):
+    values = [None if text is None else read(text, carrier) for text in texts]
+    assert [summary_of(function, carrier, values) for function in FUNCTIONS] == expected
+
+
+def test_a_sum_with_nan_is_nan():
+    assert summary_of("sum", DOUBLE, [1.5, math.nan, None]) == "nan"
+    assert summary_of("sum", DOUBLE, [None]) is None
+
+
+def test_states_of_earlier_releases_are_read():
+    """They hold times in UTC without a time zone, and dates."""
+    times = [pd.Timestamp(1_500_000, unit="us"), None, 7]
+    assert summary_of("list", TIME, times) == ["1500000", None, "7"]
+    assert summary_of("min", DATE, [datetime.date(1970, 1, 3), 1]) == "1"
+
+
+@pytest.mark.spark
+@pytest.mark.processes
+@pytest.mark.skipif(find_java() is None, reason="no Java 17, 21 or 25 was found")
+@pytest.mark.filterwarnings("ignore")  # pyspark and py4j leave sockets to the garbage collector
+def test_spark_gets_each_value_back(tmp_path):
+    spark = shared_session()
+    far = f"timestamp_micros({FAR_US}L)"
+    records = spark.sql(
+        "select 'flights' as topic, 0 as partition, id as offset, "
+        "timestamp_seconds(3600 + id * id * 100) as timestamp, if(id < 2, 'N1', 'N2') as key, "
+        "if(id = 0, double('NaN'), 0.5D) as d, "
+        f"if(id = 0, float('NaN'), float('0.1')) as f, if(id = 0, {far}, null) as t, "
+        "if(id = 0, date_from_unix_date(20000000), null) as day from range(0, 3, 1, 1)"
+    )
+    records.write.parquet(str(tmp_path / "records"))
+    columns = {
+        "doubles": ("list", "d"),
+        "double": ("max", "d"),
+        "floats": ("list", "f"),
+        "float": ("last", "f"),
+        "times": ("list", "t"),
+        "time": ("first", "t"),
+        "days": ("list", "day"),
+        "a day": ("first", "day"),
+        "count": ("count", "d"),
+        "wholes": ("list", "nullif(offset, 0)"),
+    }
+    job = SimpleNamespace(
+        where="",
+        keys={"plane": "key"},
+        event_time="timestamp",
+        columns=columns,
+        watermark="1 second",
+        gap_ms=150_000,
+        events_max=10,
+    )
+
+    def run():
+        stream = spark.readStream.schema(records.schema).parquet(str(tmp_path / "records"))
+        writer = sessions_of(stream, job).writeStream.option("checkpointLocation", str(tmp_path / "state"))
+        query = writer.format("parquet").option("path", str(tmp_path / "sessions")).trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    patiently(run)
+    found = spark.read.parquet(str(tmp_path / "sessions"))
+    assert [field.dataType.simpleString() for field in found.schema.fields] == [
+        "string",
+        "timestamp",
+        "timestamp",
+        "array<double>",
+        "double",
+        "array<float>",
+        "float",
+        "array<timestamp>",
+        "timestamp",
+        "array<date>",
+        "date",
+        "bigint",
+        "array<bigint>",
+    ]
+    texts = found.selectExpr(*(f"cast(`{name}` as string)" for name in found.columns)).collect()
+    assert [tuple(row) for row in texts] == [
+        (
+            "N1",
+            "1970-01-01 01:00:00",
+            "1970-01-01 01:01:40",
+            "[NaN, 0.5]",
+            "NaN",
+            "[NaN, 0.1]",
+            "0.1",
+            "[+57971-02-25 00:00:00, null]",
+            "+57971-02-25 00:00:00",
+            "[+56728-02-22, null]",
+            "+56728-02-22",
+            "2",
+            "[null, 1]",
+        )
+    ]
