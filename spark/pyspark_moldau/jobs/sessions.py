@@ -45,6 +45,12 @@ OWN: Final = "_moldau_"
 TIME: Final = f"{OWN}time"
 MILLIS: Final = f"{OWN}millis"
 """The event time in milliseconds since 1970 (UTC)."""
+LATEST: Final = "2262-04-11"
+"""The last event times: Spark hands the column of the watermark to pandas, which counts nanoseconds in 63 bits."""
+TOO_LATE: Final = (
+    f"an event time of a session is {LATEST} or later, and would leave out all records after it as late; leave it out "
+    "by [sessions] where, or correct event_time (does it take milliseconds for microseconds?)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +137,7 @@ def sessions_of(records: DataFrame, job: SessionsJob) -> DataFrame:
             for (name, (function, _)), kind in zip(job.columns.items(), kinds, strict=True)
         ]
         carriers = tuple(map(carrier_of, kinds))
-        rows = rows.withColumn(MILLIS, functions.unix_millis(TIME))
+        rows = with_checked_times(rows).withColumn(MILLIS, functions.unix_millis(TIME))
         for number, carrier in enumerate(carriers):
             rows = rows.withColumn(f"{OWN}{number}", given(functions.col(f"{OWN}{number}"), carrier))
     columns = tuple((function, carrier) for (function, _), carrier in zip(job.columns.values(), carriers, strict=True))
@@ -160,6 +166,15 @@ def sessions_of(records: DataFrame, job: SessionsJob) -> DataFrame:
             for field, each in zip(fields, columns, strict=True)
         ),
     )
+
+
+def with_checked_times(rows: DataFrame) -> DataFrame:
+    """Returns rows that end their query at an event time which pandas does not hold, with an error that says so."""
+    from pyspark.sql import functions
+
+    is_held = functions.col(TIME) < functions.lit(LATEST).cast("timestamp")
+    refused = functions.raise_error(TOO_LATE).cast("timestamp")
+    return rows.withColumn(TIME, functions.when(is_held, functions.col(TIME)).otherwise(refused))
 
 
 def state_of(job: SessionsJob) -> dict[str, str]:

@@ -8,12 +8,19 @@ import pandas as pd
 import pytest
 
 from pyspark_moldau.jobs.queries.session_values import DATE, DOUBLE, TIME, WHOLE, read, summary_of
-from pyspark_moldau.jobs.sessions import sessions_of
+from pyspark_moldau.jobs.sessions import TIME as EVENT_TIME
+from pyspark_moldau.jobs.sessions import sessions_of, with_checked_times
 from pyspark_moldau.session.java import find_java
 from support.spark.shared import patiently, shared_session
 
 FAR_US = 1_767_225_600_000_000_000  # milliseconds of 2026 taken for microseconds, in the year 57971
 FUNCTIONS = ("first", "last", "min", "max", "count", "list")
+
+
+def with_spark(test):
+    ignored = pytest.mark.filterwarnings("ignore")  # pyspark and py4j leave sockets to the garbage collector
+    skipped = pytest.mark.skipif(find_java() is None, reason="no Java 17, 21 or 25 was found")
+    return pytest.mark.spark(pytest.mark.processes(skipped(ignored(test))))
 
 
 @pytest.mark.parametrize(
@@ -43,10 +50,7 @@ def test_states_of_earlier_releases_are_read():
     assert summary_of("min", DATE, [datetime.date(1970, 1, 3), 1]) == "1"
 
 
-@pytest.mark.spark
-@pytest.mark.processes
-@pytest.mark.skipif(find_java() is None, reason="no Java 17, 21 or 25 was found")
-@pytest.mark.filterwarnings("ignore")  # pyspark and py4j leave sockets to the garbage collector
+@with_spark
 def test_spark_gets_each_value_back(tmp_path):
     spark = shared_session()
     far = f"timestamp_micros({FAR_US}L)"
@@ -121,3 +125,14 @@ def test_spark_gets_each_value_back(tmp_path):
             "[null, 1]",
         )
     ]
+
+
+@with_spark
+def test_an_event_time_beyond_those_of_pandas_is_named():
+    times = shared_session().sql(
+        f"select timestamp'2262-04-10 23:59:59.999999' as {EVENT_TIME}, 0 as n "
+        f"union all select timestamp'2262-04-11 00:00:00', 1"
+    )
+    assert with_checked_times(times.where("n = 0")).count() == 1
+    with pytest.raises(Exception, match=r"event time of a session is 2262-04-11 or later.*\[sessions\] where"):
+        with_checked_times(times).collect()
