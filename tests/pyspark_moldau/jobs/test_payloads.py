@@ -15,6 +15,7 @@ from decimal import Decimal
 from types import SimpleNamespace
 
 import fastavro
+import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
@@ -346,6 +347,35 @@ def test_each_logical_type_of_avro_becomes_a_column(name):
     decoded, errors = decode_values(decoder, [avro_value(5, {"f0": value}, schema)])
     assert errors == [None]
     assert decoded.to_pylist() == [{"f0": expected}]
+
+
+FAR = {
+    "millis": (MILLIS, 2**60 // 1000, 2**60 // 1000 * 1000),
+    "micros": (MICROS, -(2**60), -(2**60)),
+    "date": ({"type": "int", "logicalType": "date"}, 20_000_000, 20_000_000),
+}
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_avro_times_beyond_those_of_python_are_read(name):
+    kind, number, expected = FAR[name]
+    plain = record_of(kind["type"], {"type": "array", "items": kind["type"]})
+    schema = record_of(kind, {"type": "array", "items": kind})
+    decoder = decoder_of(PayloadConfig(format="avro", schema=json.dumps(schema).encode()))
+    value = avro_value(5, {"f0": number, "f1": [number]}, plain)
+    decoded, errors = decode_values(decoder, [value])
+    whole = pa.int32() if name == "date" else pa.int64()
+    assert errors == [None]
+    assert decoded.field(0).cast(whole).to_pylist() == [expected]
+    assert decoded.field(1).values.cast(whole).to_pylist() == [expected]
+
+
+def test_a_time_that_no_column_holds_is_poison():
+    schema = record_of(MILLIS)
+    decoder = decoder_of(PayloadConfig(format="avro", schema=json.dumps(schema).encode()))
+    decoded, errors = decode_values(decoder, [avro_value(5, {"f0": 2**62}, record_of("long"))])
+    assert decoded.to_pylist() == [None]
+    assert errors[0].startswith("does not fit its column")
 
 
 def test_a_named_decimal_may_be_used_twice():

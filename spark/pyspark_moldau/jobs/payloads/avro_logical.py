@@ -6,11 +6,17 @@ one. Where the writer has one too, it is kept, because it says the unit or the s
 
 A writer may define a named type in a field that the reader does not have, and name it in a later one. Such a definition
 is aligned with the reader's type of the same name; Avro compares names without their namespaces.
+
+Times and dates are read as numbers, because Python's have the years 1 to 9999 only: microseconds and days since 1970,
+of which Arrow makes its own. So an aligned schema has no logical type of microseconds and dates, and one of Moldau's
+for milliseconds.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
+
+from fastavro.read import LOGICAL_READERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +32,9 @@ CONVERTED: Final = {
 }
 """Logical types with a column type of their own, and the types beneath that Avro allows. Values of others are read as
 the type beneath, and so are those of a logical type that stands at another type or has no precision, as Avro says."""
+READ_AS: Final = {"timestamp-millis": "moldau-timestamp-millis", "timestamp-micros": None, "date": None}
+"""Logical types that an aligned schema has in the place of others; None is none at all."""
+LOGICAL_READERS["long-moldau-timestamp-millis"] = lambda number, *_: number * 1000
 _NAMED: Final = ("record", "enum", "fixed")
 _MEANING: Final = ("logicalType", "precision", "scale")
 
@@ -111,7 +120,9 @@ class Alignment:
         if logical_of(reader) is None:
             return plain
         source = reader if logical_of(writer) is None else writer
-        return plain | {name: source[name] for name in _MEANING if name in source}
+        found = plain | {name: source[name] for name in _MEANING if name in source}
+        read_as = READ_AS.get(found["logicalType"], found["logicalType"])
+        return plain if read_as is None else found | {"logicalType": read_as}
 
 
 def _kind_of(schema: str | dict[str, Any]) -> object:
