@@ -15,6 +15,7 @@ import hashlib
 import json
 import logging
 import shutil
+import threading
 import uuid
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -56,6 +57,8 @@ CURRENT = "current.json"
 VERSION = "version.json"
 RESULT = "result.json"
 FORMS = ("stream", "batch")
+_NAMES = threading.Lock()
+"""Held while a query is resolved: all threads share the temporary views of a session, and their names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,9 +271,7 @@ def serve_merged(job: ViewJob, session: SparkSession) -> DataFrame:
     ends = {(topic, partition): offset for topic, partition, offset in version.end_offsets}
     newer = read_batch(session, job.config, job.source, ends)
     parts = _read_version(session, job.path, number).unionByName(_queried(newer, job.query))
-    with checked_sql("[view] merge:"):
-        parts.createOrReplaceTempView("parts")
-        return session.sql(job.merge)
+    return _resolved(parts, "parts", job.merge, "[view] merge:")
 
 
 def _check_query(job: ViewJob, version: Version) -> None:
@@ -333,9 +334,14 @@ def _batch_done(path: Path, number: int, rows: DataFrame, batch: int) -> None:
 
 
 def _queried(records: DataFrame, query: str) -> DataFrame:
-    with checked_sql("[view] query:"):
-        records.createOrReplaceTempView("records")
-        return records.sparkSession.sql(query)
+    return _resolved(records, "records", query, "[view] query:")
+
+
+def _resolved(rows: DataFrame, name: str, query: str, place: str) -> DataFrame:
+    """Returns what a query makes of rows that it knows by a name; another thread may use the name at once."""
+    with checked_sql(place), _NAMES:
+        rows.createOrReplaceTempView(name)
+        return rows.sparkSession.sql(query)
 
 
 def _started(writer: DataStreamWriter, config: JobConfig, state: Path) -> StreamingQuery:

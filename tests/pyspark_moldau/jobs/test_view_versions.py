@@ -4,6 +4,7 @@ Method: the folder as the killed build leaves it; the query that fills the versi
 """
 
 import json
+import threading
 from dataclasses import replace
 from unittest.mock import MagicMock
 
@@ -126,3 +127,35 @@ def test_a_batch_is_not_merged_with_a_topic_created_again(batch, topics):
     file.write_text(json.dumps(note))  # as an earlier release has built it
     views.serve_merged(job, MagicMock())
     assert len(starts) == 1
+
+
+def test_views_of_two_threads_query_their_own_records(monkeypatch):
+    """Threads of one session share the names of its temporary views."""
+    names, met = {}, threading.Event()  # the second thread has ended, or waits
+
+    class Turns:
+        lock = threading.Lock()
+
+        def __enter__(self):
+            if self.lock.locked():
+                met.set()
+            self.lock.acquire()
+
+        def __exit__(self, *_):
+            self.lock.release()
+
+    def records(number, then=lambda: None):
+        found = MagicMock()
+        found.createOrReplaceTempView = lambda name: (names.update({name: number}), then())
+        found.sparkSession.sql = lambda query: names["records"]
+        return found
+
+    def second():
+        results.append(views._queried(records(2), "select 2"))
+        met.set()
+
+    monkeypatch.setattr(views, "_NAMES", Turns(), raising=False)
+    results, thread = [], threading.Thread(target=second)
+    results.append(views._queried(records(1, lambda: (thread.start(), met.wait())), "select 1"))
+    thread.join()
+    assert sorted(results) == [1, 2]
