@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 from dataclasses import replace
 from difflib import get_close_matches
@@ -128,7 +129,7 @@ class LogReader(Protocol):
 
 
 class ClusterReader:
-    """Reads a cluster. An instance is for one thread, and exists as long as its process (see ``shared_reader``)."""
+    """Reads a cluster. An instance is for one thread, and exists as long as that (see ``shared_reader``)."""
 
     def __init__(self, client: ClientOptions) -> None:
         self._client = client
@@ -493,15 +494,24 @@ def _only_partition(answer: FetchResponse, topic_id: UUID, work: OffsetRange) ->
 
 
 READERS_MAX: Final = 16
-"""How many readers a process keeps; each holds a connection to some brokers."""
+"""How many readers a thread keeps; each holds a connection to some brokers."""
 
-_shared: dict[ClientOptions, ClusterReader] = {}
+
+class _Kept(threading.local):
+    """The readers of a thread. A driver may run several jobs in threads, with the same options."""
+
+    def __init__(self) -> None:
+        self.readers: dict[ClientOptions, ClusterReader] = {}
+
+
+_kept = _Kept()
 
 
 def shared_reader(client: ClientOptions) -> ClusterReader:
-    """Returns this process's reader for these options. Spark reuses its Python workers, so connections are reused."""
-    reader = _shared.pop(client, None) or ClusterReader(client)
-    _shared[client] = reader  # now the last one in the order of use
-    while len(_shared) > READERS_MAX:
-        _shared.pop(next(iter(_shared))).close()
+    """Returns this thread's reader for these options. Spark reuses its Python workers, so connections are reused."""
+    readers = _kept.readers
+    reader = readers.pop(client, None) or ClusterReader(client)
+    readers[client] = reader  # now the last one in the order of use
+    while len(readers) > READERS_MAX:
+        readers.pop(next(iter(readers))).close()
     return reader

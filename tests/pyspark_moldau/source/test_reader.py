@@ -5,6 +5,7 @@ broker.
 """
 
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -137,6 +138,13 @@ def test_final_errors_are_not_retried():
         waits.failed(KafkaError(ErrorCode.INVALID_REQUEST))
 
 
+def test_threads_have_readers_of_their_own():
+    """A driver may run jobs in threads; the metadata that one asks for replace those of the other."""
+    client = ClientOptions(bootstrap=(("h", 1),))
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(reader.shared_reader, client).result() is not reader.shared_reader(client)
+
+
 def test_a_process_keeps_a_bounded_number_of_readers():
     """Spark's workers live on and serve many queries; the readers used last stay."""
     clients = [ClientOptions(bootstrap=(("h", port),)) for port in range(1, reader.READERS_MAX + 3)]
@@ -147,7 +155,7 @@ def test_a_process_keeps_a_bounded_number_of_readers():
     for client in clients[reader.READERS_MAX :]:
         reader.shared_reader(client)
     assert reader.shared_reader(clients[0]) is first
-    assert len(reader._shared) == reader.READERS_MAX
+    assert len(reader._kept.readers) == reader.READERS_MAX
 
 
 def test_a_damaged_batch_is_named_by_its_place(monkeypatch):
