@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas as pd
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.state import GroupState
     from pyspark.sql.types import DataType
 
@@ -50,6 +50,10 @@ LATEST: Final = "2262-04-11"
 TOO_LATE: Final = (
     f"an event time of a session is {LATEST} or later, and would leave out all records after it as late; leave it out "
     "by [sessions] where, or correct event_time (does it take milliseconds for microseconds?)"
+)
+NO_TEXT: Final = (
+    "a key or a text of a session is no UTF-8, and would not reach Python; write hex(key) for the key, or decode it as "
+    "its producer has encoded it, or leave such records out by [sessions] where"
 )
 
 
@@ -126,7 +130,7 @@ def sessions_of(records: DataFrame, job: SessionsJob) -> DataFrame:
     with checked_sql("[sessions]"):
         rows = records.where(job.where) if job.where else records
         rows = rows.select(
-            *(functions.expr(sql).cast(StringType()).alias(name) for name, sql in job.keys.items()),
+            *(checked_text(functions.expr(sql).cast(StringType())).alias(name) for name, sql in job.keys.items()),
             functions.expr(job.event_time).alias(TIME),
             *(functions.col(name).alias(f"{OWN}{name}") for name in PLACE),
             *(functions.expr(sql).alias(f"{OWN}{number}") for number, (_, sql) in enumerate(job.columns.values())),
@@ -139,7 +143,9 @@ def sessions_of(records: DataFrame, job: SessionsJob) -> DataFrame:
         carriers = tuple(map(carrier_of, kinds))
         rows = with_checked_times(rows).withColumn(MILLIS, functions.unix_millis(TIME))
         for number, carrier in enumerate(carriers):
-            rows = rows.withColumn(f"{OWN}{number}", given(functions.col(f"{OWN}{number}"), carrier))
+            column = functions.col(f"{OWN}{number}")
+            column = checked_text(column) if isinstance(kinds[number], StringType) else given(column, carrier)
+            rows = rows.withColumn(f"{OWN}{number}", column)
     columns = tuple((function, carrier) for (function, _), carrier in zip(job.columns.values(), carriers, strict=True))
     output = StructType(
         [
@@ -166,6 +172,14 @@ def sessions_of(records: DataFrame, job: SessionsJob) -> DataFrame:
             for field, each in zip(fields, columns, strict=True)
         ),
     )
+
+
+def checked_text(column: Column) -> Column:
+    """Returns texts that end their query where one is no UTF-8, with an error that says so."""
+    from pyspark.sql import functions
+
+    refused = functions.raise_error(NO_TEXT).cast("string")
+    return functions.when(column.isNull() | functions.is_valid_utf8(column), column).otherwise(refused)
 
 
 def with_checked_times(rows: DataFrame) -> DataFrame:

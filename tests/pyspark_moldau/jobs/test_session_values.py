@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from pyspark.sql import functions
 
 from pyspark_moldau.jobs.queries.session_values import DATE, DOUBLE, TIME, WHOLE, read, summary_of
 from pyspark_moldau.jobs.sessions import TIME as EVENT_TIME
-from pyspark_moldau.jobs.sessions import sessions_of, with_checked_times
+from pyspark_moldau.jobs.sessions import checked_text, sessions_of, with_checked_times
 from pyspark_moldau.session.java import find_java
 from support.spark.shared import patiently, shared_session
 
@@ -136,3 +137,13 @@ def test_an_event_time_beyond_those_of_pandas_is_named():
     assert with_checked_times(times.where("n = 0")).count() == 1
     with pytest.raises(Exception, match=r"event time of a session is 2262-04-11 or later.*\[sessions\] where"):
         with_checked_times(times).collect()
+
+
+@with_spark
+def test_a_text_that_is_no_utf8_is_named():
+    """Keys of Kafka are often numbers of eight bytes."""
+    keys = shared_session().sql("select x'00000000000000FF' as key, 0 as n union all select x'6162', 1")
+    texts = keys.select("n", checked_text(functions.col("key").cast("string")).alias("text"))
+    assert [tuple(row) for row in texts.where("n = 1").collect()] == [(1, "ab")]
+    with pytest.raises(Exception, match=r"a key or a text of a session is no UTF-8.*hex\(key\)"):
+        texts.collect()
