@@ -22,10 +22,11 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DateType, StringType, StructField, StructType
 
 from pyspark_moldau.jobs.errors import JobError
 from pyspark_moldau.jobs.files import OWNER, write_atomically
+from pyspark_moldau.jobs.queries.expressions import aliased
 from pyspark_moldau.jobs.schemas import all_nullable, merged_schema
 
 if TYPE_CHECKING:
@@ -253,13 +254,32 @@ def read_table(session: SparkSession, path: Path) -> DataFrame:
         files = [spark_path(path / uri.removeprefix(root)) for uri in table.file_uris()]
         if not files:
             return session.createDataFrame([], schema)
-        return session.read.schema(schema).option("basePath", str(path)).parquet(*files)
+        dates = _dates_among(schema, table.metadata().partition_columns)
+        written = StructType(
+            [StructField(each.name, StringType(), True) if each.name in dates else each for each in schema.fields]
+        )
+        rows = session.read.schema(written).option("basePath", str(path)).parquet(*files)
+        return rows.selectExpr(
+            *(
+                f"cast({sql} as date) as {sql}" if name in dates else sql
+                for name, sql in zip(schema.names, aliased(schema.names), strict=True)
+            )
+        )
     finish_compaction(path)
     columns = _known_columns(session, path, owner)
     if columns is None or not _data_files(path):
         raise JobError(f"{path} has no rows yet")
     # Without the columns, Spark would take those of any one file, and guess the types of partitions from their names.
     return session.read.schema(columns).parquet(spark_path(path)).drop(BATCH)
+
+
+def _dates_among(schema: StructType, partition_by: Sequence[str]) -> set[str]:
+    """Returns the dates by which a table is partitioned.
+
+    Spark takes the date in a folder's name as it stands, and a compaction of Delta quotes the sign of a year that has
+    five digits. Texts it unquotes.
+    """
+    return {each.name for each in schema.fields if isinstance(each.dataType, DateType) and each.name in partition_by}
 
 
 def spark_path(path: Path) -> str:

@@ -248,6 +248,19 @@ def test_a_table_has_replayed_batches_once_and_takes_columns(spark, tmp_path, ta
         writer.write(spark.range(1), 0, "other")
 
 
+def test_a_compacted_table_has_dates_beyond_the_year_9999(spark, tmp_path):
+    """Producers send microseconds for milliseconds; Delta quotes the sign of such years in the names of folders."""
+    writer = tables.TableWriter(tmp_path / "table", "delta", ["day"])
+    days = "date_from_unix_date(if(id = 0, 20000000, 0)) as day"
+    for batch in range(2):
+        writer.write(spark.sql(f"select id, {days} from range(0, 2, 1, 1)"), batch, "q")
+    tables.compact_table(spark, tmp_path / "table", files_min=2)
+    found = tables.read_table(spark, tmp_path / "table")
+    assert found.dtypes == [("id", "bigint"), ("day", "date")]
+    rows = found.selectExpr("id", "cast(day as string) as day").orderBy("id").collect()
+    assert [tuple(row) for row in rows] == [(0, "+56728-02-22")] * 2 + [(1, "1970-01-01")] * 2
+
+
 def without_spark(path, table_format):
     """Reads a table by delta-rs with DataFusion, or by PyArrow, as pandas and Polars do."""
     if table_format == "delta":
