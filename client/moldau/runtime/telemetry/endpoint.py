@@ -77,14 +77,15 @@ async def _serve_one(connection: Connection, pages: Mapping[str, Callable[[], Pa
     try:
         with trio.move_on_after(REQUEST_MS / 1000):
             peer = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_BYTES_MAX)
-            is_head = False
+            incoming = _Incoming(connection, peer)
+            request: h11.Request | None = None
             try:
-                request = await _receive_request(connection, peer)
-                is_head = request is not None and request.method == b"HEAD"
-                page = None if request is None else _page_of(request, pages)
+                request = await incoming.head()
+                page = None if request is None or not await incoming.ends() else _page_of(request, pages)
             except h11.RemoteProtocolError as error:
                 page = Page(error.error_status_hint, f"{error}\n")
             if page is not None and peer.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                is_head = request is not None and request.method == b"HEAD"
                 await connection.send_all([_response(peer, page, with_body=not is_head)])
     except OSError:
         pass  # the peer has left
@@ -92,34 +93,43 @@ async def _serve_one(connection: Connection, pages: Mapping[str, Callable[[], Pa
         connection.close()
 
 
-async def _receive_request(connection: Connection, peer: h11.Connection) -> h11.Request | None:
-    """Returns the request once all of it has come; None if the peer left before.
+class _Incoming:
+    """One request as it comes in.
 
-    Raises:
-        h11.RemoteProtocolError: it is no request, or too large.
-        OSError: the connection failed.
+    Both methods raise ``h11.RemoteProtocolError`` if the peer sends no request or a too large one, and OSError if the
+    connection failed.
     """
-    buffer = memoryview(bytearray(4096))
-    request: h11.Request | None = None
-    received = 0
-    while True:
-        event = peer.next_event()
-        if event is h11.NEED_DATA:
+
+    def __init__(self, connection: Connection, peer: h11.Connection) -> None:
+        self._connection = connection
+        self._peer = peer
+        self._buffer = memoryview(bytearray(4096))
+        self._received = 0
+
+    async def head(self) -> h11.Request | None:
+        """Returns the request, before its body has come; None if the peer left before."""
+        event = await self._event()
+        return event if isinstance(event, h11.Request) else None
+
+    async def ends(self) -> bool:
+        """Skips the body; returns whether all of it has come."""
+        while isinstance(event := await self._event(), h11.Data):
+            pass
+        return isinstance(event, h11.EndOfMessage)
+
+    async def _event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        while (event := self._peer.next_event()) is h11.NEED_DATA:
             try:
-                count = connection.receive_into_nowait(buffer)
+                count = self._connection.receive_into_nowait(self._buffer)
             except BlockingIOError:
-                await connection.wait_readable()
+                await self._connection.wait_readable()
                 continue
-            received += count
-            if received > REQUEST_BYTES_MAX:
-                raise h11.RemoteProtocolError(f"a request has at most {REQUEST_BYTES_MAX} bytes", error_status_hint=413)
-            peer.receive_data(bytes(buffer[:count]))
-        elif isinstance(event, h11.Request):
-            request = event
-        elif isinstance(event, h11.EndOfMessage):
-            return request
-        elif not isinstance(event, h11.Data):
-            return None
+            self._received += count
+            if self._received > REQUEST_BYTES_MAX:
+                text = f"a request has at most {REQUEST_BYTES_MAX} bytes"
+                raise h11.RemoteProtocolError(text, error_status_hint=413)
+            self._peer.receive_data(bytes(self._buffer[:count]))
+        return event
 
 
 def _page_of(request: h11.Request, pages: Mapping[str, Callable[[], Page]]) -> Page:

@@ -72,6 +72,21 @@ def test_malformed_http_requests_are_refused():
     run(scenario)
 
 
+def test_a_refused_head_request_ends_no_endpoint():
+    """The answer to HEAD has no body, also where the request's own body is malformed or too large."""
+
+    async def scenario(environment):
+        head = b"HEAD /metrics HTTP/1.1\r\nHost: server\r\n"
+        for rest_of_it in (
+            b"Transfer-Encoding: chunked\r\n\r\nno length\r\n",
+            b"Content-Length: 100000\r\n\r\n" + b"x" * REQUEST_BYTES_MAX,
+        ):
+            assert (await ask(environment, head + rest_of_it))[9:12] in (b"400", b"413", b"")
+            assert b" 200 " in await ask(environment, head + b"\r\n")
+
+    run(scenario)
+
+
 def test_silent_peers_lose_their_connections():
     """Connections beyond the bound are closed at once, silent ones after their time limit."""
 
