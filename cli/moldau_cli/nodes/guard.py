@@ -19,11 +19,14 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 
 TICK_S = 0.1
 WITHOUT_PROCESSOR_MAX = 10
 """A node that gets no processor may be silent for so many times the limit."""
+LINE_S = 1.0
+"""The node is killed after so long even if its log has not taken the line about it."""
 
 
 class Scheduling:
@@ -100,10 +103,22 @@ def main(pid: int, silence_ms: int, log_format: str = "text", process: str = "")
             silence = Silence(limit_s, read_scheduling(pid))
         elif silence.tick(read_scheduling(pid)):
             break
-    sys.stderr.write(last_line(time.time(), pid, silence_ms, log_format, process) + "\n")
-    sys.stderr.flush()
-    os.kill(pid, signal.SIGKILL)
+    try:
+        line = last_line(time.time(), pid, silence_ms, log_format, process)
+        writing = threading.Thread(target=_write, args=(line,), daemon=True)
+        writing.start()
+        writing.join(LINE_S)
+    finally:
+        os.kill(pid, signal.SIGKILL)
     return 1
+
+
+def _write(line: str) -> None:
+    """Writes a line to the node's log, which may be on the disk that is full, or that the node hangs on."""
+    try:
+        os.write(2, line.encode() + b"\n")
+    except OSError:
+        return
 
 
 if __name__ == "__main__":

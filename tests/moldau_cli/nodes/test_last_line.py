@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import io
 import logging
+import os
+import select
+import signal
+from errno import ENOSPC
+from threading import Event
+from unittest.mock import Mock
 
 import pytest
 
 from moldau.runtime.telemetry.log import EventLine
 from moldau.runtime.telemetry.node_log import NodeLogHandler
+from moldau_cli.nodes import guard
 from moldau_cli.nodes.guard import last_line
 from moldau_cli.nodes.watchdog import _form_of_log
 
@@ -43,3 +50,17 @@ def test_the_guard_writes_a_line_of_the_log(
 def test_a_log_of_another_kind_has_no_form(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [logging.NullHandler()])
     assert _form_of_log() == []
+
+
+def test_a_log_that_takes_no_line_saves_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk, or one that hangs, the line about the kill cannot be written; the node is killed all the same."""
+    killed: list[tuple[int, int]] = []
+    disk = Event()
+    monkeypatch.setattr(guard, "LINE_S", 0.0)
+    monkeypatch.setattr(select, "select", lambda *_: ([], [], []))
+    monkeypatch.setattr(os, "kill", lambda *of: killed.append(of))
+    for write in (Mock(side_effect=OSError(ENOSPC, "no space left on device")), lambda *_: disk.wait()):
+        monkeypatch.setattr(os, "write", write)
+        assert guard.main(7, 100) == 1
+    disk.set()
+    assert killed == [(7, signal.SIGKILL)] * 2
