@@ -55,6 +55,15 @@ def test_a_node_that_ends_by_itself_says_its_last_line():
     ]
 
 
+def test_nodes_of_another_cluster_have_no_lane():
+    """A cluster with more nodes was begun in the directory of the former one. The end of one ended the console."""
+    timeline = started()
+    timeline.saw_processes(150, {1: "running", 4: "running"})
+    timeline.saw_processes(300, {1: "running", 4: "stopped"}, {4: ""})
+    assert notes(timeline, 2000) == []
+    assert [lane["node"] for lane in timeline.document(2000)["lanes"]] == list(NODES)
+
+
 def test_a_lane_keeps_the_state_at_the_window_begin():
     timeline = started()
     timeline.saw_processes(WINDOW_MS / 2, {2: "stopped"})

@@ -104,9 +104,12 @@ class Timeline:
     def saw_processes(self, now_ms: float, states: Mapping[int, str], words: Mapping[int, str] | None = None) -> None:
         """Takes the state of each node: running, cut, paused or stopped.
 
-        ``words`` has the last line in the log of each node that has ended and that the user did not end.
+        ``words`` has the last line in the log of each node that has ended and that the user did not end. Nodes without
+        a lane belong to another cluster, which was begun in the same directory since.
         """
         for node, state in sorted(states.items()):
+            if node not in self._kinds:
+                continue
             before = self._processes.get(node)
             if before is not None and before != state:
                 kind = self._kinds[node].capitalize()
