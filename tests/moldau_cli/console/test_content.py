@@ -24,6 +24,10 @@ from moldau_cli.console.core.content import entered, hex_dump, indented_json, is
         (b"\x00\x00\x00\x00\x07abc", "hex"),
         (b"\xff\xfe", "hex"),
         (b"\x1b[31mred", "hex"),
+        ("\u6771\u4eac\u3000\u5927\u962a".encode(), "text"),  # a blank of Japanese
+        ("12\u00a0\u20ac".encode(), "text"),
+        ("\U0001f468\u200d\U0001f469\u200d\U0001f467".encode(), "text"),  # one family, joined
+        ("\u202egnp.exe".encode(), "hex"),
         (b"", "text"),
     ],
     ids=lambda value: repr(value)[:20],

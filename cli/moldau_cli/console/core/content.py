@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 PREVIEW_BYTES: Final = 1024
 WHOLE_BYTES: Final = 256 * 1024
 _HEX_COLUMNS = 16
-_VISIBLE_CONTROLS = "\t\n\r"
+_HIDDEN = re.compile("[\\0-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\u202d\u202e]")
+"""Control characters apart from tabs and line ends, and the two that turn the direction of what follows."""
 _INDENT = "  "
 _INDENTED_LEVELS_MAX = 20
 """Deeper levels are not indented further: a record of 256 KiB could become hundreds of megabytes of blanks."""
@@ -29,13 +30,14 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}:,]|[^\s\[\]{}:,"]+')
 def is_text(content: bytes, *, is_whole: bool = True) -> bool:
     """Returns whether bytes are UTF-8 without control characters apart from tabs and line ends.
 
-    The last character of bytes that are not whole may be cut off.
+    Blanks of any script and characters that join others, as in emoji, are text. The last character of bytes that are
+    not whole may be cut off.
     """
     try:
         text = _decoded(content, "strict", is_whole=is_whole)
     except UnicodeDecodeError:
         return False
-    return all(char.isprintable() or char in _VISIBLE_CONTROLS for char in text)
+    return not _HIDDEN.search(text)
 
 
 def _decoded(content: bytes, errors: str, *, is_whole: bool) -> str:
