@@ -30,8 +30,10 @@ HEADERS_MAX: Final = 50
 NAMED_MAX: Final = 10
 """Partitions without a leader that the page names."""
 ORIGINS: Final = ("tail", "start", "offset", "time", "before")
+FIRST_OFFSETS: Final = 4
+"""Offsets of the first step back from the ends, of all partitions together; a record may have megabytes."""
 GROWTH: Final = 4
-"""Each step back from an end goes so many times as far as the one before."""
+"""Each further step goes at most so many times as far as the one before."""
 _POLL_MS = 100
 
 READING: Final = {
@@ -113,9 +115,35 @@ class _Scan:
         if not search.is_backward and len(self.found) >= search.limit:
             return True
         if self.records >= SCANNED_RECORDS_MAX or self.bytes >= SCANNED_BYTES_MAX:
-            self.stopped = f"stopped after {counted(self.records, 'record')}; narrow the search"
+            self.stop()
             return True
-        return all((consumer.position_nowait(place) or 0) >= end for place, end in self.ends.items())
+        return not self._unread(consumer)
+
+    def stop(self) -> None:
+        self.stopped = f"stopped after {counted(self.records, 'record')}; narrow the search"
+
+    def _unread(self, consumer: Consumer) -> set[tuple[str, int]]:
+        return {place for place, end in self.ends.items() if (consumer.position_nowait(place) or 0) < end}
+
+    def room(self) -> int:
+        """Returns how many records the next step may read: half of what is left, because their sizes differ."""
+        left = SCANNED_RECORDS_MAX - self.records
+        if self.bytes:
+            left = min(left, (SCANNED_BYTES_MAX - self.bytes) * self.records // self.bytes)
+        return left // 2
+
+    def drop_unfinished(self, consumer: Consumer) -> None:
+        """Drops what a step back has found in partitions that it did not read to their ends: others would lack between.
+
+        If nothing else was found, that is kept.
+        """
+        unread = self._unread(consumer)
+        kept = [
+            each
+            for each in self.found
+            if (place := (each.topic, each.partition)) not in unread or each.offset >= self.ends[place]
+        ]
+        self.found = kept or self.found
 
 
 def _latest(records: Sequence[ConsumedRecord], limit: int) -> list[ConsumedRecord]:
@@ -208,11 +236,17 @@ async def _scan(
                 break
             # Markers, aborted records and those that compaction has removed take offsets, and are none to show.
             lacking = [each for each in scan.ends if scan.counts[each] < search.limit and starts[each] > begins[each]]
-            reach = {place: GROWTH * reach[place] for place in lacking}
+            room = scan.room() // max(1, len(lacking))
+            if lacking and not room:
+                scan.stop()
+                return
+            reach = {place: min(GROWTH * reach[place], room) for place in lacking}
             scan.ends = {place: starts[place] for place in lacking}
             starts = {place: max(begins[place], starts[place] - reach[place]) for place in lacking}
     if scope.cancelled_caught:
         scan.stopped = f"stopped after {SEARCH_S:g} s and {counted(scan.records, 'record')}; narrow the search"
+    if scan.stopped and search.is_backward:
+        scan.drop_unfinished(consumer)
 
 
 async def _starts(
@@ -230,10 +264,8 @@ async def _starts(
         found = await consumer.offsets_for_times(dict.fromkeys(ends, search.value))
         placed = {(one.topic, one.partition): offset for one, (offset, _) in found.items() if offset >= 0}
         return {place: placed.get(place, end) for place, end in ends.items()}
-    filtered = bool(search.key or search.contains)
-    most = SCANNED_RECORDS_MAX // max(1, len(ends))
-    reach = most if filtered else min(search.limit, most)
-    return {place: max(begins[place], end - max(1, reach)) for place, end in ends.items()}
+    reach = max(1, FIRST_OFFSETS // max(1, len(ends)))
+    return {place: max(begins[place], end - reach) for place, end in ends.items()}
 
 
 async def whole_record(

@@ -4,12 +4,14 @@ Method: the question of the page, in front of a simulated cluster one of whose b
 """
 
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 import trio
 
 from moldau import Producer
 from moldau.admin import Admin, NewTopic
+from moldau_cli.console import records
 from moldau_cli.console.identities import open_identity
 from moldau_cli.console.records import Search, browse, whole_record
 from moldau_jepsen.testing import simulate
@@ -40,12 +42,22 @@ async def scenario(sim):
             await producer.send("gone", b"1", partition=0)
             await producer.commit_transaction()
             await write_sparsely(admin, producer)
+            await admin.create_topics([NewTopic("large", assignments={0: [1]})])
+            producer.begin_transaction()
+            for number in range(200):
+                await producer.send("large", b"%d" % number * 1000)
+                await producer.flush()
+            await producer.commit_transaction()
         await admin.delete_records({("gone", 0): 1})
     async with open_identity(config, environment) as identity:
         newest = Search(topic="sparse", limit=20, committed_only=True)
         await ask("newest", browse(identity, newest))
         await ask("older", browse(identity, replace(newest, origin="before", partition=0, value=30)))
         await ask("oldest", browse(identity, replace(newest, origin="before", partition=0, value=0)))
+        small = patch.dict(records.READING, {"max.partition.fetch.bytes": "5000"})  # else one fetch has all of them
+        with small, patch.object(records, "SCANNED_BYTES_MAX", 100_000):
+            await ask("large", browse(identity, Search(topic="large", limit=200)))
+            await ask("one of large", browse(identity, Search(topic="large", contains="199199")))
         await ask("found", whole_record(identity, "t", 1, 1))
         await ask("deleted", whole_record(identity, "gone", 0, 0))
         await ask("marker", whole_record(identity, "t", 0, 2))
@@ -99,3 +111,12 @@ def test_records_behind_a_gap_are_found_from_its_end(seen):
     shown = {name: [one["offset"] for one in seen[name]["records"]] for name in ("newest", "older", "oldest")}
     assert shown == {"newest": [0, 1, 2, 30, 31], "older": [0, 1, 2], "oldest": []}
     assert seen["older"]["partitions"] == {"0": [0, 33]}
+
+
+def test_a_search_that_stops_has_read_the_newest(seen):
+    """It read forwards to the end: of large records it showed the oldest of those wanted, and not the newest."""
+    offsets = [one["offset"] for one in seen["large"]["records"]]
+    assert offsets == list(range(offsets[0], 200)), "nothing is missing between"
+    assert len(offsets) > 20
+    assert "narrow the search" in seen["large"]["stopped"]
+    assert [one["offset"] for one in seen["one of large"]["records"]] == [199]
