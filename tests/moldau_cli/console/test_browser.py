@@ -201,6 +201,42 @@ def test_pages_of_a_partition_follow_each_other(browser):
     assert browser.run(f"return {button.format('Older')}.disabled"), "offset 0 is the first one"
 
 
+HOLD = """
+const real = window.fetch;
+window.release = null;
+window.fetch = (url, ...more) => url.startsWith("api/messages?") && !window.release
+  ? new Promise((resolve) => { window.release = () => { window.fetch = real; resolve(real(url, ...more)); }; })
+  : real(url, ...more);
+"""
+"""Keeps the answer to the next search until ``release()``."""
+RELEASE = """
+const done = arguments[0], ask = () => fetch("api/messages?topic=flights").then((answer) => answer.json());
+window.release();
+ask().then(ask).then(done);
+"""
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_late_answer_hides_no_later_one(browser, leaves):
+    """It was shown below the name of another topic, as if its records were there; or on another page."""
+    browser.go("messages?topic=flights", "21 records shown")
+    browser.run(HOLD)
+    if leaves:
+        browser.go(f"messages?topic={LONG}")
+    else:
+        browser.run("const form = document.querySelector('form'); form.topic.value = arguments[0];", LONG)
+        browser.run("document.querySelector('form').requestSubmit()")
+    browser.wait("window.release !== null")
+    if leaves:
+        browser.go("messages?topic=flights", "21 records shown")
+    else:
+        browser.run("document.querySelector('form').topic.value = 'flights'")
+        browser.run("document.querySelector('form').requestSubmit()")
+        browser.wait("!document.querySelector('main').innerText.includes('searching')")
+    browser.driver.execute_async_script(RELEASE)
+    assert "21 records shown" in browser.text()
+
+
 def test_a_record_is_produced_by_keyboard(browser):
     """Tab reaches every control in order, and what has the focus is marked."""
     from selenium.webdriver.common.keys import Keys

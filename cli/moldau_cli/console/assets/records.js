@@ -26,6 +26,7 @@ function line(part, view) {
 export function messages(root, parameters) {
   const state = { partition: "", view: "best", open: new Set(), found: null, error: "", busy: false, whole: new Map() };
   const result = h("div", { class: "results", "aria-live": "polite" });
+  let newest = 0; // number of the last search: an answer to an earlier one, or after the page was left, is not shown
   const topic = parameters.get("topic") ?? "";
   const form = h("form", { class: "card search", onsubmit: (event) => { event.preventDefault(); search(); } },
     field("Topic", h("input", { name: "topic", required: true, value: topic, autocomplete: "off", spellcheck: "false" }), "grow"),
@@ -48,8 +49,7 @@ export function messages(root, parameters) {
     of.origin.value = way === "older" ? "before" : "offset";
     of.offset.value = String(way === "older" ? records[0].offset : records[records.length - 1].offset + 1);
     adapt();
-    await search();
-    if (way === "older" && !state.error && !state.found.records.length) { of.origin.value = "start"; adapt(); search(); } // these were the first
+    if (await search() && way === "older" && !state.error && !state.found.records.length) { of.origin.value = "start"; adapt(); search(); } // these were the first
   }
 
   function pager(found) {
@@ -62,26 +62,31 @@ export function messages(root, parameters) {
   }
 
   async function search() {
-    const of = form.elements;
+    const of = form.elements, own = newest += 1;
     const asked = { topic: of.topic.value.trim(), partition: of.partition.value, origin: of.origin.value, limit: of.limit.value, key: of.key.value, contains: of.contains.value, committed: of.committed.value };
     if (asked.origin === "offset" || asked.origin === "before") asked.value = of.offset.value || "0";
     if (asked.origin === "time") asked.value = String(Date.parse(of.time.value) || 0);
     Object.assign(state, { busy: true, error: "" });
     draw();
-    try { state.found = await api("messages", asked); state.open.clear(); state.whole.clear(); state.topic = asked.topic; state.partition = asked.partition; }
-    catch (error) { state.error = error.message; }
-    state.busy = false;
+    let found = null, problem = "";
+    try { found = await api("messages", asked); } catch (error) { problem = error.message; }
+    if (own !== newest) return false;
+    if (found) { state.found = found; state.open.clear(); state.whole.clear(); state.topic = asked.topic; state.partition = asked.partition; }
+    Object.assign(state, { busy: false, error: problem });
     draw();
+    return true;
   }
 
   async function toggle(record) {
-    const name = `${record.partition}-${record.offset}`;
+    const name = `${record.partition}-${record.offset}`, found = state.found;
     if (state.open.delete(name)) { draw(); return; }
     state.open.add(name);
     draw();
     if ((record.value?.cut || record.key?.cut) && !state.whole.has(name)) {
-      try { state.whole.set(name, await api("message", { topic: state.topic, partition: record.partition, offset: record.offset })); }
-      catch (error) { state.error = error.message; }
+      let whole = null, problem = "";
+      try { whole = await api("message", { topic: state.topic, partition: record.partition, offset: record.offset }); } catch (error) { problem = error.message; }
+      if (state.found !== found) return;
+      if (whole) state.whole.set(name, whole); else state.error = problem;
       draw();
     }
   }
@@ -122,6 +127,7 @@ export function messages(root, parameters) {
 
   root.replaceChildren(h("h1", {}, "Messages"), explain("This page reads records without joining a group, so it changes no committed offset. A search reads at most 50,000 records, 32 MiB and 8 seconds. The newest record stands first."), form, result);
   if (topic) search();
+  return () => { newest = NaN; state.found = null; };
 }
 
 export function produce(root, parameters) {
