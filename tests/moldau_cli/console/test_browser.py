@@ -322,6 +322,34 @@ def test_a_console_that_has_ended_is_named(browser, cluster, tmp_path, page):
     browser.wait("document.querySelector('.verdict h1')")
 
 
+REOPENED = """
+const done = arguments[0], { EventSource, setTimeout, clearTimeout } = window, timers = [], said = [];
+let source;
+window.EventSource = class extends EventTarget {
+  static CLOSED = 2;
+  readyState = 0;
+  constructor() { super(); source = this; }
+  close() {}
+};
+window.setTimeout = (call) => timers.push(call);
+window.clearTimeout = (number) => { if (number) timers[number - 1] = () => {}; };
+import("./dom.js").then(({ live }) => {
+  live("topic", {}, () => {}, (text) => said.push(text));
+  source.onerror();
+  source.onopen();
+  source.dispatchEvent(new MessageEvent("trouble", { data: JSON.stringify({ error: "no such topic", status: 404 }) }));
+  timers.forEach((call) => call());
+  Object.assign(window, { EventSource, setTimeout, clearTimeout });
+  done(said);
+});
+"""
+
+
+def test_a_console_that_answers_again_is_not_called_silent(browser):
+    """The words about a lost connection came after the console's own, and stayed: they are sent once."""
+    assert browser.driver.execute_async_script(REOPENED) == ["no such topic"]
+
+
 def test_signing_out_asks_for_the_token_again(browser):
     browser.run("[...document.querySelectorAll('#account button')].at(-1).click()")
     field = browser.wait("document.querySelector('.sign-in input[name=token]')")

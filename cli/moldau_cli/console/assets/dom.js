@@ -126,12 +126,13 @@ export function live(path, parameters, show, fail) {
   const light = document.getElementById("live");
   const say = (state) => { light.dataset.state = state; if (light.textContent !== state) light.textContent = state; };
   let again = 0, silent = 0;
-  source.addEventListener("data", (event) => { clearTimeout(silent); silent = 0; say("live"); show(JSON.parse(event.data)); });
+  const heard = () => { clearTimeout(silent); silent = 0; };
+  source.addEventListener("data", (event) => { say("live"); show(JSON.parse(event.data)); });
   source.addEventListener("trouble", (event) => {
     const { error, status } = JSON.parse(event.data), refused = status < 500;
     say(refused ? "live" : "waiting"); fail(error, refused);
   });
-  source.onopen = () => { if (light.dataset.state !== "waiting") say("live"); };
+  source.onopen = () => { heard(); if (light.dataset.state !== "waiting") say("live"); };
   source.onerror = async () => {
     say("offline");
     if (source.readyState !== EventSource.CLOSED) { // the browser connects again by itself, as often as it takes
@@ -148,5 +149,5 @@ export function live(path, parameters, show, fail) {
     }
   };
   say("connecting");
-  return () => { clearTimeout(again); clearTimeout(silent); source.close(); };
+  return () => { clearTimeout(again); heard(); source.close(); };
 }
