@@ -350,6 +350,33 @@ def test_a_console_that_answers_again_is_not_called_silent(browser):
     assert browser.driver.execute_async_script(REOPENED) == ["no such topic"]
 
 
+RESTARTED = """
+const done = arguments[0], { EventSource } = window;
+let source;
+window.EventSource = class {
+  static CLOSED = 2;
+  readyState = 2;
+  constructor() { source = this; }
+  addEventListener() {}
+};
+import("./dom.js").then(({ live, session }) => {
+  window.known = session;
+  const present = session.csrf;
+  session.csrf = "of the console before";
+  live("topics", {}, () => {}, () => {});
+  window.EventSource = EventSource;
+  source.onerror();
+  done(present);
+});
+"""
+
+
+def test_a_page_goes_on_with_a_console_started_again(browser):
+    """Pages followed it, but each press of a button was refused: it came with the token of the former session."""
+    present = browser.driver.execute_async_script(RESTARTED)
+    browser.wait("window.known.csrf === arguments[0]", present)
+
+
 def test_signing_out_asks_for_the_token_again(browser):
     browser.run("[...document.querySelectorAll('#account button')].at(-1).click()")
     field = browser.wait("document.querySelector('.sign-in input[name=token]')")

@@ -141,7 +141,8 @@ export function live(path, parameters, show, fail) {
     }
     try {
       const found = await api("session");
-      if (!found.signed_in) { window.dispatchEvent(new Event("signed-out")); return; }
+      // A console that was started again opens another session; the former one's token would be refused.
+      if (found.csrf !== session.csrf) { window.dispatchEvent(new Event("signed-out")); return; }
       again = setTimeout(() => window.dispatchEvent(new Event("hashchange")), 3000);
     } catch (error) {
       fail(error.message, false);
