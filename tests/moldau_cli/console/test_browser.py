@@ -266,6 +266,13 @@ def test_a_record_is_produced_by_keyboard(browser):
     browser.wait("document.querySelector('main').innerText.includes('typed by hand')")
 
 
+def test_durations_are_rounded_as_a_whole(browser):
+    """119.999 s were 1 min 60 s."""
+    known = {999.6: "1.0 s", 59_949: "59.9 s", 59_999: "1 min 0 s", 119_999: "2 min 0 s", 3_599_900: "1.0 h"}
+    shown = "const [times, done] = arguments; import('./dom.js').then((dom) => done(times.map(dom.duration)));"
+    assert browser.driver.execute_async_script(shown, list(known)) == list(known.values())
+
+
 def test_a_killed_leader_is_replaced_before_your_eyes(browser):
     """The buttons kill, start, pause and resume; the events list the election, and writes go on."""
     browser.shape(1280, 1200)

@@ -60,9 +60,10 @@ export const rate = (value) => value === null || value === undefined ? "–" : `
 export const byteRate = (value) => value === null || value === undefined ? "–" : `${bytes(value)}/s`;
 export function duration(ms) {
   if (ms === null || ms === undefined) return "–";
-  if (ms < 1000) return `${Math.round(ms)} ms`;
-  if (ms < 60000) return `${(ms / 1000).toFixed(1)} s`;
-  if (ms < 3600000) return `${Math.floor(ms / 60000)} min ${Math.round(ms % 60000 / 1000)} s`;
+  if (ms < 999.5) return `${Math.round(ms)} ms`;
+  if (ms < 59950) return `${(ms / 1000).toFixed(1)} s`;
+  const seconds = Math.round(ms / 1000);
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
   return `${(ms / 3600000).toFixed(1)} h`;
 }
 export function when(ms) {
