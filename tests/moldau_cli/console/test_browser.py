@@ -266,6 +266,15 @@ def test_a_record_is_produced_by_keyboard(browser):
     browser.wait("document.querySelector('main').innerText.includes('typed by hand')")
 
 
+def test_a_form_says_what_it_lacks(browser):
+    """A line of headers without = was left out of the record without a word; a blank time was that of 1970."""
+    browser.go("produce?topic=flights", "Send with acks=all")
+    browser.run("const form = document.querySelector('form'); form.headers.value = 'a=b\\ntrace'; form.requestSubmit()")
+    browser.wait("document.querySelector('.outcome .bad')?.innerText === 'Headers: expected NAME=TEXT, not trace'")
+    browser.go("messages?topic=flights&origin=time", "Choose the time to begin at.")
+    assert "shown" not in browser.text()
+
+
 def test_durations_are_rounded_as_a_whole(browser):
     """119.999 s were 1 min 60 s."""
     known = {999.6: "1.0 s", 59_949: "59.9 s", 59_999: "1 min 0 s", 119_999: "2 min 0 s", 3_599_900: "1.0 h"}

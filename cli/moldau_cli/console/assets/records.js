@@ -63,6 +63,7 @@ export function messages(root, parameters) {
 
   async function search() {
     const of = form.elements, own = newest += 1;
+    if (of.origin.value === "time" && !of.time.value) { Object.assign(state, { busy: false, error: "Choose the time to begin at." }); draw(); return false; }
     const asked = { topic: of.topic.value.trim(), partition: of.partition.value, origin: of.origin.value, limit: of.limit.value, key: of.key.value, contains: of.contains.value, committed: of.committed.value };
     if (asked.origin === "offset" || asked.origin === "before") asked.value = of.offset.value || "0";
     if (asked.origin === "time") asked.value = String(Date.parse(of.time.value) || 0);
@@ -150,7 +151,9 @@ export function produce(root, parameters) {
   async function send() {
     const of = form.elements;
     const value = (name) => of[`${name}_form`].value === "null" ? { [name]: null } : { [name]: of[name].value, [`${name}_form`]: of[`${name}_form`].value };
-    const headers = of.headers.value.split("\n").filter((text) => text.includes("=")).map((text) => { const at = text.indexOf("="); return [text.slice(0, at).trim(), text.slice(at + 1)]; });
+    const lines = of.headers.value.split("\n").filter((text) => text.trim()), wrong = lines.find((text) => !text.includes("="));
+    if (wrong !== undefined) { outcome.replaceChildren(notice(`Headers: expected NAME=TEXT, not ${wrong}`, "bad")); return; }
+    const headers = lines.map((text) => { const at = text.indexOf("="); return [text.slice(0, at).trim(), text.slice(at + 1)]; });
     const record = { topic: of.topic.value.trim(), partition: of.partition.value === "" ? null : Number(of.partition.value), ...value("key"), ...value("value"), headers };
     const button = form.querySelector("button[type=submit]");
     button.disabled = true;
