@@ -44,6 +44,8 @@ SEARCHES_MAX: Final = 4
 BODY_BYTES_MAX: Final = 5 * 1024 * 1024
 QUESTION_S: Final = 30.0
 HEARTBEAT_S: Final = 15.0
+AGAIN_MS: Final = 2_000
+"""When a page that found no free stream asks again."""
 REST: Final = 4
 """A live page waits at least so many times as long as its last answer took, so that large clusters are asked less."""
 ASSETS: Final = {
@@ -299,7 +301,7 @@ class Endpoints:
         if name not in QUESTIONS or name in NOT_LIVE:
             return JSONResponse({"error": f"there is no live {name:.40}"}, 404)
         if self._streams.available_tokens < 1:
-            return JSONResponse({"error": f"{STREAMS_MAX} live pages are open; close one"}, 503)
+            return LiveResponse(_send_refusal)
         question = self._question(request, session)
         return LiveResponse(partial(self._send_events, name, question, session.key))
 
@@ -366,6 +368,13 @@ def _no_session() -> Response:
 def _refused(error: Exception) -> Response:
     status, text = problem(error)
     return JSONResponse({"error": text}, status)
+
+
+async def _send_refusal(send: SendText) -> None:
+    """Says why a page is not live: a browser shows pages no other answer than events. It asks again by itself."""
+    refusal = {"error": f"{STREAMS_MAX} live pages are open; close one", "status": 503}
+    await send(f"retry: {AGAIN_MS}\n\n")
+    await send(f"event: trouble\ndata: {json.dumps(refusal)}\n\n")
 
 
 async def _answered(name: str, question: Question) -> tuple[str, str]:

@@ -6,6 +6,7 @@ everything, before and after a broker is killed, and the tests look at the answe
 
 import json
 from importlib.resources import files
+from unittest.mock import patch
 
 import httpx
 import pytest
@@ -228,7 +229,8 @@ async def changes(page, seen):
 async def guarded(nursery, config, environment, identity, stopping, seen):
     """Asks consoles with a token and with --read-only, and one that is asked for too many sessions."""
     sessions = Sessions(nursery, config, shared=identity, token=TOKEN, environment=environment)
-    page = Page(Console(sessions=sessions, bootstrap="", read_only=True), stopping)
+    with patch("moldau_cli.console.app.STREAMS_MAX", 1):
+        page = Page(Console(sessions=sessions, bootstrap="", read_only=True), stopping)
     seen["token wanted"] = await page.open()
     seen["wrong token"] = await page.open(token="wrong", user="", password="", mechanism="")
     seen["right token"] = await page.open(token=TOKEN, user="", password="", mechanism="")
@@ -243,6 +245,7 @@ async def guarded(nursery, config, environment, identity, stopping, seen):
 
         live.start_soon(watch)
         await trio.sleep(1)
+        seen["one page too many"] = await page.events("overview", 1)
         seen["signed out"] = await page.client.delete("/api/session", headers=page.csrf)
     page.client.cookies.set("moldau_console", kept)
     seen["after"] = await page.ask("overview")
@@ -445,6 +448,13 @@ def test_live_answers_are_events(seen):
     (kind, document), *_ = seen["live"]
     assert (kind, document["verdict"]) == ("data", "healthy")
     assert seen["stopped"] == []
+
+
+def test_a_page_without_a_free_stream_says_so(seen):
+    """It was refused with status 503, whose text no browser shows to a page: it said "offline", and stayed empty."""
+    ((kind, document),) = seen["one page too many"]
+    assert (kind, document["status"]) == ("trouble", 503)
+    assert "live pages are open; close one" in document["error"]
 
 
 def test_a_live_answer_ends_with_its_session(seen):
