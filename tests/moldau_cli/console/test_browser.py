@@ -350,11 +350,12 @@ window.EventSource = class extends EventTarget {
 window.setTimeout = (call) => timers.push(call);
 window.clearTimeout = (number) => { if (number) timers[number - 1] = () => {}; };
 import("./dom.js").then(({ live }) => {
-  live("topic", {}, () => {}, (text) => said.push(text));
+  const end = live("topic", {}, () => {}, (text) => said.push(text));
   source.onerror();
   source.onopen();
   source.dispatchEvent(new MessageEvent("trouble", { data: JSON.stringify({ error: "no such topic", status: 404 }) }));
   timers.forEach((call) => call());
+  end();
   Object.assign(window, { EventSource, setTimeout, clearTimeout });
   done(said);
 });
@@ -364,6 +365,35 @@ import("./dom.js").then(({ live }) => {
 def test_a_console_that_answers_again_is_not_called_silent(browser):
     """The words about a lost connection came after the console's own, and stayed: they are sent once."""
     assert browser.driver.execute_async_script(REOPENED) == ["no such topic"]
+
+
+HIDDEN = """
+const done = arguments[0], { EventSource } = window;
+let streams = 0, most = 0, hides = false;
+window.EventSource = class extends EventTarget {
+  constructor() { super(); streams += 1; }
+  close() { streams -= 1; }
+};
+Object.defineProperty(document, "hidden", { configurable: true, get: () => hides });
+const turn = (to) => { hides = to; document.dispatchEvent(new Event("visibilitychange")); };
+import("./dom.js").then(({ live }) => {
+  const seen = [], ends = [live("topics", {}, () => {}, () => {}), live("timeline", {}, () => {}, () => {}, true)];
+  const before = streams;
+  for (const to of [true, false, false]) { turn(to); seen.push(streams); }
+  ends.forEach((end) => end());
+  turn(true);
+  turn(false);
+  delete document.hidden;
+  window.EventSource = EventSource;
+  done([before, ...seen, streams]);
+});
+"""
+
+
+def test_a_hidden_tab_has_no_connection(browser):
+    """A browser has six for all tabs: a seventh tab stayed empty, and no button of the six got an answer."""
+    browser.go("messages", "Show records")  # a page without a stream of its own
+    assert browser.driver.execute_async_script(HIDDEN) == [2, 1, 2, 2, 0]
 
 
 RESTARTED = """

@@ -121,35 +121,43 @@ export async function api(path, parameters = {}, options = {}) {
 
 // Calls `show(document)` at each new document and `fail(text, refused)` at each error; `refused` means that the cluster answers, and that
 // the question has no answer (no such topic, a missing right). Returns a function that ends it.
-export function live(path, parameters, show, fail) {
+// A hidden page has no connection, unless it must go on watching (`always`): a browser has six for all tabs, and none of them would
+// get another answer.
+export function live(path, parameters, show, fail, always = false) {
   const query = new URLSearchParams(parameters).toString();
-  const source = new EventSource(`api/live/${path}${query ? `?${query}` : ""}`);
   const light = document.getElementById("live");
   const say = (state) => { light.dataset.state = state; if (light.textContent !== state) light.textContent = state; };
-  let again = 0, silent = 0;
+  let source = null, again = 0, silent = 0;
   const heard = () => { clearTimeout(silent); silent = 0; };
-  source.addEventListener("data", (event) => { say("live"); show(JSON.parse(event.data)); });
-  source.addEventListener("trouble", (event) => {
-    const { error, status } = JSON.parse(event.data), refused = status < 500;
-    say(refused ? "live" : "waiting"); fail(error, refused);
-  });
-  source.onopen = () => { heard(); if (light.dataset.state !== "waiting") say("live"); };
-  source.onerror = async () => {
-    say("offline");
-    if (source.readyState !== EventSource.CLOSED) { // the browser connects again by itself, as often as it takes
-      silent ||= setTimeout(() => fail(SILENT, false), 3000);
-      return;
-    }
-    try {
-      const found = await api("session");
-      // A console that was started again opens another session; the former one's token would be refused.
-      if (found.csrf !== session.csrf) { window.dispatchEvent(new Event("signed-out")); return; }
+  const close = () => { clearTimeout(again); heard(); source?.close(); source = null; };
+  const open = () => {
+    const own = source = new EventSource(`api/live/${path}${query ? `?${query}` : ""}`);
+    say("connecting");
+    own.addEventListener("data", (event) => { say("live"); show(JSON.parse(event.data)); });
+    own.addEventListener("trouble", (event) => {
+      const { error, status } = JSON.parse(event.data), refused = status < 500;
+      say(refused ? "live" : "waiting"); fail(error, refused);
+    });
+    own.onopen = () => { heard(); if (light.dataset.state !== "waiting") say("live"); };
+    own.onerror = async () => {
+      say("offline");
+      if (own.readyState !== EventSource.CLOSED) { // the browser connects again by itself, as often as it takes
+        silent ||= setTimeout(() => fail(SILENT, false), 3000);
+        return;
+      }
+      let problem = "";
+      try {
+        const found = await api("session");
+        // A console that was started again opens another session; the former one's token would be refused.
+        if (found.csrf !== session.csrf) { window.dispatchEvent(new Event("signed-out")); return; }
+      } catch (error) { problem = error.message; }
+      if (source !== own) return;
+      if (problem) fail(problem, false);
       again = setTimeout(() => window.dispatchEvent(new Event("hashchange")), 3000);
-    } catch (error) {
-      fail(error.message, false);
-      again = setTimeout(() => window.dispatchEvent(new Event("hashchange")), 3000);
-    }
+    };
   };
-  say("connecting");
-  return () => { clearTimeout(again); heard(); source.close(); };
+  const turn = () => { if (document.hidden) close(); else if (!source) open(); };
+  if (!always) document.addEventListener("visibilitychange", turn);
+  if (always || !document.hidden) open();
+  return () => { document.removeEventListener("visibilitychange", turn); close(); };
 }

@@ -152,6 +152,6 @@ export function replication(root) {
     root.replaceChildren(h("h1", {}, "Replication at work"), notice("This page disturbs the nodes of a local cluster. Start one with `moldau cluster start`, then `moldau console` in the same directory.", "warn"));
     return () => { ended = true; };
   }
-  const stop = live("timeline", {}, (document) => { seen = document; lost = ""; arrived = performance.now(); draw(); }, (text) => { lost = text; draw(); });
+  const stop = live("timeline", {}, (document) => { seen = document; lost = ""; arrived = performance.now(); draw(); }, (text) => { lost = text; draw(); }, true);
   return () => { ended = true; cancelAnimationFrame(frame); stop(); };
 }
