@@ -60,7 +60,7 @@ class SourceStatistics:
 
 
 PARTITIONS_SHOWN_MAX = 5_000
-"""Partitions that have metrics of their own; the gauges of the sources count all."""
+"""Partitions that have metrics of their own; the gauges of the sources count all. Deleted ones give way to new ones."""
 
 COUNTERS = {
     "records": ("moldau_mirror_records_total", "Records acknowledged by the target."),
@@ -90,20 +90,30 @@ def register_metrics(registry: Registry, sources: list[SourceStatistics]) -> Non
     shown: dict[tuple[str, str, int], None] = {}
 
     def update() -> None:
-        for values in shown:  # partitions that are no longer mirrored have no lag
-            lag.labels(*values).set(0)
-            failing.labels(*values).set(0)
         for source in sources:
             for name, family in counters.items():
                 family.labels(source.alias).value = getattr(source, name)
             running.labels(source.alias).set(source.is_running)
             total.labels(source.alias).set(source.lag)
-            for partition, state in source.partitions.items():
-                values = (source.alias, partition.topic, partition.partition)
-                if values not in shown and len(shown) >= PARTITIONS_SHOWN_MAX:
+        present = {
+            (source.alias, partition.topic, partition.partition): state
+            for source in sources
+            for partition, state in source.partitions.items()
+        }
+        gone = [values for values in shown if values not in present]
+        for values in gone:  # partitions that are no longer mirrored have no lag
+            lag.labels(*values).set(0)
+            failing.labels(*values).set(0)
+        for values, state in present.items():
+            if values not in shown and len(shown) >= PARTITIONS_SHOWN_MAX:
+                if not gone:
                     continue
-                shown[values] = None
-                lag.labels(*values).set(state.lag)
-                failing.labels(*values).set(state.failures)
+                former = gone.pop(0)
+                lag.remove(*former)
+                failing.remove(*former)
+                del shown[former]
+            shown[values] = None
+            lag.labels(*values).set(state.lag)
+            failing.labels(*values).set(state.failures)
 
     registry.on_expose(update)

@@ -39,6 +39,20 @@ def test_partitions_with_metrics_are_bounded(monkeypatch):
     assert 'moldau_mirror_source_lag_records{source="east"} 10' in text
 
 
+def test_deleted_partitions_give_way_to_new_ones(monkeypatch):
+    """Their series stayed, so after many topics had come and gone no new partition was shown."""
+    monkeypatch.setattr(statistics, "PARTITIONS_SHOWN_MAX", 3)
+    source = SourceStatistics(alias="east")
+    registry = exposed(source)
+    for day in range(3):
+        source.partitions = {TopicPartition(f"day-{day}", 0): PartitionState(position=0, end_offset=1, failures=4)}
+        registry.expose()
+    source.partitions |= {TopicPartition("new", number): PartitionState(position=0, end_offset=9) for number in (0, 1)}
+    shown = {line for line in registry.expose().splitlines() if line.startswith("moldau_mirror_lag_records{")}
+    new = [f'moldau_mirror_lag_records{{source="east",topic="new",partition="{number}"}} 9' for number in (0, 1)]
+    assert shown == {'moldau_mirror_lag_records{source="east",topic="day-2",partition="0"} 1', *new}
+
+
 def test_a_log_that_was_cut_hides_no_lag_of_others():
     """The lag of a source was the sum of 10 and -10 here, so the mirror seemed to have caught up."""
     places = {0: (-1, 3), 1: (0, 7), 2: (20, 10), 3: (5, 5)}
