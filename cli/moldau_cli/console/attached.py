@@ -25,9 +25,10 @@ NICENESS: Final = 5
 
 def options_of(document: dict[str, Json]) -> Options:
     """Returns the options for the settings that a node sends."""
-    settings, port, token, tls = (document[name] for name in ("settings", "port", "token", "tls"))
+    settings, port, token, tls, names = (document[name] for name in ("settings", "port", "token", "tls", "names"))
     assert isinstance(settings, dict)
     assert isinstance(port, int)
+    assert isinstance(names, list)
     assert isinstance(tls, dict | None)
     return Options(
         bootstrap=str(document["bootstrap"]),
@@ -37,6 +38,7 @@ def options_of(document: dict[str, Json]) -> Options:
         token=None if token is None else str(token),
         login=bool(document["login"]),
         read_only=bool(document["read_only"]),
+        allowed_hosts=frozenset(str(name).lower() for name in names),
         tls=None if tls is None else stored(**{name: str(value) for name, value in tls.items()}),
     )
 

@@ -88,7 +88,8 @@ class NodeConsole:
         An end of the process is logged, and it is started again after a wait that grows to a minute.
         """
         endpoint = next(one for one in endpoints if one.security_protocol == self._protocol)
-        settings = json.dumps(self.settings(endpoint.host, endpoint.port)).encode() + b"\n"
+        names = [one.host for one in endpoints]
+        settings = json.dumps(self.settings(endpoint.host, endpoint.port, names)).encode() + b"\n"
         address = f"{'http' if self._tls is None else 'https'}://{join_address(self._host, self._port)}"
         if self._is_open:
             log.warning("console-without-tls", address=address, remedy="console.ssl.keystore.location")
@@ -106,14 +107,18 @@ class NodeConsole:
             logger=log,
         )
 
-    def settings(self, host: str, port: int) -> dict[str, object]:
-        """Returns what the process reads from its input; host and port are those of the broker's listener."""
+    def settings(self, host: str, port: int, names: Sequence[str]) -> dict[str, object]:
+        """Returns what the process reads from its input; host and port are those of the broker's listener.
+
+        ``names`` are the hosts that the broker advertises: browsers may use them in addresses, as clients do.
+        """
         settings = {**self._mechanism, **self._client, PROTOCOL: self._protocol.name}
         return {
             "bootstrap": join_address(host, port),
             "settings": settings,
             "host": self._host,
             "port": self._port,
+            "names": list(names),
             "token": self._token,
             "login": needs_login(settings),
             "read_only": self._read_only,

@@ -35,7 +35,7 @@ def console_of(text):
 
 def settings_of(console):
     """Returns what the process gets."""
-    return json.loads(json.dumps(console.settings("b1", 9092)))
+    return json.loads(json.dumps(console.settings("b1", 9092, ["B1", "b1.example"])))
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,12 @@ def test_the_console_uses_a_listener_that_needs_no_file():
     options = options_of(settings_of(console_of(written(both, "SASL_PLAINTEXT://127.0.0.1:9092"))))
     assert (options.login, options.read_only, options.token) == (True, False, "0123456789abcdef")
     assert (options.host, options.port, options.settings["security.protocol"]) == ("::1", 9080, "SASL_PLAINTEXT")
+
+
+def test_browsers_may_use_the_names_that_clients_use():
+    """Only localhost and addresses were accepted, which no certificate names; the advice was an option of a command."""
+    options = options_of(settings_of(console_of(written("console.listener=127.0.0.1:9080\n"))))
+    assert options.allowed_hosts == {"b1", "b1.example"}
 
 
 def test_a_login_of_the_file_needs_no_person(tmp_path):

@@ -85,7 +85,8 @@ def refuse_foreign(method: str, path: str, headers: Mapping[str, str], allowed: 
     if not is_expected_host(host, allowed):
         return Refusal(
             status=421,
-            reason=f"unexpected Host header {host!r:.80}; start the console with --allowed-host to accept it",
+            reason=f"unexpected Host header {host!r:.80}; start the console with --allowed-host to accept it, "
+            "or name it in a node's advertised.listeners or console.listener",
         )
     is_navigation = method in _SAFE_METHODS and not path.startswith("/api/")  # a link to the console is harmless
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none") and not is_navigation:
