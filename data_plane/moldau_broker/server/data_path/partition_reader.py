@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 _logger = EventLogger("moldau.broker.fetch")
 
-_ZSTD = 10
-"""The first version whose clients can decompress zstd (KIP-110)."""
 _FOLLOWER_READS = 11
 _LEADER_HINTS = 12
 
@@ -92,8 +90,6 @@ class PartitionReader:
             error = partition.check_access(wanted.current_leader_epoch, leader_only=leader_only)
             if error is not _NO_ERROR:
                 return self._refused(query, wanted, error)
-        if query.version < _ZSTD and partition.log.storage.config.compression_type == "zstd":
-            return FetchPartitionResult(wanted.partition, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         diverging = None
         if wanted.last_fetched_epoch >= 0:
             try:
