@@ -373,6 +373,11 @@ def _check_recompressed(stored: bytearray, config: LogConfig) -> None:
             ErrorCode.MESSAGE_TOO_LARGE,
             f"as {config.compression_type} the batch has more than max.message.bytes {config.max_message_bytes} bytes",
         )
+    if len(stored) > config.segment_bytes:
+        raise LogError(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"as {config.compression_type} the batch has more than segment.bytes {config.segment_bytes} bytes",
+        )
 
 
 def _oversized(config: LogConfig, bytes_left: int) -> LogError:

@@ -135,6 +135,18 @@ def test_sizes() -> None:
     refuse(batch, ErrorCode.RECORD_LIST_TOO_LARGE, LogConfig(segment_bytes=len(batch) - 1))
 
 
+def test_a_batch_that_grows_when_recompressed_fits_a_segment() -> None:
+    rows = [(NOW, b"a", bytes(5_000))]
+    batch = make_batch(rows, codec=Compression.GZIP)
+    grown = len(make_batch(rows))
+    fits = LogConfig(compression_type="uncompressed", segment_bytes=grown)
+    assert len(validate_batch(memoryview(batch), fits, AppendOrigin.CLIENT, NOW)[0]) == grown
+    tight = LogConfig(compression_type="uncompressed", segment_bytes=grown - 1)
+    refuse(batch, ErrorCode.RECORD_LIST_TOO_LARGE, tight)
+    both = LogConfig(compression_type="uncompressed", segment_bytes=grown - 1, max_message_bytes=grown - 1)
+    refuse(batch, ErrorCode.MESSAGE_TOO_LARGE, both)
+
+
 def test_header_fields() -> None:
     refuse(patched(make_batch(ROWS), 16, ">b", 1), ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
     refuse(patched(make_batch(ROWS), 16, ">b", 3), ErrorCode.CORRUPT_MESSAGE)
