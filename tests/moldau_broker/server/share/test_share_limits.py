@@ -165,6 +165,19 @@ def test_a_session_that_ends_between_reads_gets_nothing_more() -> None:
     assert not found.acquired
 
 
+def test_nothing_is_acquired_after_the_end_of_a_session() -> None:
+    """Any moment may be the end, also the one in which other tasks run before the next read."""
+
+    def fetched_until(end: int) -> int:
+        groups = LongReads(0)
+        found = fetch_in_turns(groups, lambda: groups.turn < end)
+        assert all(turn < end for turn, _ in groups.reads), (end, groups.reads)
+        assert len(found.acquired) == (3 if len(groups.reads) == 3 else 0)
+        return len(groups.reads)
+
+    assert {fetched_until(end) for end in range(20)} == {0, 1, 2, 3}
+
+
 @pytest.mark.parametrize("min_bytes", [0, 1, 2, 100])
 def test_a_fetch_is_answered_when_it_finds_its_minimum(min_bytes: int) -> None:
     """Or an error: that is answered at once."""
