@@ -1,19 +1,22 @@
-"""Goal: clients see the committed type of a group while its conversion is written.
+"""Goal: clients see the committed type of a group while its conversion is written, and afterwards what members read.
 
-Method: the pure core, with a write that the test holds back.
+Method: the pure core, with a write that the test holds back, or with a conversion at each moment of a rebalance.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.describe_groups import DescribeGroupsRequest
 from moldau.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from moldau_broker.coordinator.group.consumer.core.embedded import parse_assignment
 from moldau_broker.coordinator.group.core.config import GroupConfig
 from support.coordinator.consumer_world import GROUP, ConsumerClient
 from support.coordinator.group_world import CoreDriver, stable_group
-from support.coordinator.migration_world import ClassicClient
+from support.coordinator.migration_world import COOPERATIVE, EAGER, ClassicClient
 
 
 def listed(driver: CoreDriver) -> list[Any]:
@@ -53,3 +56,32 @@ def test_a_group_does_not_expire_before_its_record_is_committed() -> None:
     for _ in range(2):
         assert [group.group_type for group in listed(driver)] == ["consumer"]
         driver.fail_over()
+
+
+@pytest.mark.parametrize("protocol", [EAGER, COOPERATIVE])
+def test_a_downgraded_group_shows_what_its_members_read(protocol: str) -> None:
+    """The last member of the new protocol leaves at any moment; the others may have partitions yet to release then."""
+    for steps in range(24):
+        driver = CoreDriver(GroupConfig(migration_policy="bidirectional", initial_rebalance_delay_ms=0))
+        driver.topics.counts = {"t": 6}
+        members = [ClassicClient(driver, protocol) for _ in range(2)]
+        for number in range(16):
+            driver.pass_time(10)
+            for member in members[: 1 + number // 8]:
+                member.beat()
+        newcomer = ConsumerClient(driver, "c")
+        newcomer.beat()
+        for number in range(steps):
+            member = members[number % 2]
+            if member.last is None:
+                member.send()
+            member.take()
+        newcomer.leave()
+        for _ in range(2):
+            described = driver.ask(DescribeGroupsRequest(groups=[GROUP]), 6).groups[0]  # type: ignore[attr-defined]
+            shown = {
+                member.member_id: parse_assignment(bytes(member.member_assignment), driver.topics)
+                for member in described.members
+            }
+            assert all(member.reading <= shown[member.member_id] for member in members), steps
+            driver.fail_over()
