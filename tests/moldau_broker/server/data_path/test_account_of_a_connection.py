@@ -17,10 +17,11 @@ from moldau.protocol.messages.metadata import MetadataResponse
 from moldau.runtime.net.serving.answers import CloseConnection
 from moldau.values import LeaderEpoch, Offset
 from moldau_broker.replication.fetch_session import FetchContext
-from moldau_broker.server.data_path.connection import VERIFYING_MAX, BrokerConnection
+from moldau_broker.server.data_path.connection import VERIFYING_MAX, BrokerConnection, CheckedProduce
 from moldau_broker.server.data_path.fetch import FetchOperation
 from moldau_broker.server.data_path.handler_answers import Exchange
 from moldau_broker.server.data_path.produce import VerifiedProduce
+from moldau_broker.server.data_path.record_checks import RequestChecks
 from moldau_broker.server.remote_reading.reads import ReadKey, RemoteRead
 from moldau_broker.server.replicas.delayed import Operation, ProduceOperation, ProduceWait
 from moldau_broker.server.replicas.replica_waits import ReplicaWaits
@@ -160,3 +161,22 @@ def test_only_fetches_of_followers_pay_nothing(replica_id: int) -> None:
     handler._peer = SimpleNamespace(identity=None)
     handler._fetch(memoryview(frame(asked, VERSION)[4:]), VERSION, toll)
     assert (paid, waived) == (([toll], []) if replica_id < 0 else ([None], [True]))
+
+
+def test_a_request_pays_once_however_its_records_are_checked() -> None:
+    """One whose checks take long is handled twice: to find that out, and after the checks. Its pause stays the same."""
+    paid, pauses, checks = list[int](), list[int](), RequestChecks({}, 0)
+
+    def handle(*_: object, **options: Any) -> Any:
+        pauses.append(options["throttle_time_ms"])
+        return (checks if takes_long and options["checks"] is None else ()), None
+
+    toll: Any = SimpleNamespace(due=paid.append, throttle_time_ms=7, resumed=lambda: None, ended=lambda: None)
+    handler, produced = handler_of(SimpleNamespace(handle=handle)), memoryview(bytes(20))
+    for takes_long in (False, True):
+        answer = handler.produce(produced, VERSION, None, toll)
+        assert isinstance(answer, CheckedProduce) is takes_long
+        assert paid == [20]
+        assert (answer.handle() if isinstance(answer, CheckedProduce) else answer) == ()
+        assert (paid, set(pauses)) == ([20], {7})
+        paid.clear()
