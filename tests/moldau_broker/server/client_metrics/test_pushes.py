@@ -1,13 +1,14 @@
 """Goal: a client asks a broker what to push, pushes it, and finds its metrics on the broker's page.
 
-Method: requests to a whole broker on virtual time; its registry is read as a scrape does.
+Method: requests to a whole broker on virtual time, or to its telemetry alone; the registry is read as a scrape does.
 """
 
 from __future__ import annotations
 
 import sys
 from itertools import repeat
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 import trio
@@ -25,8 +26,17 @@ from moldau.protocol.messages.incremental_alter_configs import (
 from moldau.protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
 from moldau.records.compression import Compression, compress
 from moldau.runtime.telemetry.metrics import Registry
-from moldau_broker.server.client_metrics.core.instances import INTERVAL_MS_DEFAULT, id_text, subscription_id
-from moldau_broker.server.client_metrics.manager import OFFERED, _subscription
+from moldau_broker.server.client_metrics.core.instances import (
+    INTERVAL_MS_DEFAULT,
+    Subscription,
+    id_text,
+    subscription_id,
+)
+from moldau_broker.server.client_metrics.core.instances import (
+    Client as Instance,
+)
+from moldau_broker.server.client_metrics.core.series import Point
+from moldau_broker.server.client_metrics.manager import OFFERED, ClientMetrics, _subscription
 from moldau_broker.server.metrics.clients import register_client_metrics
 from support.cluster.broker_cluster import run_cluster
 
@@ -34,7 +44,7 @@ if TYPE_CHECKING:
     import pytest
 
     from moldau.values import Buffer
-    from moldau_broker.server.client_metrics.core.series import Labels, Point
+    from moldau_broker.server.client_metrics.core.series import Labels
     from support.cluster.broker_cluster import Client, Cluster
 
 NAME = "org.apache.kafka.producer.connection.creation.total"
@@ -142,6 +152,34 @@ def test_other_tasks_run_between_two_pushes() -> None:
 
     run_cluster(scenario)
     assert order == ["push", "turn"] * 5
+
+
+def test_the_page_forgets_clients_that_are_gone() -> None:
+    """Even the last ones, of which no request of another client reminds the broker."""
+    clock = SimpleNamespace(now_ms=0.0)
+    environment: Any = SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: clock.now_ms))
+    point = Point(name="client_load", labels=(), is_counter=False, is_delta=False, value=1.0)
+    clients = ClientMetrics(environment, lambda _: ([point], 0, ()), lambda: 1_000)
+    clients.instances.replace_subscriptions([Subscription(metrics=("*",), interval_ms=1_000)])
+    registry = Registry()
+    register_client_metrics(registry, clients)
+    sender = Instance(
+        client_id="app",
+        client_software_name="",
+        client_software_version="",
+        client_source_address="",
+        client_source_port="",
+    )
+    for number in range(3):
+        instance_id = UUID(int=2 + number)
+        granted = clients.get(GetTelemetrySubscriptionsRequest(client_instance_id=instance_id), sender)
+        push = PushTelemetryRequest(
+            client_instance_id=instance_id, subscription_id=granted.subscription_id, metrics=b"any"
+        )
+        assert clients.push(push, sender) == PushTelemetryResponse()
+        assert registry.expose().count('client_id="app"') == 1
+        clock.now_ms += 3_600_000
+        assert 'client_id="app"' not in registry.expose()
 
 
 def test_a_subscription_that_cannot_be_matched_selects_no_client() -> None:
