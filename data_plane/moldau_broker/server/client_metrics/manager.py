@@ -122,9 +122,12 @@ class ClientMetrics:
         self._count(error)
         return PushTelemetryResponse(error_code=error)
 
+    def expire(self) -> None:
+        """Forgets silent clients, of which no request of another client may remind the broker."""
+        self.instances.expire(self._environment.clock.monotonic_ms())
+
     def points(self) -> Iterator[tuple[uuid.UUID, str, Point]]:
         """Yields instance id, client id and point of each series."""
-        self.instances.expire(self._environment.clock.monotonic_ms())
         for instance_id, client_id, series in self.instances.all_series():
             for point in series.points():
                 yield instance_id, client_id, point

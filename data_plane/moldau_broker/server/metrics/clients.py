@@ -40,6 +40,7 @@ def register_client_metrics(registry: Registry, clients: ClientMetrics) -> None:
     }
 
     def update() -> None:
+        clients.expire()
         for field, counter in counters.items():
             counter.value = getattr(clients.counts, field)
 

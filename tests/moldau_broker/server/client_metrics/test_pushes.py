@@ -179,7 +179,10 @@ def test_the_page_forgets_clients_that_are_gone() -> None:
         assert clients.push(push, sender) == PushTelemetryResponse()
         assert registry.expose().count('client_id="app"') == 1
         clock.now_ms += 3_600_000
-        assert 'client_id="app"' not in registry.expose()
+        shown = registry.expose()
+        assert 'client_id="app"' not in shown
+        assert "kafka_server_client_metrics_instance_count 0\n" in shown
+        assert "moldau_client_metrics_series 0\n" in shown
 
 
 def test_a_subscription_that_cannot_be_matched_selects_no_client() -> None:
