@@ -18,6 +18,7 @@ from moldau.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from moldau_broker.coordinator.group.core.config import GroupConfig
 from moldau_broker.coordinator.runtime.effects import TransactionalProducer
 from support.coordinator.group_world import Consumer, CoreDriver, commit_request, join_request, leave_request
 
@@ -135,3 +136,20 @@ def test_a_round_changes_no_answer(rounds: tuple[int, ...]) -> None:
     assert life.driver.answers == expected.driver.answers
     assert life.fetched == expected.fetched
     assert [each.records for each in life.driver.log] == [each.records for each in expected.driver.log]
+
+
+def test_a_full_round_of_expiry_is_soon_followed() -> None:
+    """Clients may use a new group for each run: rounds far apart would keep the offsets of all of them."""
+    config = GroupConfig(expired_batch_records_max=3, offsets_retention_ms=1)
+    driver = CoreDriver(config)
+    for number in range(7):
+        driver.ask(commit_request(5, group=f"run-{number}"), 9)
+    driver.pass_time(config.offsets_retention_check_interval_ms)
+    left = [len(driver.core.offsets.group_ids())]
+    while driver.core.offsets.group_ids():
+        driver.pass_time(config.expired_rounds_pause_ms)
+        left.append(len(driver.core.offsets.group_ids()))
+    assert left == [4, 1, 0]
+    driver.ask(commit_request(5), 9)
+    driver.pass_time(config.offsets_retention_check_interval_ms - 1)
+    assert driver.core.offsets.group_ids() == ["g"], "the round that was not full is followed after the whole interval"

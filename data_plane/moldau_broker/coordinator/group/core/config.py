@@ -31,6 +31,8 @@ class GroupConfig:
     """Pending writes of one partition; further requests are refused with COORDINATOR_NOT_AVAILABLE."""
     load_bytes_max: int = 5 * 1024 * 1024
     expired_batch_records_max: int = 1_000
+    expired_rounds_pause_ms: int = 10_000
+    """The pause before the next round if more offsets have expired: clients may use a new group for each run."""
     gone_offsets_retry_ms: int = 1_000
     """How long the coordinator waits before it retries to remove offsets of a deleted topic."""
 

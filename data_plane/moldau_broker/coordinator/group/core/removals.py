@@ -159,8 +159,11 @@ class Removals:
                 keys[record.topic, record.partition] = None
         return keys
 
-    def expire(self, moment: Moment) -> None:
-        """Writes tombstones for expired offsets and for groups that have no offsets left (KIP-211)."""
+    def expire(self, moment: Moment) -> bool:
+        """Writes tombstones for expired offsets and for groups that have no offsets left (KIP-211).
+
+        Returns whether some may be left for the next round.
+        """
         records: list[StateRecord] = []
         limit = self._config.expired_batch_records_max
         # A tombstone would follow a commit in flight and delete it, and without one the record of a group in flight
@@ -180,6 +183,7 @@ class Removals:
             records += self._expired_of(group_id, moment)
         for batch in _batches(records, limit):
             self._effects.append(batch, None, moment)
+        return len(records) >= limit
 
     def _expired_of(self, group_id: str, moment: Moment) -> list[StateRecord]:
         for groups in self._durable:
