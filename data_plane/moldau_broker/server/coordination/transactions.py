@@ -52,6 +52,8 @@ MARKERS_TIMEOUT_MS = 0.75 * REQUEST_TIMEOUT_MS
 
 It is clearly less than the coordinator waits for, so that the coordinator learns which markers were written.
 """
+MARKERS_PER_TURN = 50
+"""Markers that are appended before other tasks run."""
 WRITE_MARKERS_VERSION = 1
 WRITE_MARKERS_WITH_LEVEL_VERSION = 2
 """The first version of WriteTxnMarkers that states the client's level of ``transaction.version`` (KIP-1228)."""
@@ -182,7 +184,11 @@ class TransactionMarkers:
         keys: Sequence[TopicPartitionName],
         codes: dict[TopicPartitionName, ErrorCode],
     ) -> None:
-        pending = {key: self.begin(marker, key) for key in keys}
+        pending: dict[TopicPartitionName, Begun] = {}
+        for key in keys:
+            if len(pending) % MARKERS_PER_TURN == MARKERS_PER_TURN - 1:
+                await trio.lowlevel.checkpoint()
+            pending[key] = self.begin(marker, key)
         codes.update(await finish(pending))
 
     async def _write_there(

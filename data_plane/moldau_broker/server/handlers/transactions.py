@@ -18,7 +18,7 @@ from moldau.protocol.refusals import refusal
 from moldau_broker.coordinator.runtime.completion import Completion
 from moldau_broker.coordinator.runtime.effects import Marker, TransactionalProducer
 from moldau_broker.server.coordination.transaction_verifier import UNANSWERED
-from moldau_broker.server.coordination.transactions import MARKERS_TIMEOUT_MS, finish
+from moldau_broker.server.coordination.transactions import MARKERS_PER_TURN, MARKERS_TIMEOUT_MS, finish
 from moldau_broker.server.handlers.metadata import InternalTopicsContext, ensure_offsets_topic
 from moldau_broker.server.handlers.producers import ProducersContext, handle_init_producer_id
 from moldau_quorum.metadata.internal_topics import OFFSETS_TOPIC
@@ -46,8 +46,6 @@ OFFSETS_ABORTABLE_FROM = 4
 """The first version of TxnOffsetCommit whose clients know TRANSACTION_ABORTABLE."""
 MARKERS_FREE = 1_000
 """Markers that one request may contain beyond twice the number of partitions in the cluster."""
-_MARKERS_PER_TURN = 50
-"""Markers that are appended before other tasks run."""
 
 
 class TransactionsContext(InternalTopicsContext, ProducersContext, Protocol):
@@ -174,7 +172,7 @@ def handle_write_txn_markers(context: TransactionsContext, request: WriteTxnMark
     if len(named) > MARKERS_FREE + 2 * context.metadata.partition_count():
         return Completion(refusal(request, ErrorCode.INVALID_REQUEST, version=call.version))
     wanted_keys = list(dict.fromkeys(named))
-    if len(wanted_keys) > _MARKERS_PER_TURN:
+    if len(wanted_keys) > MARKERS_PER_TURN:
         return MarkersWritten(lambda: _write_slowly(context, request, call, markers, wanted_keys))
     verdicts = [context.marker_checks.judge(marker, key, call.listener_name) for marker, key in wanted_keys]
     if None in verdicts:
@@ -207,7 +205,7 @@ async def _write_slowly(
     reported = await checks.ask(unsure) if unsure else {}
     pending: dict[tuple[Marker, TopicPartitionName], Begun] = {}
     for marker, key in wanted_keys:
-        if len(pending) % _MARKERS_PER_TURN == _MARKERS_PER_TURN - 1:
+        if len(pending) % MARKERS_PER_TURN == MARKERS_PER_TURN - 1:
             await trio.lowlevel.checkpoint()
         verdict = checks.judge(marker, key, listener)
         if verdict is None:

@@ -355,6 +355,37 @@ def test_a_late_marker_ends_no_offsets_and_no_records(topic: str) -> None:
         assert (begun is ErrorCode.INVALID_PRODUCER_EPOCH, written) == (is_late, [] if is_late else [topic])
 
 
+def test_others_run_while_many_markers_are_appended_here() -> None:
+    """A coordinator that leads all partitions of a large transaction takes no longer turns than other leaders."""
+    turns = [0]
+    left = 500
+
+    def begin(*_: object) -> ErrorCode:
+        nonlocal left
+        left -= 1
+        turns[-1] += 1
+        return ErrorCode.NONE
+
+    async def others() -> None:
+        while left:
+            turns.append(0)
+            await trio.lowlevel.checkpoint()
+
+    metadata: Any = SimpleNamespace(partition=lambda *_: SimpleNamespace(leader=1))
+    unused: Any = None
+    markers = TransactionMarkers(BrokerId(1), metadata, unused, unused)
+    markers.begin = begin  # type: ignore[method-assign]
+    keys = tuple(("t", index) for index in range(left))
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(others)
+            assert await markers.write_markers(unused, keys) == dict.fromkeys(keys, ErrorCode.NONE)
+
+    run(main)
+    assert max(turns) <= 100
+
+
 def test_a_disk_that_fails_below_a_coordinator_is_reported() -> None:
     """The directory goes offline, and another broker takes the partition over."""
 
