@@ -16,7 +16,7 @@ from moldau.runtime.telemetry.log import EventLogger
 from moldau.serialization.core.values import KeyOut, RecordDeserializationError, ValueOut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from moldau.blocking.consumer import Consumer
     from moldau.blocking.producer import Producer
@@ -93,23 +93,36 @@ class _Processor:
         try:
             with ThreadPoolExecutor(self._work.concurrency, "moldau-process") as pool:
                 try:
-                    due_s = time.monotonic() + interval_s
-                    while not self._until() and self._failure is None:
-                        self._poll()
-                        self._start(pool)
-                        if time.monotonic() >= due_s:
-                            self._commit()
-                            due_s = time.monotonic() + interval_s
+                    with self._keeps_first_failure():
+                        due_s = time.monotonic() + interval_s
+                        while not self._until() and self._failure is None:
+                            self._poll()
+                            self._start(pool)
+                            if time.monotonic() >= due_s:
+                                self._commit()
+                                due_s = time.monotonic() + interval_s
                 finally:
                     self._is_over = True
         finally:
-            try:
+            with self._keeps_first_failure():
                 self._commit()
-            finally:
+            with self._keeps_first_failure():
                 self._end()
         if self._failure is not None:
             raise self._failure
         return self._work.finished
+
+    @contextlib.contextmanager
+    def _keeps_first_failure(self) -> Iterator[None]:
+        """Keeps the first exception for the end of ``run``: after it, another thread may have closed the consumer."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - ``run`` raises the first one
+            with self._lock:
+                if self._failure is None:
+                    self._failure = error
+                    return
+            _logger.warning("processing-not-ended", error=error)
 
     def _poll(self) -> None:
         work, consumer = self._work, self._consumer

@@ -408,3 +408,36 @@ def test_the_first_of_several_failures_is_raised(monkeypatch):
     consumer = face(group, lambda timeout_ms: next(given, []), group.commit, seek=lambda *_, **__: None)
     with pytest.raises(ValueError, match="failure of partition 0"):
         moldau.blocking.processing.process(consumer, handler, concurrency=2)
+
+
+@pytest.mark.parametrize("closes", ["in-poll", "after-poll"])
+def test_a_closed_consumer_hides_no_failure(closes, monkeypatch):
+    """The thread that closes the consumer may do so because of the failure; the end then cannot commit."""
+    group, has_failed = Group(), threading.Event()
+    polls = []
+
+    def poll(timeout_ms):
+        polls.append(timeout_ms)
+        if len(polls) == 1:
+            shape = {"records": [Record(0, 0, b"", b"")], "next_offset": 1, "leader_epoch": 0, "high_watermark": 1}
+            return [ConsumedBatch(topic="t", partition=0, **shape)]
+        assert has_failed.wait(60)
+        if closes == "in-poll":
+            raise RuntimeError("the client was closed during the call")
+        return []
+
+    def commit(*_, **__):
+        raise RuntimeError("the client is closed")
+
+    def handler(record):
+        raise ValueError("failure of the handler")
+
+    def fail(work, record):
+        end_of(work, record)
+        has_failed.set()
+
+    end_of = Work.fail
+    monkeypatch.setattr(Work, "fail", fail)
+    consumer = face(group, poll, commit, seek=commit)
+    with pytest.raises(ValueError, match="failure of the handler"):
+        moldau.blocking.processing.process(consumer, handler)
