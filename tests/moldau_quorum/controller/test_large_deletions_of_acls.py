@@ -88,14 +88,16 @@ def test_a_deletion_that_compares_too_much_is_refused(controller, compared, monk
 def test_others_run_while_entries_are_compared(controller, monkeypatch) -> None:
     """A long deletion yields, also with one filter, and removes all entries in one command."""
     context = controller.context()
-    # Parts of the index, of the comparisons and of the answer of each filter; and between two filters.
-    for size, filters, turns in ((COUNT, 1, 9), (COUNT, 5, 5 * 9 + 4), (COUNT // 3, 1, 2 + 2 + 29)):
+    # Parts of the index, of the comparisons, the sorting and the answer of each filter; and between two filters.
+    for size, filters, turns in ((COUNT, 1, 18), (COUNT, 5, 5 * 18 + 4), (COUNT // 3, 1, 2 + 2 + 29 + 29)):
         monkeypatch.setattr(acls, "SLICE_COMPARISONS", size)
         request = DeleteAclsRequest(filters=[acl_filter() for _ in range(filters)])
         result = acls.delete_acls(request, controller.image, context)
         slices = [len(records) for records in result.slices(DecisionView(controller.image, context))]
         assert slices == [0] * turns + [COUNT]
-        assert [len(each.matching_acls) for each in result.response.filter_results] == [COUNT] * filters
+        for each in result.response.filter_results:
+            names = [entry.resource_name for entry in each.matching_acls]
+            assert names == sorted(f"t{number}" for number in range(COUNT))
 
 
 def test_others_run_while_entries_are_described(controller, monkeypatch) -> None:

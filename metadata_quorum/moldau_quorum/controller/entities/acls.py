@@ -324,27 +324,26 @@ def _delete_each(
 def _compare(
     acl_filter: AclFilter, candidates: list[AccessControlEntryRecord]
 ) -> Generator[list[MetadataRecord], None, list[AccessControlEntryRecord]]:
-    """Yields an empty slice after each ``SLICE_COMPARISONS``; returns the entries that pass the filter, in order."""
+    """Yields an empty slice after each ``SLICE_COMPARISONS``; returns the entries that pass the filter."""
     matching: list[AccessControlEntryRecord] = []
     for start in range(0, len(candidates), SLICE_COMPARISONS):
         if start:
             yield []
         matching += [entry for entry in candidates[start : start + SLICE_COMPARISONS] if acl_filter.matches(entry)]
-    return sorted(matching, key=_identity)
+    return matching
 
 
 def _remove(
     matching: list[AccessControlEntryRecord], removed: dict[int, MetadataRecord]
 ) -> Generator[list[MetadataRecord], None, list[DeleteAclsMatchingAcl]]:
-    """Adds entries to those that are removed; yields an empty slice after some, and returns their descriptions."""
+    """Adds entries to those that are removed, in order; yields empty slices, and returns their descriptions."""
     described: list[DeleteAclsMatchingAcl] = []
-    step = max(1, SLICE_COMPARISONS // COMPARISONS_PER_MATCH)
-    for start in range(0, len(matching), step):
-        if start:
+    for entry in _in_order(matching):
+        if entry is None:
             yield []
-        part = matching[start : start + step]
-        removed.update((entry.acl_id.int, RemoveAccessControlEntryRecord(acl_id=entry.acl_id)) for entry in part)
-        described += [_matching_acl(entry) for entry in part]
+            continue
+        removed[entry.acl_id.int] = RemoveAccessControlEntryRecord(acl_id=entry.acl_id)
+        described.append(_matching_acl(entry))
     return described
 
 
