@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from moldau.runtime.config import Config
-    from moldau_cli.nodes.format import Place
+    from moldau_cli.nodes.format import Formatted, Place
 
 commands = typer.Typer(help="Prepare a node: its file, its directories, its machine.", rich_markup_mode=None)
 
@@ -168,12 +168,15 @@ def format_directories(
     output.answer_rows(
         "directories",
         ["directory", "state", "cluster_id"],
-        [
-            {"directory": one.path, "state": "formatted" if one.is_new else "unchanged", "cluster_id": chosen}
-            for one in done
-        ],
+        [{"directory": one.path, "state": _state(one), "cluster_id": chosen} for one in done],
     )
     _warn_of_owner([places[one.path] for one in done if one.is_new and one.path in places])
+
+
+def _state(one: Formatted) -> str:
+    if one.is_new:
+        return "formatted"
+    return "cluster id added" if one.is_completed else "unchanged"
 
 
 def _warn_of_owner(places: list[Place]) -> None:

@@ -16,6 +16,7 @@ from uuid import UUID
 from moldau.runtime.config import log_dirs, metadata_log_dir, process_configs
 from moldau_broker.log.directories.directory import lock_directory, take_identity
 from moldau_broker.log.errors import LogStorageError
+from moldau_broker.log.files.checkpoint import read_file
 from moldau_broker.log.files.names import LOCK
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.nodes.group.layout import misplaced_data
@@ -46,7 +47,9 @@ class Formatted:
 
     path: str
     is_new: bool
-    """False: it had this identity before."""
+    """False: it had an identity before."""
+    is_completed: bool
+    """True: a start without ``cluster.id`` had made its identity, which has got the id of the cluster now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,9 +132,11 @@ def format_node(disk: Disk, config: Config, cluster_id: str, random: Random) -> 
         raise UsageError("; ".join(refused))
     # Directories with an identity come first: they can be refused, and then nothing has been written yet.
     present = {path: disk.exists(f"{path}/{META_PROPERTIES}") for _, path, _ in wanted}
+    completed: set[str] = set()
     for one, path, is_controllers in sorted(wanted, key=lambda each: not present[each[1]]):
         try:
             if is_controllers:
+                before = read_file(disk, f"{path}/{META_PROPERTIES}") if present[path] else None
                 open_node_directory(
                     disk,
                     path.removesuffix(f"/{METADATA_DIRECTORY}"),
@@ -140,6 +145,8 @@ def format_node(disk: Disk, config: Config, cluster_id: str, random: Random) -> 
                     cluster_id=cluster_id,
                     new_directory_id=new_id(),
                 ).close()
+                if before not in (None, read_file(disk, f"{path}/{META_PROPERTIES}")):
+                    completed.add(path)
                 continue
             lock = lock_directory(disk, path)
             try:
@@ -152,4 +159,4 @@ def format_node(disk: Disk, config: Config, cluster_id: str, random: Random) -> 
             raise CommandError(str(error)) from error
         except OSError as error:
             raise CommandError(f"cannot prepare {path}: {error.strerror or error}") from error
-    return [Formatted(path=path, is_new=not present[path]) for _, path, _ in wanted]
+    return [Formatted(path=path, is_new=not present[path], is_completed=path in completed) for _, path, _ in wanted]

@@ -241,6 +241,11 @@ def test_format_refuses_foreign_directories(tmp_path):
     assert f"cluster.id={CLUSTER}" in (data / "__cluster_metadata" / "meta.properties").read_text()
     rows = json.loads(formatted("--cluster-id", CLUSTER).stdout)["directories"]
     assert [row["state"] for row in rows] == ["unchanged", "unchanged"]
+    identity = data / "__cluster_metadata" / "meta.properties"
+    identity.write_text(identity.read_text().replace(f"cluster.id={CLUSTER}", "cluster.id="))
+    rows = json.loads(formatted("--cluster-id", CLUSTER).stdout)["directories"]
+    assert [row["state"] for row in rows] == ["unchanged", "cluster id added"], "a start without the id had made it"
+    assert f"cluster.id={CLUSTER}" in identity.read_text()
     shutil.rmtree(data / "__cluster_metadata")
     assert "this is cluster 'other'" in formatted("--cluster-id", "other", code=2).stderr
     assert not (data / "__cluster_metadata").exists()
