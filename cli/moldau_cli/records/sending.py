@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, deque
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from moldau import Producer
-    from moldau.producer import Delivery
+    from moldau.producer import Delivery, RecordMetadata
 
     Parser = Callable[[bytes, LineRules, str], NewRecord]
 
@@ -75,6 +75,15 @@ async def send_all(producer: Producer[Any, Any], job: Job, reading: trio.CancelS
     acknowledgements = _Acknowledgements(producer, job)
     await acknowledgements.begin()
     try:
+        await _send_all(producer, job, reading, acknowledgements)
+    finally:
+        acknowledgements.count_done()
+
+
+async def _send_all(
+    producer: Producer[Any, Any], job: Job, reading: trio.CancelScope, acknowledgements: _Acknowledgements
+) -> None:
+    try:
         with reading:
             async with aclosing(_batches(job)) as batches:
                 async for batch in batches:
@@ -111,15 +120,25 @@ class _Acknowledgements:
 
     async def settle(self, most: int) -> None:
         """Waits until at most ``most`` records are not acknowledged, and reports those that are."""
-        job = self._job
         while len(self.waiting) > most or (self.waiting and self.waiting[0][0].is_done):
             delivery, record = self.waiting.popleft()
-            placed = await delivery
-            (self._uncommitted if job.is_transactional else job.acknowledged)[placed.partition] += 1
-            if job.report is not None:
-                key, value = map(_content, (record.key, record.value))
-                place = (placed.topic, placed.partition, placed.offset, placed.timestamp)
-                job.report(Row(*place, key, value, record.headers))
+            self._count(await delivery, record)
+
+    def count_done(self) -> None:
+        """Reports the acknowledged ones among the records behind one that failed; another partition may hold them."""
+        for delivery, record in () if self._job.is_transactional else self.waiting:
+            if delivery.is_done:
+                with suppress(KafkaError):
+                    self._count(delivery.result(), record)
+        self.waiting.clear()
+
+    def _count(self, placed: RecordMetadata, record: NewRecord) -> None:
+        job = self._job
+        (self._uncommitted if job.is_transactional else job.acknowledged)[placed.partition] += 1
+        if job.report is not None:
+            key, value = map(_content, (record.key, record.value))
+            place = (placed.topic, placed.partition, placed.offset, placed.timestamp)
+            job.report(Row(*place, key, value, record.headers))
 
     async def commit(self) -> None:
         """Waits for all records, and commits the transaction."""

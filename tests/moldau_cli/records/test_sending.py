@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import trio
 
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_cli.commands import produce
 from moldau_cli.errors import CommandError, UsageError
@@ -26,6 +27,12 @@ class Delivery:
     async def wait(self):
         await trio.lowlevel.checkpoint()
         self.is_done = True
+        return self.result()
+
+    def result(self):
+        assert self.is_done
+        if self.place is None:
+            raise KafkaError(ErrorCode.INVALID_RECORD)
         return self.place
 
     def __await__(self):
@@ -92,6 +99,32 @@ def test_acknowledged_records_are_those_that_readers_get(tmp_path, size):
         assert job.sent == producer.sent == min(count, count if wrong_at is None else wrong_at)
         values = [value for _, value in producer.committed]
         assert values == lines[: len(values)]
+
+
+def test_records_behind_a_refused_one_count(tmp_path):
+    """Those of another partition, or of a later batch, are in the topic: who sends the rest must not send them."""
+
+    class Refusing(Producer):
+        async def send(self, topic, value, **_):
+            delivery = await super().send(topic, value)
+            if value in (b"2", b"4"):
+                delivery.place = None
+            delivered.append(delivery)
+            return delivery
+
+        async def flush(self):
+            await trio.lowlevel.checkpoint()
+            for delivery in delivered[:-1]:
+                delivery.is_done = True
+
+    delivered: list[Delivery] = []
+    source, reported = tmp_path / "lines", []
+    source.write_bytes(b"".join(b"%d\n" % number for number in range(8)))
+    job = Job(topic="t", sources=[source], rules=LineRules(), parse=parse_line, report=reported.append)
+    with pytest.raises(KafkaError):
+        trio.run(send_all, Refusing(is_transactional=False), job, trio.CancelScope())
+    assert [row.value.raw for row in reported] == [b"0", b"1", b"3", b"5", b"6"], "the outcome of 7 is unknown"
+    assert job.acknowledged == {0: 2, 1: 3}
 
 
 def test_a_refused_record_is_one_document(monkeypatch, caplog):
