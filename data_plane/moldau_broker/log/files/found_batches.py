@@ -22,7 +22,7 @@ from moldau_broker.log.files.batches import plausible, read_header, scan_headers
 if TYPE_CHECKING:
     from moldau.records import BatchHeader
     from moldau.runtime.ports.environment import File
-    from moldau_broker.log.files.index import OffsetIndex
+    from moldau_broker.log.files.index import OffsetIndex, OffsetPosition
 
 BATCHES_MAX: Final = 256
 """The most batches that one read walks over: about 0.4 ms for each partition of a fetch."""
@@ -61,6 +61,24 @@ class FoundBytes:
         if len(apart) >= RANGES_MAX:
             apart.remove(min(apart, key=lambda each: each[1] - each[0]))
         self._ranges = sorted([*apart, (start, end)])
+
+
+def ends_below(file: File, entry: OffsetPosition, offset: int, size: int) -> bool:
+    """Returns whether the batches from an index entry to the end of a segment, ``size``, all end below ``offset``.
+
+    Else the last one has a wrong offset: it is not in order, or below the entry.
+
+    Raises:
+        OSError: The file could not be read.
+    """
+    end, peak, is_behind = entry.position, 0, False
+    for position, header in scan_headers(file, entry.position, size):
+        if header.last_offset >= offset:
+            return False
+        is_behind = header.base_offset < peak
+        peak = max(peak, header.next_offset)
+        end = position + header.size_bytes
+    return end == size and not is_behind and (peak > entry.offset or size == 0)
 
 
 def ordered_end(file: File, begin: int, start: int, end: int, size: int, offset: int | None, next_base: int) -> int:

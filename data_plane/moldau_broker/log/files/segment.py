@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from moldau_broker.log.errors import CorruptLogFileError
 from moldau_broker.log.files.batch_tail import TAIL_BATCHES, BatchTail
 from moldau_broker.log.files.batches import BatchReader, batch_problem, plausible, read_header, rising_end, scan_headers
+from moldau_broker.log.files.found_batches import ends_below
 from moldau_broker.log.files.index import RELATIVE_MAX, TimestampEntry
 from moldau_broker.log.files.names import LOG_SUFFIX
 from moldau_broker.log.files.segment_files import SegmentFiles
@@ -227,9 +228,9 @@ class LogSegment:
             return None
         if self._lost is not None and offset > self._last_offset_left:
             raise CorruptLogFileError(self.file.path, self.size, "the file was longer once")
-        start = self._lookup(offset)
-        if start is not None:
-            end = start
+        entry = self._lookup(offset)
+        if entry is not None:
+            start = end = entry.position
             for position, header in scan_headers(self.file, start, self.size, _LOOKUP_BYTES):
                 if end == start and start > 0 and not self.base_offset < header.base_offset <= offset:
                     break
@@ -250,13 +251,13 @@ class LogSegment:
             raise CorruptLogFileError(self.file.path, end, "no batch header")
         return None
 
-    def _lookup(self, offset: int) -> int | None:
-        """Returns the unchecked position where a walk to ``offset`` begins; None if the index is damaged."""
+    def _lookup(self, offset: int) -> OffsetPosition | None:
+        """Returns the unchecked index entry where a walk to ``offset`` begins; None if the index is damaged."""
         try:
-            position = self.offset_index.lookup(offset).position
+            entry = self.offset_index.lookup(offset)
         except CorruptLogFileError:
             return None  # The index is only a hint; the log itself has the answer.
-        return position if 0 <= position < max(1, self.size) else None
+        return entry if 0 <= entry.position < max(1, self.size) else None
 
     def locate(self, offset: int) -> tuple[int, BatchHeader | None]:
         """Returns the position of the first batch that ends at or above ``offset``, the size if there is none.
@@ -271,6 +272,18 @@ class LogSegment:
     def position_of(self, offset: int) -> int:
         """Returns the position that ``locate`` finds."""
         return self.locate(offset)[0]
+
+    def may_hide(self, offset: int) -> bool:
+        """Returns whether damage at the end of the segment may hide ``offset``, which ``locate`` did not find."""
+        if self._has_all_below(offset):
+            return False
+        if self.unreadable_from is None:
+            self.rebuild_indexes()
+        return not self._has_all_below(offset)
+
+    def _has_all_below(self, offset: int) -> bool:
+        entry = self._lookup(offset)
+        return entry is not None and ends_below(self.file, entry, offset, self.size)
 
     def header_at(self, position: int) -> BatchHeader:
         """Returns the header of the batch at ``position``, which ``position_of`` returned."""
@@ -355,10 +368,8 @@ class LogSegment:
         self.unreadable_from = self.size if self.size < size else None
         self._last_offset_left = expected - 1
         self._keep_lost(size)
-        if self.unreadable_from is not None:
-            # The tail would end where the segment becomes unreadable. Offsets behind it were not compacted away, so
-            # ``find`` must not take them for absent.
-            self._tail.clear()
+        # These batches were found on the disk, and may have wrong offsets: those of the tail are sent without a check.
+        self._tail.clear()
         self.size = size
         self.spill_indexes()
 

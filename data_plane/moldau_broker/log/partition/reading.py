@@ -41,9 +41,11 @@ def find_range(
         segment = segments[index]
         index += 1
         start, header = segment.locate(offset)
-        if start >= segment.size:
-            continue  # the rest of the segment was compacted away
         next_base = bases[index] if index < len(segments) else end_offset
+        if start >= segment.size:
+            if offset < next_base and segment.files.found.end and segment.may_hide(offset):
+                raise CorruptLogFileError(segment.file.path, start, f"no batch in order with offset {offset}")
+            continue  # the rest of the segment was compacted away
         if header is not None and header.last_offset >= next_base:
             # The checksum does not cover the base offset: its reader would go on far behind the records in between.
             raise CorruptLogFileError(

@@ -92,6 +92,25 @@ def test_a_wrong_base_offset_reaches_no_reader(max_bytes: int) -> None:
     assert refused == tried > 20
 
 
+@pytest.mark.parametrize("has_index", [True, False])
+def test_a_wrong_offset_at_the_end_of_a_segment_is_seen_twice(has_index: bool) -> None:
+    """Nothing in the segment follows that batch: a reader must neither go on in the next segment nor get it later."""
+    driver = write_log(6)
+    files, end = contents(driver), driver.log.log_end_offset
+    for path, bit in product(sorted(path for path in files if path.endswith(".log"))[1:-1], (0, 1, 2, 4, 6, 8, 14)):
+        position, header = list(iterate_batches(files[path]))[-1]
+        changed = flipped(files, path, position, bit)
+        if not has_index:
+            changed = {name: data for name, data in changed.items() if not name.endswith(".index")}
+        driver.machine = reborn(changed, bit)
+        driver.start()
+        assert driver.log.log_end_offset == end
+        for _ in range(3):
+            with pytest.raises(LogError):
+                read_rows(driver.log, header.last_offset, max_bytes=1 << 20)
+        assert read_rows(driver.log, header.last_offset + 1, max_bytes=1)[1][0].offset == header.last_offset + 1
+
+
 def test_all_short_orders_of_batches() -> None:
     """Three batches with base offsets 0 to 4 in a segment of offsets 0 to 3: only those in order are sent.
 
