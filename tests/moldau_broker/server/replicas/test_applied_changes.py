@@ -71,6 +71,8 @@ class Broker:
         self.moves_changed = 0
         self.min_isr = min_isr
         self.throttled: tuple[str, ...] = ()
+        self.compared: list[TopicPartition] = []
+        """Replicas whose directory was compared with the recorded one."""
         self.gone: list[TopicPartition] = []
         self.followed: list[TopicPartition] = []
         self.unfollowed: list[TopicPartition] = []
@@ -85,7 +87,7 @@ class Broker:
         directories: Any = SimpleNamespace(
             place=lambda key, *_, **__: paths[key.partition],
             gone=lambda key, _: self.gone.append(key),
-            reconcile=nothing,
+            reconcile=self.compared.append,
             went_offline=nothing,
             moves_changed=self.moves_change,
             offline={},
@@ -204,6 +206,16 @@ def test_nothing_is_kept_of_a_replica_that_has_left() -> None:
             broker.change(replicas=(OTHER,), isr=(OTHER,), leader=OTHER)
         assert (broker.gone, broker.unfollowed[before:]) == ([("t", 0)], [("t", 0)])
         assert not broker.replicas.partitions
+
+
+def test_each_change_of_a_replica_compares_its_directory() -> None:
+    """The change may record a directory that the replica has left since; nothing else would report the right one."""
+    broker = Broker(2)
+    keys = sorted(broker.replicas.partitions)
+    broker.compared.clear()
+    places = (UUID(int=5), UUID(int=6))
+    broker.apply(PartitionChangeRecord(topic_id=ID, partition_id=1, partition_epoch=1, directories=places))
+    assert broker.compared == [keys[1]]
 
 
 def test_a_disk_that_fails_holds_up_no_other_change(monkeypatch: pytest.MonkeyPatch) -> None:
