@@ -5,6 +5,8 @@ Method: the pure manager, with headers of batches that no file holds.
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from moldau.protocol.errors import ErrorCode
@@ -234,3 +236,56 @@ def test_expired_producers_are_counted_and_forgotten() -> None:
     assert state.knows_all
     assert (state.remove_expired(11_000), len(state), state.knows_all) == (1, 0, False)
     assert state.remove_expired(99_000) == 0
+
+
+class MovedLog:
+    """A log whose producers are known twice: since its beginning, and by copies of the log that took over later."""
+
+    def __init__(self) -> None:
+        self.end_offset = 0
+        self._batches: list[tuple[BatchHeader, EndMarker | None]] = []
+        self.states = [manager()]
+
+    def write(self, producer_id: int, end: EndMarker | None = None) -> None:
+        """Writes a batch of a transaction, or the marker that ends it."""
+        offset = self.end_offset
+        header = batch(offset, transactional=True) if end is None else marker(offset)
+        self._batches.append((header._replace(producer_id=producer_id), end))
+        self.end_offset += 1
+        aborted = [state.replay(*self._batches[-1]) for state in self.states]
+        assert aborted == aborted[:1] * len(aborted)
+
+    def replicate(self) -> None:
+        """The in-sync replicas get all records."""
+        for state in self.states:
+            state.high_watermark_moved(self.end_offset)
+
+    def move(self) -> None:
+        """Copies the log to another directory, where no high watermark was ever known."""
+        copied = manager()
+        for header, end in self._batches:
+            copied.replay(header, end)
+        copied.take_over(self.states[0])
+        self.states.append(copied)
+
+    def check(self) -> None:
+        seen = [
+            (state.first_unstable_offset(), state.describe(), state.map_end_offset, state.knows_all)
+            for state in self.states
+        ]
+        assert seen == seen[:1] * len(seen)
+
+
+def test_a_moved_log_goes_on_like_the_former_one() -> None:
+    """After each step of each short history: readers of committed records must not get ahead of a marker by a move."""
+    commit, abort = EndMarker(commit=True, coordinator_epoch=1), EndMarker(commit=False, coordinator_epoch=1)
+    writes = ((PRODUCER, None), (PRODUCER, commit), (8, None), (8, abort))
+    for history in itertools.product((*writes, None), repeat=5):
+        log = MovedLog()
+        for step in history:
+            if step is None:
+                log.replicate()
+            else:
+                log.write(*step)
+            log.move()
+            log.check()
