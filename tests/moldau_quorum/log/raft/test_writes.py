@@ -32,6 +32,13 @@ class Model:
         del self.log[-1:]
         self.writes.truncated(len(self.log))
 
+    def install(self) -> None:
+        """Installs a durable snapshot that the log does not agree with; a sync under way finds nothing of the log."""
+        self.log = [next(self._fresh), next(self._fresh)]
+        self.written, self.durable = list(self.log), list(self.log)
+        self.handed_out = dict.fromkeys(self.handed_out, self.written)
+        self.writes.reset(len(self.log))
+
     def hand_out(self) -> None:
         """Writes to the page cache; a truncation alone waits for the next entry."""
         number, first_index, _ = self.writes.hand_out(len(self.log))
@@ -61,7 +68,7 @@ class Model:
         assert self.writes.durable_index <= same, f"{self.log} in memory, {self.durable} on disk"
 
 
-STEPS = (Model.append, Model.truncate, Model.hand_out, Model.sync, Model.sync_all)
+STEPS = (Model.append, Model.truncate, Model.install, Model.hand_out, Model.sync, Model.sync_all)
 
 
 def test_no_more_is_durable_than_the_disk_holds() -> None:
