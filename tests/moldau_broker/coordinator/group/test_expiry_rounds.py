@@ -1,7 +1,8 @@
 """Goal: a round of the expiry changes nothing about a group whose offsets are not due.
 
 Method: the life of a group as a script of small steps: members that get their ids, join, sync, commit, and leave, and a
-transaction. Each run has a round in another gap of the script; all answers are those of the run without a round.
+transaction. Each run has a round in another gap of the script; all answers are those of the run without a round. In a
+second script, the group has no offsets but those of a transaction that outlives its members.
 """
 
 from __future__ import annotations
@@ -20,12 +21,26 @@ from moldau.protocol.messages.txn_offset_commit import (
 )
 from moldau_broker.coordinator.group.core.config import GroupConfig
 from moldau_broker.coordinator.runtime.effects import TransactionalProducer
+from support.coordinator.consumer_world import GROUP, ConsumerClient
 from support.coordinator.group_world import Consumer, CoreDriver, commit_request, join_request, leave_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
 PRODUCER = TransactionalProducer(producer_id=7, producer_epoch=0)
+
+
+def transactional_commit() -> TxnOffsetCommitRequest:
+    partition = TxnOffsetCommitRequestPartition(
+        partition_index=1, committed_offset=9, committed_leader_epoch=-1, committed_metadata=""
+    )
+    return TxnOffsetCommitRequest(
+        transactional_id="x",
+        group_id=GROUP,
+        producer_id=PRODUCER.producer_id,
+        producer_epoch=PRODUCER.producer_epoch,
+        topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[partition])],
+    )
 
 
 class Life:
@@ -70,17 +85,7 @@ class Life:
         self.driver.send(commit_request(5, member.member_id, member.generation), 9)
 
     def commit_in_a_transaction(self) -> None:
-        partition = TxnOffsetCommitRequestPartition(
-            partition_index=1, committed_offset=9, committed_leader_epoch=-1, committed_metadata=""
-        )
-        request = TxnOffsetCommitRequest(
-            transactional_id="x",
-            group_id="g",
-            producer_id=PRODUCER.producer_id,
-            producer_epoch=PRODUCER.producer_epoch,
-            topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[partition])],
-        )
-        self.driver.send(request, 3)
+        self.driver.send(transactional_commit(), 3)
 
     def end_transaction(self) -> None:
         self.driver.core.replay_marker(PRODUCER.producer_id, True)
@@ -105,22 +110,34 @@ SCRIPT: list[Callable[[Life], None]] = [
     *(Life.leave, Life.join_again, Life.form, Life.sync, Life.write, Life.leave, Life.write, Life.fetch),
     *(Life.get_id, Life.join, Life.form, Life.sync, Life.write, Life.fetch),
 ]
-GAPS = range(len(SCRIPT) + 1)
+OPEN_TRANSACTION: list[Callable[[Life], None]] = [
+    *(Life.get_id, Life.join, Life.form, Life.sync, Life.write, Life.commit_in_a_transaction, Life.write),
+    *(Life.leave, Life.write, Life.fetch, Life.end_transaction, Life.fetch),
+    *(Life.get_id, Life.join, Life.form, Life.sync, Life.write, Life.fetch),
+]
+SCRIPTS = {"commits": SCRIPT, "open transaction": OPEN_TRANSACTION}
+ROUNDS = [
+    (name, rounds)
+    for name, script in SCRIPTS.items()
+    for rounds in [*((gap,) for gap in range(len(script) + 1)), tuple(range(len(script) + 1))]
+]
 
 
-def lived(rounds: Collection[int]) -> Life:
+def lived(name: str, rounds: Collection[int]) -> Life:
     """Returns a group after its life, with a round of the expiry before each of these steps."""
     life = Life()
-    for gap in GAPS:
+    script = SCRIPTS[name]
+    for gap in range(len(script) + 1):
         if gap in rounds:
             life.expire()
-        if gap < len(SCRIPT):
-            SCRIPT[gap](life)
+        if gap < len(script):
+            script[gap](life)
     return life
 
 
-def test_the_script_is_one_of_a_group_that_lives() -> None:
-    life = lived(())
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_script_is_one_of_a_group_that_lives(name: str) -> None:
+    life = lived(name, ())
     codes = [ErrorCode(getattr(each, "error_code", 0)) for each in life.driver.answers.values()]
     assert len(life.driver.answers) == life.driver.request_count
     assert set(codes) == {ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED}
@@ -128,11 +145,11 @@ def test_the_script_is_one_of_a_group_that_lives() -> None:
 
 
 @pytest.mark.parametrize(
-    "rounds", [*((gap,) for gap in GAPS), tuple(GAPS)], ids=lambda rounds: "-".join(map(str, rounds))
+    ("name", "rounds"), ROUNDS, ids=lambda each: each if isinstance(each, str) else "-".join(map(str, each))
 )
-def test_a_round_changes_no_answer(rounds: tuple[int, ...]) -> None:
+def test_a_round_changes_no_answer(name: str, rounds: tuple[int, ...]) -> None:
     """A member that has got its id, and a write on its way, are not in the offsets that a round looks at."""
-    expected, life = lived(()), lived(rounds)
+    expected, life = lived(name, ()), lived(name, rounds)
     assert life.driver.answers == expected.driver.answers
     assert life.fetched == expected.fetched
     assert [each.records for each in life.driver.log] == [each.records for each in expected.driver.log]
@@ -153,3 +170,17 @@ def test_a_full_round_of_expiry_is_soon_followed() -> None:
     driver.ask(commit_request(5), 9)
     driver.pass_time(config.offsets_retention_check_interval_ms - 1)
     assert driver.core.offsets.group_ids() == ["g"], "the round that was not full is followed after the whole interval"
+
+
+def test_an_open_transaction_keeps_a_consumer_group() -> None:
+    """A group of the consumer protocol without members ends once neither offsets nor transactions are left."""
+    driver = CoreDriver()
+    member = ConsumerClient(driver, "a")
+    member.beat()
+    driver.ask(transactional_commit(), 3)
+    member.leave()
+    driver.pass_time(2 * driver.config.offsets_retention_check_interval_ms)
+    assert driver.core.consumers.get(GROUP) is not None
+    driver.core.replay_marker(PRODUCER.producer_id, False)
+    driver.pass_time(2 * driver.config.offsets_retention_check_interval_ms)
+    assert driver.core.consumers.get(GROUP) is None
