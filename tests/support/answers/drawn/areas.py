@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from support.answers.drawn import rules
 from support.answers.drawn.classic_groups import CLASSIC_GROUPS
 from support.answers.drawn.consumer_groups import CONSUMER_GROUPS
+from support.answers.drawn.share_groups import SHARE_GROUPS
 from support.answers.drawn.topics import TOPICS
 from support.answers.drawn.transactions import TRANSACTIONS
 
@@ -20,4 +21,5 @@ AREAS: Final[dict[str, tuple[Area, Sequence[rules.Rule]]]] = {
     "classic_groups": (CLASSIC_GROUPS, rules.CLASSIC_GROUPS),
     "consumer_groups": (CONSUMER_GROUPS, rules.CONSUMER_GROUPS),
     "topics": (TOPICS, rules.TOPICS),
+    "share_groups": (SHARE_GROUPS, rules.SHARE_GROUPS),
 }

@@ -24,7 +24,7 @@ from moldau.protocol.messages.offset_delete import (
 )
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from support.answers.classic_groups import commit, find, join, sync
-from support.answers.drawn.sequences import Area, DrawnSession, Step, length, weighted
+from support.answers.drawn.sequences import Area, DrawnSession, Step, World, length, weighted
 from support.answers.records import list_offsets
 from support.answers.session import open_connection
 from support.answers.topics import made
@@ -106,7 +106,7 @@ def _one(rng: random.Random, kind: str, groups: tuple[str, ...], words: list[str
     return Step(kind, group)
 
 
-class _Groups:
+class _Groups(World):
     """Sends steps to one broker, and remembers its answers."""
 
     def __init__(self, session: DrawnSession) -> None:

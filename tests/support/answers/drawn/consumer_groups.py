@@ -16,7 +16,8 @@ from moldau.protocol.messages.offset_delete import (
 )
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from support.answers.classic_groups import commit, find, join
-from support.answers.drawn.sequences import Area, DrawnSession, Step, length, weighted
+from support.answers.drawn.epochs import observe, with_words
+from support.answers.drawn.sequences import Area, DrawnSession, Step, World, length, weighted
 from support.answers.newer_groups import beat, owned
 from support.answers.records import list_offsets
 from support.answers.topics import made
@@ -87,7 +88,7 @@ def _one(rng: random.Random, kind: str, groups: tuple[str, ...], words: list[str
     return Step(kind, group)
 
 
-class _Groups:
+class _Groups(World):
     """Sends steps to one broker, and remembers its answers."""
 
     def __init__(self, session: DrawnSession) -> None:
@@ -132,13 +133,9 @@ class _Groups:
     async def _observe(self, name: str, group: str) -> None:
         """Looks at the epoch of a group, and shows epochs in an answer by their number in the order of time."""
         described = await self.session.quietly(ConsumerGroupDescribeRequest(group_ids=[self.session.name(group)]))
-        epoch = described.groups[0].group_epoch
-        seen = self.observed[group]
-        if described.groups[0].error_code == ErrorCode.NONE and epoch not in seen:
-            if seen and epoch < seen[-1]:
-                seen.clear()  # it is another group of that name
-            seen.append(epoch)
-        self.session.answers[name] = _with_words(self.session.answers[name], seen)
+        if described.groups[0].error_code == ErrorCode.NONE:
+            observe(self.observed[group], described.groups[0].group_epoch)
+        self.session.answers[name] = with_words(self.session.answers[name], self.observed[group])
 
     async def _beats(self, name: str, drawn: Any, **fields: Any) -> None:
         answer = await self.session.ask(name, beat(self.session.name(drawn["group"]), **self._named(drawn) | fields), 1)
@@ -247,27 +244,6 @@ class _Groups:
         member_id, epoch = self._id(drawn["who"]), self._epoch(drawn)
         request = HeartbeatRequest(group_id=self.session.name(drawn["group"]), member_id=member_id, generation_id=epoch)
         await self.session.ask(name, request, 4)
-
-
-def _with_words(value: Any, seen: list[int]) -> Any:
-    """Returns an answer with the numbers of its epochs."""
-    if isinstance(value, list):
-        return [_with_words(each, seen) for each in value]
-    if not isinstance(value, dict):
-        return value
-    return {key: _word(key, each, seen) for key, each in value.items()}
-
-
-def _word(key: str, value: Any, seen: list[int]) -> Any:
-    """Returns the number of an epoch; of a member only whether it is the newest one.
-
-    A member that releases partitions twice in a row goes one epoch on in between; with Kafka it waits for the newest.
-    """
-    if not (key.endswith("_epoch") and isinstance(value, int) and value > 0):
-        return _with_words(value, seen)
-    if key == "member_epoch":
-        return "the newest" if value in seen[-1:] else "an earlier one"
-    return f"epoch {seen.index(value)}" if value in seen else "another epoch"
 
 
 CONSUMER_GROUPS: Final = Area(_Groups, _draw)

@@ -86,6 +86,41 @@ TOPICS: Final[tuple[Rule, ...]] = (
     Rule("next", r".*error_code", "INCONSISTENT_TOPIC_ID", "UNKNOWN_TOPIC_ID", _GONE_ID),
 )
 
+SHARE_GROUPS: Final[tuple[Rule, ...]] = (
+    Rule(
+        "close",
+        r" again.*delivery_count",
+        ANY,
+        ANY,
+        "what a member held when it closed its session is not counted as delivered: no application may have seen it",
+        ends=True,
+    ),
+    Rule(
+        "acknowledge",
+        r".*error_code",
+        "UNKNOWN_SERVER_ERROR",
+        "NONE",
+        "records that are done may be acknowledged again; Kafka fails if no others are known",
+        ends=True,
+    ),
+    Rule(
+        "acknowledge|fetch",
+        r".*error_code",
+        "INVALID_RECORD_STATE",
+        "INVALID_REQUEST",
+        "the records were never delivered; the code of Kafka depends on whether others are",
+    ),
+    Rule(
+        "alter_offsets",
+        r".*error_code",
+        "NONE",
+        "INVALID_REQUEST",
+        "no record has a negative offset",
+        ends=True,
+        when={"offset": (-1,)},
+    ),
+)
+
 
 def rule_of(
     rules: Sequence[Rule], kind: str, drawn: Mapping[str, Any], path: str, kafka: object, moldau: object

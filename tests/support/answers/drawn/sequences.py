@@ -92,6 +92,9 @@ class World(Protocol):
     async def send(self, name: str, step: Step) -> None:
         """Sends one step, whose answers begin with ``name``."""
 
+    async def finish(self) -> None:
+        """Ends what would outlive the sequence."""
+
 
 class Area(NamedTuple):
     """The requests of one area."""
@@ -146,6 +149,7 @@ async def _answers(broker: Broker, area: Area, steps: Sequence[Step], run: str) 
         session.answers.clear()
         for number, step in enumerate(steps):
             await world.send(f"{number:02}", step)
+        await world.finish()
     finally:
         session.connection.close()
     return session.answers

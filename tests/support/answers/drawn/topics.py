@@ -12,7 +12,7 @@ from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTo
 from moldau.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from support.answers.drawn.sequences import Area, DrawnSession, Step, length, weighted
+from support.answers.drawn.sequences import Area, DrawnSession, Step, World, length, weighted
 from support.answers.records import batch, deletion, epochs, list_offsets, produce
 from support.answers.settings import SET, TOPIC, change, description
 from support.answers.topics import WAIT_MS, creation, enlargement
@@ -110,7 +110,7 @@ def _one(rng: random.Random, kind: str, topics: tuple[str, ...]) -> Step:
     return Step(kind, topic)
 
 
-class _Topics:
+class _Topics(World):
     """Sends steps to one broker, and remembers its answers."""
 
     def __init__(self, session: DrawnSession) -> None:

@@ -9,7 +9,7 @@ from moldau.protocol.messages.describe_transactions import DescribeTransactionsR
 from moldau.protocol.messages.list_transactions import ListTransactionsRequest
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from support.answers.classic_groups import commit, find
-from support.answers.drawn.sequences import Area, DrawnSession, Step, decoded, length, weighted
+from support.answers.drawn.sequences import Area, DrawnSession, Step, World, decoded, length, weighted
 from support.answers.records import batch, deletion, fetch, list_offsets, produce
 from support.answers.topics import made
 from support.answers.transactions import Producer, begin
@@ -129,7 +129,7 @@ class _Sequence:
         ), count
 
 
-class _Transactions:
+class _Transactions(World):
     """Sends steps to one broker, and remembers its answers."""
 
     def __init__(self, session: DrawnSession) -> None:
