@@ -14,7 +14,14 @@ from support.answers.drawn.sequences import first_difference, shrunk
 from support.answers.nodes import AT_ONCE, kafka_broker, moldau_broker
 
 pytestmark = [pytest.mark.interop, pytest.mark.processes, pytest.mark.proof]
-SEQUENCES = {"transactions": 60, "classic_groups": 20, "consumer_groups": 100, "topics": 60, "share_groups": 60}
+SEQUENCES = {
+    "transactions": 60,
+    "classic_groups": 20,
+    "consumer_groups": 100,
+    "topics": 60,
+    "share_groups": 50,
+    "streams_groups": 80,
+}
 """By area: joins of classic groups take longest."""
 
 

@@ -44,9 +44,12 @@ authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS;User:root
 delegation.token.secret.key=secret
 """
-AT_ONCE = "".join(
-    f"group.{kind}.assignment.interval.ms=0\ngroup.{kind}.assignor.offload.enable=false\n"
-    for kind in ("consumer", "share", "streams")
+AT_ONCE = (
+    "".join(
+        f"group.{kind}.assignment.interval.ms=0\ngroup.{kind}.assignor.offload.enable=false\n"
+        for kind in ("consumer", "share", "streams")
+    )
+    + "group.streams.initial.rebalance.delay.ms=0\n"
 )
 """Settings with which a group computes its assignment with the heartbeat that asks for it."""
 

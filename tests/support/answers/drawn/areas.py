@@ -8,6 +8,7 @@ from support.answers.drawn import rules
 from support.answers.drawn.classic_groups import CLASSIC_GROUPS
 from support.answers.drawn.consumer_groups import CONSUMER_GROUPS
 from support.answers.drawn.share_groups import SHARE_GROUPS
+from support.answers.drawn.streams_groups import STREAMS_GROUPS
 from support.answers.drawn.topics import TOPICS
 from support.answers.drawn.transactions import TRANSACTIONS
 
@@ -22,4 +23,5 @@ AREAS: Final[dict[str, tuple[Area, Sequence[rules.Rule]]]] = {
     "consumer_groups": (CONSUMER_GROUPS, rules.CONSUMER_GROUPS),
     "topics": (TOPICS, rules.TOPICS),
     "share_groups": (SHARE_GROUPS, rules.SHARE_GROUPS),
+    "streams_groups": (STREAMS_GROUPS, rules.STREAMS_GROUPS),
 }

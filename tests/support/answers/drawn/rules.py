@@ -121,6 +121,28 @@ SHARE_GROUPS: Final[tuple[Rule, ...]] = (
     ),
 )
 
+_FREE_CHOICE: Final = "which of several members runs a task is the choice of the assignor"
+STREAMS_GROUPS: Final[tuple[Rule, ...]] = (
+    *CLASSIC_GROUPS,
+    Rule("enter|heartbeat|describe", r".*(active_tasks|target_assignment).*", ANY, ANY, _FREE_CHOICE, ends=True),
+    Rule(
+        "heartbeat",
+        r"\.member_epoch",
+        "the newest",
+        "an earlier one",
+        "a report that precedes the order to close a task does not prove that it is closed",
+        ends=True,
+    ),
+    Rule(
+        "describe",
+        r".*state_changelog_topics.*partitions",
+        0,
+        ANY,
+        "the number is known; Kafka names it after the next heartbeat only",
+    ),
+    Rule("list", r".*", ANY, ANY, "Kafka finds no group by this state", when={"states": (["NotReady"],)}),
+)
+
 
 def rule_of(
     rules: Sequence[Rule], kind: str, drawn: Mapping[str, Any], path: str, kafka: object, moldau: object
