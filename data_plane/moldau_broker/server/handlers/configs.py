@@ -194,6 +194,10 @@ def _overridable(context: ConfigsContext, kind: OverrideKind, overrides: Mapping
             values += [synonym.converted(text) for _, _, text in found]
         if key.default is not REQUIRED:
             default = default_layer(key)
+            if (
+                kind.source is ConfigSource.DYNAMIC_GROUP and not key.synonyms
+            ):  # unlike a topic's, a group's is its own synonym
+                default = key.name, key.format(key.default)
             layers += [] if default is None else [(ConfigSource.DEFAULT, *default)]
             values.append(key.format(key.default))
         yield key, values[0], layers, False

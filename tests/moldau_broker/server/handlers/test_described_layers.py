@@ -17,7 +17,7 @@ from moldau.runtime.config import BROKER_CONFIG, ConfigSource
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.server.handlers.configs import handle_describe_configs
 from moldau_broker.server.lifecycle.dynamic_config import DynamicConfig
-from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
+from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC, MetadataImage
 from moldau_quorum.metadata.records import ConfigRecord, TopicRecord
 
 KEY = "max.connection.creation.rate"
@@ -49,15 +49,15 @@ def test_a_value_that_is_left_out_is_not_described(layer: str) -> None:
     assert [each.value for each in entry.synonyms if each.value == "-100"] == []
 
 
-def described(keys: list[str] | None, **static: str) -> Any:
-    """Returns the configuration of a topic on a broker with these keys in its file."""
+def described(keys: list[str] | None, kind: int = RESOURCE_TOPIC, **static: str) -> Any:
+    """Returns the configuration of a topic or a group on a broker with these keys in its file."""
     file = STATIC.with_values({name.replace("_", "."): value for name, value in static.items()})
     image = MetadataImage(offset=0).apply([TopicRecord(name="t", topic_id=UUID(int=1))], offset=1, epoch=1).image
     dynamic = DynamicConfig(file, 1, EventLogger("test"))
     context: Any = SimpleNamespace(
         broker_id=1, config=file, static_config=file, dynamic=dynamic, metadata=SimpleNamespace(image=image)
     )
-    wanted = DescribeConfigsResource(resource_type=RESOURCE_TOPIC, resource_name="t", configuration_keys=keys)
+    wanted = DescribeConfigsResource(resource_type=kind, resource_name="t", configuration_keys=keys)
     request = DescribeConfigsRequest(resources=[wanted], include_synonyms=True)
     return trio.run(handle_describe_configs, context, request, None).results[0].configs
 
@@ -115,6 +115,16 @@ def test_the_default_of_all_brokers_has_only_what_is_set(key: str) -> None:
     )
     entries = trio.run(handle_describe_configs, context, request, None).results[0].configs
     assert [(each.name, each.value) for each in entries] == [(key, "100")]
+
+
+def test_a_group_key_without_a_broker_key_is_its_own_synonym() -> None:
+    [entry] = described(["share.auto.offset.reset"], RESOURCE_GROUP)
+    [synonym] = entry.synonyms
+    assert (synonym.name, synonym.value, synonym.source) == (
+        "share.auto.offset.reset",
+        "latest",
+        ConfigSource.DEFAULT,
+    )
 
 
 def test_an_empty_list_of_keys_means_all() -> None:
