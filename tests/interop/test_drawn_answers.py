@@ -19,8 +19,10 @@ SEQUENCES = {
     "classic_groups": 20,
     "consumer_groups": 100,
     "topics": 60,
-    "share_groups": 50,
-    "streams_groups": 80,
+    "share_groups": 40,
+    "streams_groups": 60,
+    "data_path": 50,
+    "settings": 80,
 }
 """By area: joins of classic groups take longest."""
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 from support.answers.drawn import rules
 from support.answers.drawn.classic_groups import CLASSIC_GROUPS
 from support.answers.drawn.consumer_groups import CONSUMER_GROUPS
+from support.answers.drawn.data_path import DATA_PATH
+from support.answers.drawn.settings import SETTINGS
 from support.answers.drawn.share_groups import SHARE_GROUPS
 from support.answers.drawn.streams_groups import STREAMS_GROUPS
 from support.answers.drawn.topics import TOPICS
@@ -24,4 +26,6 @@ AREAS: Final[dict[str, tuple[Area, Sequence[rules.Rule]]]] = {
     "topics": (TOPICS, rules.TOPICS),
     "share_groups": (SHARE_GROUPS, rules.SHARE_GROUPS),
     "streams_groups": (STREAMS_GROUPS, rules.STREAMS_GROUPS),
+    "data_path": (DATA_PATH, rules.DATA_PATH),
+    "settings": (SETTINGS, rules.SETTINGS),
 }

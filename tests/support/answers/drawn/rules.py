@@ -143,6 +143,96 @@ STREAMS_GROUPS: Final[tuple[Rule, ...]] = (
     Rule("list", r".*", ANY, ANY, "Kafka finds no group by this state", when={"states": (["NotReady"],)}),
 )
 
+DATA_PATH: Final[tuple[Rule, ...]] = (
+    Rule("produce", r".*log_append_time_ms", ANY, -1, OWN_APPEND_TIME),
+    Rule(
+        "produce",
+        r".*error_code",
+        ANY,
+        "INVALID_REQUIRED_ACKS",
+        "of two errors that of the whole request comes first",
+        when={"acks": (2,)},
+    ),
+    Rule(
+        "list_offsets",
+        r".*error_code",
+        "UNSUPPORTED_VERSION",
+        ANY,
+        "of two errors that of the partition comes first",
+        when={"at": (-3, -4, -5)},
+    ),
+    Rule(
+        "list_offsets",
+        r".*\.(timestamp|offset|leader_epoch)",
+        ANY,
+        -1,
+        "Kafka names a record without a time",
+        when={"at": (-3,)},
+    ),
+)
+
+_OF_BROKERS: Final = MappingProxyType({"of": ("broker", "brokers")})
+_OF_METRICS: Final = MappingProxyType({"of": ("metrics",)})
+SETTINGS: Final[tuple[Rule, ...]] = (
+    Rule(
+        "change|replace",
+        r".*error_code",
+        "INVALID_REQUEST",
+        "INVALID_CONFIG",
+        "the code says that a value is wrong, as it does for topics and groups",
+        when={"of": ("broker", "brokers", "metrics")},
+    ),
+    Rule(
+        "change",
+        r".*error_code",
+        "INVALID_REQUEST",
+        "INVALID_CONFIG",
+        "of two errors the first change's comes first",
+        when={"of": ("topic", "group")},
+    ),
+    Rule(
+        "change|replace",
+        r".*error_code",
+        "NONE",
+        "INVALID_CONFIG",
+        "some settings of brokers have no bound with Kafka",
+        when=_OF_BROKERS,
+    ),
+    Rule(
+        "change|replace",
+        r".*error_code",
+        "NONE",
+        "INVALID_REQUEST",
+        "a limit of replication belongs to one broker",
+        when=_OF_BROKERS,
+    ),
+    Rule(
+        "change|replace",
+        r".*error_code",
+        "INVALID_REQUEST",
+        "NONE",
+        "pools grow at once, and retention of local segments may be longer than that of all",
+        when=_OF_BROKERS,
+    ),
+    Rule(
+        "change",
+        r".*error_code",
+        "INVALID_CONFIG",
+        "NONE",
+        "`min.insync.replicas` of one broker may be deleted, although it cannot be set",
+        when=_OF_BROKERS,
+    ),
+    Rule(
+        "change",
+        r".*",
+        ANY,
+        ANY,
+        "metrics and patterns are lists, as their documentation says; Kafka refuses to append to them",
+        ends=True,
+        when=_OF_METRICS,
+    ),
+)
+
 
 def rule_of(
     rules: Sequence[Rule], kind: str, drawn: Mapping[str, Any], path: str, kafka: object, moldau: object
