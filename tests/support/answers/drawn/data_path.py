@@ -97,7 +97,7 @@ class _Records(World):
     async def prepare(self) -> None:
         """Creates the topics and two producers."""
         for word, settings in _TOPICS.items():
-            _, self.ids[word] = await made(self.session, word, retention_ms="-1", **settings)
+            _, self.ids[word] = await made(self.session, word, 1, **{"retention_ms": "-1"} | settings)
         for who in ("p1", "p2"):
             await self._producer("", {"who": who})
 

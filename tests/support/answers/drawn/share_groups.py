@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 _WAIT_MS: Final = 100
-Batch = tuple[int, int, "Sequence[int]"]
+Batch = tuple[int, int, list[int]]
 """First and last offset, and one type for all or one for each."""
 
 
@@ -131,7 +131,8 @@ class _Groups(World):
 
         The leader of Kafka learns by a write only that the state was replaced.
         """
-        epoch, taken = 0, []
+        epoch = 0
+        taken: list[Any] = []
         while not taken:
             request = self._fetch_request(group, keeper, epoch, {place: []}, max_records=1, max_wait_ms=500)
             answer = await self.session.quietly(request, 2)
@@ -368,7 +369,8 @@ class _Groups(World):
     async def _fetch(self, name: str, drawn: Any) -> None:
         group, who, place = drawn["group"], drawn["who"], drawn["place"]
         member, named = self._member(group, who), {}
-        if drawn["acknowledged"] and place[0] in self.ids:
+        knows = not self.moved or bool(member.held.get(place))
+        if drawn["acknowledged"] and place[0] in self.ids and knows:
             named[place] = self._batches(group, who, place, drawn["acknowledged"])
         if drawn["added"]:
             named.setdefault(drawn["added"], [])
