@@ -298,7 +298,7 @@ def _drawn_lines() -> list[str]:
 
     lines = [*_DRAWN.splitlines(), "", "| area | request | why Moldau differs |", "|---|---|---|"]
     for area, (_, rules) in AREAS.items():
-        reasons = dict.fromkeys((rule.kind.replace("_", " "), rule.reason) for rule in rules)
+        reasons = dict.fromkeys((rule.kind.replace("_", " ").replace("|", ", "), rule.reason) for rule in rules)
         lines += [f"| {area.replace('_', ' ')} | {kind} | {reason} |" for kind, reason in reasons]
     return lines
 

@@ -194,10 +194,8 @@ def _overridable(context: ConfigsContext, kind: OverrideKind, overrides: Mapping
             values += [synonym.converted(text) for _, _, text in found]
         if key.default is not REQUIRED:
             default = default_layer(key)
-            if (
-                kind.source is ConfigSource.DYNAMIC_GROUP and not key.synonyms
-            ):  # unlike a topic's, a group's is its own synonym
-                default = key.name, key.format(key.default)
+            if kind.source is ConfigSource.DYNAMIC_GROUP and not key.synonyms:
+                default = key.name, key.format(key.default)  # in Kafka such a key of groups is its own synonym
             layers += [] if default is None else [(ConfigSource.DEFAULT, *default)]
             values.append(key.format(key.default))
         yield key, values[0], layers, False

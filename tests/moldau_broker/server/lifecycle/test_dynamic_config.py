@@ -201,6 +201,26 @@ def test_settings_of_the_log_apply_at_once() -> None:
     run_cluster(scenario)
 
 
+def test_limits_of_replication_may_be_set_for_all_brokers() -> None:
+    """As in Kafka; the limit of one broker goes before that of all."""
+    keys = tuple(f"{side}.replication.throttled.rate" for side in ("leader", "follower"))
+    keys += ("replica.alter.log.dirs.io.max.bytes.per.second",)
+
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(1)
+        context = cluster.running[1].context
+
+        def rates() -> list[int]:
+            return [context.config.get_int(key) for key in keys]
+
+        assert (await alter(client, BROKER, "", **dict.fromkeys(keys, "5000000")))[0] == ErrorCode.NONE
+        await cluster.until(lambda: rates() == [5_000_000] * 3)
+        assert (await alter(client, BROKER, "1", **{keys[1]: "7"}))[0] == ErrorCode.NONE
+        await cluster.until(lambda: rates() == [5_000_000, 7, 5_000_000])
+
+    run_cluster(scenario)
+
+
 def test_verification_of_transactions_applies_at_once() -> None:
     """A changed verification of transactions applies at once, also to appends."""
     key = "transaction.partition.verification.enable"

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from support.answers.differences import ILLEGAL, OWN_APPEND_TIME
+from support.answers.settings import APPEND, DELETE, SUBTRACT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -173,6 +174,17 @@ DATA_PATH: Final[tuple[Rule, ...]] = (
 
 _OF_BROKERS: Final = MappingProxyType({"of": ("broker", "brokers")})
 _OF_METRICS: Final = MappingProxyType({"of": ("metrics",)})
+_UNKNOWN: Final = ("", "nope")
+_BOUNDED: Final = (
+    *("log.cleaner.io.buffer.load.factor", "log.cleaner.min.cleanable.ratio", "log.cleaner.min.compaction.lag.ms"),
+    *("max.connections.per.ip.overrides", "remote.list.offsets.request.timeout.ms"),
+)
+_FREER: Final = (
+    *("cordoned.log.dirs", "log.local.retention.bytes", "log.local.retention.ms"),
+    *("compression.gzip.level", "max.connection.creation.rate", "max.connections.per.ip"),
+    *(f"remote.log.manager.{pool}.thread.pool.size" for pool in ("copier", "expiration", "follower")),
+    "remote.log.reader.threads",
+)
 SETTINGS: Final[tuple[Rule, ...]] = (
     Rule(
         "change|replace",
@@ -195,24 +207,59 @@ SETTINGS: Final[tuple[Rule, ...]] = (
         r".*error_code",
         "NONE",
         "INVALID_CONFIG",
-        "some settings of brokers have no bound with Kafka",
-        when=_OF_BROKERS,
+        "the value is no number, or beyond what the broker can keep",
+        when={**_OF_BROKERS, "name": _BOUNDED},
     ),
     Rule(
         "change|replace",
         r".*error_code",
         "NONE",
-        "INVALID_REQUEST",
-        "a limit of replication belongs to one broker",
-        when=_OF_BROKERS,
+        "INVALID_CONFIG",
+        "no broker has a setting of this name; Kafka keeps it for plugins",
+        when={**_OF_BROKERS, "name": _UNKNOWN},
+    ),
+    Rule(
+        "change|replace",
+        r".*error_code",
+        "NONE",
+        "INVALID_CONFIG",
+        "the ratio is no number",
+        ends=True,
+        when={"of": ("topic",), "name": ("min.cleanable.dirty.ratio",)},
+    ),
+    Rule(
+        "change|replace",
+        r".*error_code",
+        "INVALID_CONFIG",
+        "NONE",
+        "segments may be smaller than Kafka's least size of 1 MiB, and gzip may have the level 0",
+        ends=True,
+        when={"of": ("topic",), "name": ("segment.bytes", "compression.gzip.level")},
+    ),
+    Rule(
+        "change|replace",
+        r".*error_code",
+        "INVALID_CONFIG",
+        "NONE",
+        "empty elements of a list count for nothing",
+        ends=True,
+        when={"name": ("metrics", "match", "cleanup.policy", "max.connections.per.ip.overrides")},
+    ),
+    Rule(
+        "describe",
+        r".*value",
+        ANY,
+        ANY,
+        "a list is shown as it was set; Kafka leaves out repeated elements",
+        when=_OF_METRICS,
     ),
     Rule(
         "change|replace",
         r".*error_code",
         "INVALID_REQUEST",
         "NONE",
-        "pools grow at once, and retention of local segments may be longer than that of all",
-        when=_OF_BROKERS,
+        "pools grow at once, limits may be 0, and retention of local segments may be longer than that of all",
+        when={**_OF_BROKERS, "name": _FREER},
     ),
     Rule(
         "change",
@@ -220,7 +267,7 @@ SETTINGS: Final[tuple[Rule, ...]] = (
         "INVALID_CONFIG",
         "NONE",
         "`min.insync.replicas` of one broker may be deleted, although it cannot be set",
-        when=_OF_BROKERS,
+        when={**_OF_BROKERS, "name": ("min.insync.replicas",), "operation": (DELETE,)},
     ),
     Rule(
         "change",
@@ -229,7 +276,7 @@ SETTINGS: Final[tuple[Rule, ...]] = (
         ANY,
         "metrics and patterns are lists, as their documentation says; Kafka refuses to append to them",
         ends=True,
-        when=_OF_METRICS,
+        when={**_OF_METRICS, "operation": (APPEND, SUBTRACT)},
     ),
 )
 

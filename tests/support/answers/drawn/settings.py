@@ -60,12 +60,14 @@ def _draw(rng: random.Random) -> list[Step]:
 def _one(rng: random.Random, kind: str, of: str) -> Step:
     if kind == "describe":
         return Step(kind, {"of": of, "synonyms": rng.random() < 0.5})
-    names = rng.choices(_NAMES[of] if rng.random() < 0.97 else ("nope", ""), k=rng.choices((1, 2), (9, 1))[0])
+    number = rng.choices((1, 2), (9, 1))[0] if of in ("topic", "group") else 1  # the others have rules for single names
+    names = rng.choices(_NAMES[of] if rng.random() < 0.97 else ("nope", ""), k=number)
     if kind == "replace":
-        return Step(kind, {"of": of, "changes": [(name, rng.choice(_VALUES)) for name in names]})
+        return Step(kind, {"of": of, "name": names[0], "changes": [(name, rng.choice(_VALUES)) for name in names]})
     operations = rng.choices((SET, DELETE, APPEND, SUBTRACT), (70, 12, 10, 8), k=len(names))
     changes = [(name, operation, rng.choice(_VALUES)) for name, operation in zip(names, operations, strict=True)]
-    return Step(kind, {"of": of, "changes": changes, "checks": rng.random() < 0.2})
+    drawn = {"of": of, "name": names[0], "operation": operations[0], "changes": changes}
+    return Step(kind, {**drawn, "checks": rng.random() < 0.2})
 
 
 class _Settings(World):

@@ -59,7 +59,7 @@ def joined(taken: Sequence[Any]) -> list[str]:
 
 
 class _Member:
-    """What a member of a group knows: its epochs, and the records that it holds."""
+    """The knowledge of a member of a group: its epochs, and the records that it holds."""
 
     def __init__(self) -> None:
         self.epoch = 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from moldau.runtime.config.declaration import LONG_MAX
-from moldau.runtime.config.declare import CLUSTER_WIDE, MIB, PER_BROKER, boolean, integer, long, string
+from moldau.runtime.config.declare import CLUSTER_WIDE, MIB, boolean, integer, long, string
 
 REPLICATION_KEYS = (
     integer(
@@ -114,7 +114,7 @@ REPLICATION_KEYS = (
         name="leader.replication.throttled.rate",
         default=LONG_MAX,
         group="Replication",
-        dynamic=PER_BROKER,
+        dynamic=CLUSTER_WIDE,
         minimum=0,
         doc="Bytes a second that a leader sends for throttled replicas.",
     ),
@@ -122,7 +122,7 @@ REPLICATION_KEYS = (
         name="follower.replication.throttled.rate",
         default=LONG_MAX,
         group="Replication",
-        dynamic=PER_BROKER,
+        dynamic=CLUSTER_WIDE,
         minimum=0,
         doc="Bytes a second that a follower fetches for throttled replicas.",
     ),
@@ -130,7 +130,7 @@ REPLICATION_KEYS = (
         name="replica.alter.log.dirs.io.max.bytes.per.second",
         default=LONG_MAX,
         group="Replication",
-        dynamic=PER_BROKER,
+        dynamic=CLUSTER_WIDE,
         minimum=0,
         doc="Bytes a second that a broker copies to move replicas between its log directories; 0 halts the moves.",
     ),
