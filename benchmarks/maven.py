@@ -32,15 +32,22 @@ def bring_jars(home: Path, coordinates: Iterable[str], *, only: Iterable[str] = 
         return "no java on the PATH"
     if (home / _COMPLETE).exists():
         return ""
-    if shutil.which("mvn") is None:
-        return "no mvn on the PATH to fetch them with"
-    home = home.resolve()  # Maven takes a relative folder from the folder of pom.xml
     home.mkdir(parents=True, exist_ok=True)
     dependencies = "".join(_DEPENDENCY.format(*each.split(":")) for each in coordinates)
     (home / "pom.xml").write_text(_POM.format(dependencies=dependencies), encoding="utf-8")
-    command = ["mvn", "-B", "-q", "dependency:copy-dependencies", f"-DoutputDirectory={home}"]
-    if wanted := ",".join(only):
-        command.append(f"-DincludeArtifactIds={wanted}")
+    wanted = ",".join(only)
+    failure = maven(home, "dependency:copy-dependencies", *([f"-DincludeArtifactIds={wanted}"] if wanted else []))
+    if not failure:
+        (home / _COMPLETE).touch()
+    return failure
+
+
+def maven(home: Path, *words: str) -> str:
+    """Runs a goal of Maven in a folder, which gets what it brings. Returns an empty text, or why it failed."""
+    if shutil.which("mvn") is None:
+        return "no mvn on the PATH to fetch them with"
+    home = home.resolve()  # Maven takes a relative folder from the folder of pom.xml
+    command = ["mvn", "-B", "-q", *words, f"-DoutputDirectory={home}"]
     try:
         run = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
@@ -48,5 +55,4 @@ def bring_jars(home: Path, coordinates: Iterable[str], *, only: Iterable[str] = 
     if run.returncode:
         lines = (run.stdout or run.stderr).splitlines()
         return next((line for line in lines if "ERROR" in line), "Maven failed without an error")[:200]
-    (home / _COMPLETE).touch()
     return ""

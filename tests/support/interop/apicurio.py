@@ -8,6 +8,8 @@ import urllib.request
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from benchmarks.maven import maven
+
 from moldau_jepsen.launcher.ports import take_free_ports
 from support.interop.clients import wait_until
 from support.interop.maven import CACHE
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 VERSION = "3.0.9"
 """Later ones need Java 21."""
 START_S = 120.0
-MAVEN_S = 400
 _ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
 _RUNNER = f"apicurio-registry-app-{VERSION}-runner.jar"
 
@@ -27,19 +28,14 @@ _RUNNER = f"apicurio-registry-app-{VERSION}-runner.jar"
 def apicurio_home() -> tuple[Path | None, str]:
     """Returns the folder of the program, or None and the reason why there is none."""
     home = CACHE / f"apicurio-{VERSION}"
-    for tool in ("java", "mvn"):
-        if shutil.which(tool) is None:
-            return None, f"no {tool} on the PATH"
+    if shutil.which("java") is None:
+        return None, "no java on the PATH"
     if (home / _RUNNER).exists():
         return home, ""
     home.mkdir(parents=True, exist_ok=True)
-    command = ["mvn", "-B", "-q", "dependency:copy", f"-Dartifact={_ARTIFACT}", f"-DoutputDirectory={home}"]
-    try:
-        run = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=MAVEN_S, check=False)
-    except subprocess.TimeoutExpired:
-        return None, f"Maven did not answer within {MAVEN_S} s"
-    if run.returncode:
-        return None, f"Apicurio Registry {VERSION} cannot be run: {(run.stdout or run.stderr)[:200]}"
+    failure = maven(home, "dependency:copy", f"-Dartifact={_ARTIFACT}")
+    if failure:
+        return None, f"Apicurio Registry {VERSION} cannot be run: {failure}"
     (archive,) = home.glob("*.tar.gz")
     shutil.unpack_archive(archive, home)
     archive.unlink()
