@@ -106,7 +106,9 @@ def test_directories_of_passed_tests_go(suite, tmp_path_factory, monkeypatch):
     assert list(root.rglob("written")) == []
     (suite / "test_b.py").write_text(f"def test_writes(tmp_path, tmp_path_factory): {write}; assert False")
     assert counts(run_pytest(suite, "--forks", "2")) == "1 failed, 1 passed"
-    assert sorted(path.parent.name for path in root.rglob("written")) == ["shared0", "shared0", "test_writes0"]
+    # Pytest numbers the directories of a fork, and a quick fork may run both files.
+    left = sorted(path.parent.name.rstrip("0123456789") for path in root.rglob("written"))
+    assert left == ["shared", "shared", "test_writes"]
 
 
 def test_a_dead_process_fails_its_test_alone(suite):
