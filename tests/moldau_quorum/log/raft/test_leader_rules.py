@@ -158,6 +158,28 @@ def test_a_member_that_begins_again_gets_the_present_snapshot(answers):
     assert [(piece.index, piece.piece) for piece in pieces] == [(7, 0)] * (1 + answers)
 
 
+@pytest.mark.parametrize("next_piece", range(4))
+@pytest.mark.parametrize("index", range(2, 9))
+def test_a_late_answer_about_another_snapshot_moves_nothing(index, next_piece):
+    """The piece that it names may not exist in the present one, which would then never arrive."""
+    core = leader()
+    far_behind(core, 3)
+    core.propose(b"y")
+    sent_to(core, 2)
+    receive(core, 2, AppendResponse(epoch=4, accepted=True, match_index=7), core.now_ms)
+    sent_to(core, 2)
+    core.snapshot_taken(SnapshotPoint(index=7, epoch=4, configuration=VOTERS), 7)
+    sent = []
+    for step in range(9):
+        core.tick(core.now_ms + TIMING.heartbeat_interval_ms)
+        receive(core, 2, AppendResponse(epoch=4, accepted=True, match_index=7), core.now_ms)
+        if step == 5:  # the first piece of the present snapshot has left, and is lost
+            receive(core, 3, SnapshotResponse(epoch=4, index=index, next_piece=next_piece), core.now_ms)
+        sent += [(each.index, each.piece) for each in sent_to(core, 3) if isinstance(each, SnapshotRequest)]
+    assert sent[0] == (7, 0)
+    assert {piece for _, piece in sent[1:]} == {next_piece if index == 7 else 0}
+
+
 def test_a_member_with_a_former_snapshot_gets_the_present_one():
     """The log went on meanwhile and was cut: what follows the snapshot that the member has is not in it any more."""
     core = leader()
