@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import pytest
 import trio
 
 from moldau import TopicPartition
@@ -89,6 +90,26 @@ def test_a_position_of_a_former_leader_is_validated() -> None:
             assert await take(consumer, 70) == numbers(50, 120)
 
     simulate(scenario)
+
+
+@pytest.mark.parametrize("key", [ApiKey.OFFSET_FETCH, ApiKey.LIST_OFFSETS])
+def test_no_position_comes_from_the_former_cluster(key: ApiKey) -> None:
+    """The client goes to another cluster while a coordinator, or a leader, of the former one answers."""
+
+    async def scenario(cluster: FakeCluster, open_consumer: Callable[..., Any]) -> None:
+        (part,) = cluster.add_topic("t")
+        fill(part, 0, 10)
+        if key is ApiKey.OFFSET_FETCH:
+            cluster.offsets["g", "t", 0] = (7, -1, "")
+        asked = answers_late(cluster, key)
+        async with open_consumer(group_id="g", auto_offset_reset="latest") as consumer:
+            consumer.assign([T0])
+            await asked.wait()
+            cluster.offsets["g", "t", 0] = (3, -1, "")
+            consumer._positions.leave_cluster()
+            assert await consumer.position(T0) == 3
+
+    simulate(scenario, brokers=1)
 
 
 def test_validation_of_an_earlier_position_is_dropped() -> None:
