@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
+import sys
 
 import pytest
 
@@ -29,6 +31,7 @@ from moldau.protocol.messages.describe_client_quotas import ComponentData, Descr
 from moldau.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from moldau.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
 from moldau_quorum.controller.entities import acls
+from moldau_quorum.controller.entities.quotas import CLIENT_QUOTAS
 from moldau_quorum.metadata.records import ClientQuotaRecord
 from moldau_quorum.quotas.precedence import QuotaIndex
 from support.controller.model import CONFIG, ModelController
@@ -366,6 +369,29 @@ def test_quotas_are_set_found_and_removed(controller) -> None:
 )
 def test_invalid_quotas_are_refused(controller, entity: dict, operation: OpData) -> None:
     assert quota(controller, entity, operation) == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("key", sorted(CLIENT_QUOTAS))
+def test_a_quota_may_have_any_value_of_its_type(controller, key: str) -> None:
+    """Kafka takes 2^63 for a whole number, too: it compares with the largest int64 as a double."""
+    is_whole = CLIENT_QUOTAS[key]
+    for value, is_taken in (
+        (0.0, False),
+        (0.5, not is_whole),
+        (1.0, True),
+        (1.0 + 1e-5, not is_whole),
+        (math.nextafter(2.0**63, 0), True),
+        (2.0**63, True),
+        (math.nextafter(2.0**63, math.inf), not is_whole),
+        (sys.float_info.max, not is_whole),
+        (math.inf, False),
+    ):
+        before = controller.image
+        assert (quota(controller, {"user": "ann"}, rate(value, key)) == 0) is is_taken, value
+        if is_taken:
+            assert dict(controller.image.quota((("user", "ann"),))) == {key: value}
+        else:
+            assert controller.image is before
 
 
 @pytest.mark.parametrize("weak", [1, 2])
