@@ -18,6 +18,8 @@ from moldau.runtime.net.renewal import Renewal
 from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.sasl.core.client import ClientSession, ClientState
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
+from moldau.runtime.sasl.core.mechanism import Accepted
+from moldau.runtime.sasl.core.scram import ScramServer, keys_of, salted_password
 from moldau.runtime.sasl.login import HeldToken, Login
 from moldau.runtime.sasl.network import Authenticated
 from moldau_jepsen.world.world import run_world
@@ -280,3 +282,23 @@ def test_jumps_of_the_wall_clock_do_not_lengthen_a_life(monotonic, wall):
     token = HeldToken(text="x", life_ms=60_000, fetched_ms=5_000, fetched_wall_ms=1_000_000)
     assert token.has_passed(1.0, Clock())
     assert "x" not in repr(token).partition("(")[2].partition("life")[0]
+
+
+def test_a_kept_salted_password_fits_its_salt_and_iterations():
+    """A user's credential may get other iterations, and keep its salt; logins come and go for both meanwhile."""
+    kinds = [(salt, iterations) for salt in (b"salt", b"pepper") for iterations in (4096, 4097, 8192)]
+
+    async def main(world):
+        settings = LoginSettings(mechanism="SCRAM-SHA-256", user="ann", password="pencil")
+        login = Login(settings, world.node("client").environment)
+        for salt, iterations in kinds * 2:
+            key = salted_password("SCRAM-SHA-256", "pencil", salt, iterations)
+            users = {"ann": keys_of("SCRAM-SHA-256", key, salt, iterations)}
+            serving = ScramServer("SCRAM-SHA-256", users.get, users.get, "SERVER")
+            exchange = await login.exchange()
+            challenge = serving.step(exchange.first())
+            accepted = serving.step(exchange.respond(challenge.data))
+            assert isinstance(accepted, Accepted), (salt, iterations)
+            assert exchange.respond(accepted.data) is None
+
+    run_world(main, seed=1)
