@@ -22,6 +22,7 @@ from moldau.values import ZERO_UUID
 from moldau_quorum.log.port import (
     ElectionTiming,
     Leadership,
+    LogBusyError,
     LogPosition,
     MembershipBusyError,
     MembershipChangeError,
@@ -239,6 +240,46 @@ def test_only_the_named_disk_is_removed(known: UUID, named: UUID, is_removed: bo
     with nullcontext() if is_removed else pytest.raises(MembershipChangeError):
         trio.run(changes_of(engine, progressed).remove_voter, voter_id, named)
     assert engine.configuration == (before.without(voter_id) if is_removed else before)
+
+
+@pytest.mark.parametrize("asked", ["add", "remove", "update"])
+def test_a_change_keeps_the_one_that_it_waited_for(asked: str) -> None:
+    """The leader writes a voter's directory into the membership meanwhile, which must stay there."""
+    engine: Any = Engine()
+    engine.status = lambda now_ms, wall_ms: SimpleNamespace(replicas=[])
+    progressed = Signal()
+    engine.match = 100
+    changes = changes_of(engine, progressed)
+    changes._environment = SimpleNamespace(  # type: ignore[assignment]
+        clock=SimpleNamespace(wall_ms=lambda: 60_000, monotonic_ms=lambda: 50_000)
+    )
+    usual = engine.change_configuration
+
+    def busy(configuration: Any, *, notify: Any) -> Pending:
+        raise LogBusyError("another change is under way")
+
+    async def main() -> None:
+        engine.change_configuration = busy
+        call = {
+            "add": partial(changes.add_voter, NEW),
+            "remove": partial(changes.remove_voter, 3),
+            "update": partial(changes.update_voter, VoterEndpoint(voter_id=3, host="moved", port=9093)),
+        }[asked]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call)
+            await trio.testing.wait_all_tasks_blocked()
+            before = engine.configuration
+            known = replace(before.voters[2], directory_id=DISK)
+            engine.configuration = replace(before, voters={**before.voters, 2: known})
+            engine.change_configuration = usual
+            progressed.notify()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    voters = engine.configuration.voters
+    assert voters[2].directory_id == DISK
+    hosts = {1: "c1", 2: "c2", 3: "c3"}
+    wanted = {"add": {**hosts, 4: "c4"}, "remove": {1: "c1", 2: "c2"}, "update": {**hosts, 3: "moved"}}
+    assert {number: voter.host for number, voter in voters.items()} == wanted[asked]
 
 
 @pytest.mark.parametrize("silent", [2, 3])
