@@ -394,6 +394,14 @@ def test_a_quota_may_have_any_value_of_its_type(controller, key: str) -> None:
             assert controller.image is before
 
 
+def test_a_quota_of_an_address_fits_into_an_int32(controller) -> None:
+    """Kafka refuses a larger one, unlike quotas of bytes."""
+    key = "connection_creation_rate"
+    for value, code in ((2.0**31 - 1, 0), (2.0**31, ErrorCode.INVALID_REQUEST), (2.0**63, ErrorCode.INVALID_REQUEST)):
+        assert quota(controller, {"ip": "10.0.0.1"}, rate(value, key)) == code
+    assert dict(controller.image.quota((("ip", "10.0.0.1"),))) == {key: 2.0**31 - 1}
+
+
 @pytest.mark.parametrize("weak", [1, 2])
 def test_the_credentials_of_a_user_are_stored_all_or_none(controller, weak: int) -> None:
     """One answer speaks for all changes of a user in a request; other users are no part of it."""

@@ -42,6 +42,8 @@ CLIENT_QUOTAS: Final[Mapping[str, bool]] = {
 IP_QUOTAS: Final[Mapping[str, bool]] = {"connection_creation_rate": True}
 WHOLE_MAX: Final = 2.0**63
 """Largest quota that is a whole number: Kafka compares with the largest int64 as a double, which is 2^63."""
+IP_WHOLE_MAX: Final = 2.0**31 - 1
+"""Largest quota of an address, which Kafka keeps in an int32."""
 
 MATCH_EXACT, MATCH_DEFAULT, MATCH_ANY = 0, 1, 2
 
@@ -113,7 +115,7 @@ def _spelled(address: str) -> str:
 
 
 def _changes(entity: QuotaEntity, operations: Sequence[OpData], image: MetadataImage) -> list[MetadataRecord]:
-    valid = IP_QUOTAS if entity[0][0] == IP else CLIENT_QUOTAS
+    valid, largest = (IP_QUOTAS, IP_WHOLE_MAX) if entity[0][0] == IP else (CLIENT_QUOTAS, WHOLE_MAX)
     present = image.quota(entity)
     records: list[MetadataRecord] = []
     seen: dict[str, None] = {}
@@ -134,8 +136,10 @@ def _changes(entity: QuotaEntity, operations: Sequence[OpData], image: MetadataI
             raise RefusedError(ErrorCode.INVALID_REQUEST, f"quota {operation.key} must be above 0, not {value}")
         if valid[operation.key] and abs(value - round(value)) > 1e-6:
             raise RefusedError(ErrorCode.INVALID_REQUEST, f"quota {operation.key} must be a whole number, not {value}")
-        if valid[operation.key] and value > WHOLE_MAX:
-            raise RefusedError(ErrorCode.INVALID_REQUEST, f"quota {operation.key} must be below 2^63, not {value}")
+        if valid[operation.key] and value > largest:
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST, f"quota {operation.key} must be at most {largest:.0f}, not {value}"
+            )
         if present.get(operation.key) != value:
             records.append(ClientQuotaRecord(entity=entity, key=operation.key, value=float(value)))
     return records
