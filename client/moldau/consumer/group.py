@@ -530,8 +530,10 @@ class GroupClient:
         found: dict[TopicPartition, CommittedOffset] = {}
         errors: dict[TopicPartition, KafkaError] = {}  # those that another attempt would find again
         left = list(partitions)
-        failures = 0
+        failures, clusters_left = 0, self._client.clusters_left
         while True:
+            if clusters_left != self._client.clusters_left:  # what was found means other records now
+                clusters_left, left, found, errors = self._client.clusters_left, list(partitions), {}, {}
             retried: dict[TopicPartition, KafkaError] = {}
             try:
                 code, offsets, refused = await self._committed_once(left, deadline_ms)

@@ -112,6 +112,36 @@ def test_no_position_comes_from_the_former_cluster(key: ApiKey) -> None:
     simulate(scenario, brokers=1)
 
 
+def test_committed_offsets_are_all_of_one_cluster() -> None:
+    """The client goes to another cluster between two requests of one call: the first has found an offset already."""
+
+    async def scenario(cluster: FakeCluster, open_consumer: Callable[..., Any]) -> None:
+        cluster.add_topic("t", 2)
+        for number in (0, 1):
+            cluster.offsets["g", "t", number] = (7, -1, "")
+        asked: list[int] = []
+
+        def handle(broker: int, request: Any) -> Any:
+            answer = cluster.on_offset_fetch(broker, request)
+            partitions = answer.groups[0].topics[0].partitions
+            asked.append(len(partitions))
+            if len(asked) == 1:
+                partitions[1].error_code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+                client.clusters_left += 1
+                for number in (0, 1):
+                    cluster.offsets["g", "t", number] = (3, -1, "")
+            return answer
+
+        cluster.handlers[ApiKey.OFFSET_FETCH] = handle
+        async with open_consumer(group_id="g") as consumer:
+            client, _ = consumer._opened()
+            found = await consumer.committed([T0, T1])
+        assert {partition: each.offset for partition, each in found.items()} == {T0: 3, T1: 3}
+        assert asked == [2, 2]
+
+    simulate(scenario, brokers=1)
+
+
 def test_validation_of_an_earlier_position_is_dropped() -> None:
     """The earlier position lies behind the end of its epoch; the present one is valid."""
 
