@@ -51,8 +51,11 @@ async def list_offsets(
     """
     deadline_ms = client.now_ms + timeout_ms
     search = _Search(client, wanted, isolation_level, raises=failures is None)
-    attempts = 0
+    attempts, clusters_left = 0, client.clusters_left
     while True:
+        if clusters_left != client.clusters_left:  # what was found means other records now
+            clusters_left = client.clusters_left
+            search = _Search(client, wanted, isolation_level, raises=failures is None)
         left_ms = deadline_ms - client.now_ms
         with trio.move_on_after(max(left_ms, 0) / 1000) as scope:
             await search.ask_leaders()

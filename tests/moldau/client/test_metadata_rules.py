@@ -105,7 +105,7 @@ def test_a_leader_of_a_named_topic_counts_for_a_while():
 
 def test_offsets_are_asked_of_the_next_leader():
     """The former leader refuses; without news it would be asked again until the time is over."""
-    asked, client = [], SimpleNamespace(now_ms=0.0, request_timeout_ms=1_000, bootstrap_error=None)
+    asked, client = [], SimpleNamespace(now_ms=0.0, request_timeout_ms=1_000, bootstrap_error=None, clusters_left=0)
     client.cluster_metadata, client.add_topic = after(answer(1, 5)), lambda name, **_: None
     client.request_update = lambda: client.cluster_metadata.update(answer(2, 6))
 

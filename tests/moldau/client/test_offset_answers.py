@@ -25,6 +25,7 @@ class Client:
     """The part of a client that the search uses. Broker 1 leads both partitions until ``leaders`` changes."""
 
     bootstrap_error = None
+    clusters_left = 0
     request_timeout_ms = 30_000
     logger = EventLogger("test")
 
@@ -94,6 +95,20 @@ def test_partitions_that_were_found_are_not_asked_again():
     client = Client(answer((0, ErrorCode.NONE, 5), (1, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)), answer((1, 0, 7)))
     assert search(client, T0, T1) == {T0: (5, -1), T1: (7, -1)}
     assert client.requests == 2
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.TOPIC_AUTHORIZATION_FAILED])
+def test_offsets_are_all_of_one_cluster(code):
+    """The client goes to another cluster between two requests of one call: the first has settled a partition."""
+
+    def leaves(client):
+        client.clusters_left += 1
+        return answer((0, code, 5), (1, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1))
+
+    failures = {}
+    client = Client(leaves, answer((0, ErrorCode.NONE, 2), (1, ErrorCode.NONE, 3)))
+    assert search(client, T0, T1, failures=failures) == {T0: (2, -1), T1: (3, -1)}
+    assert not failures
 
 
 def test_the_reason_is_that_of_the_last_attempt():
