@@ -5,6 +5,7 @@ Method: the watch alone, on virtual time, with directories and metadata of the t
 
 from __future__ import annotations
 
+from itertools import combinations
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,8 +59,9 @@ class Broker:
         self.failed += (directory,)
         self.watch.notify()
 
-    def record(self) -> None:
-        self.log_dirs = self.online_directories
+    def record(self, *, but: str = "") -> None:
+        """Takes the failed directories out of the metadata, all or all but one."""
+        self.log_dirs = tuple(each for each in self.log_dirs if each not in self.failed or each == but)
         self.watch.notify()
 
 
@@ -111,5 +113,23 @@ def test_other_changes_give_a_failure_no_more_time() -> None:
                 await broker.watch.run()
             nursery.cancel_scope.cancel()
         assert trio.current_time() - begun == pytest.approx(TIMEOUT_MS / 1_000)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize("failed", [each for count in (1, 2) for each in combinations(DIRECTORIES, count)])
+@pytest.mark.parametrize("late", DIRECTORIES)
+def test_the_record_of_one_failure_is_not_that_of_another(failed: tuple[str, ...], late: str) -> None:
+    """Directories of one disk fail together: the broker ends unless the controller records each of them."""
+
+    async def main() -> None:
+        broker = Broker()
+        for directory in failed:
+            broker.fail(directory)
+        broker.record(but=late)
+        with trio.move_on_after(60) as waited:
+            with pytest.raises(LogDirectoriesFailedError):
+                await broker.watch.run()
+        assert waited.cancelled_caught == (late not in failed)
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
