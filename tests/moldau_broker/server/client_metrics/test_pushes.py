@@ -6,7 +6,7 @@ Method: requests to a whole broker on virtual time, or to its telemetry alone; t
 from __future__ import annotations
 
 import sys
-from itertools import repeat
+from itertools import permutations, repeat
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, UUID, uuid5
@@ -48,6 +48,13 @@ if TYPE_CHECKING:
     from support.cluster.broker_cluster import Client, Cluster
 
 NAME = "org.apache.kafka.producer.connection.creation.total"
+SENDER = Instance(
+    client_id="app",
+    client_software_name="",
+    client_software_version="",
+    client_source_address="",
+    client_source_port="",
+)
 
 
 def metrics(value: int = 1) -> bytes:
@@ -163,26 +170,40 @@ def test_the_page_forgets_clients_that_are_gone() -> None:
     clients.instances.replace_subscriptions([Subscription(metrics=("*",), interval_ms=1_000)])
     registry = Registry()
     register_client_metrics(registry, clients)
-    sender = Instance(
-        client_id="app",
-        client_software_name="",
-        client_software_version="",
-        client_source_address="",
-        client_source_port="",
-    )
     for number in range(3):
         instance_id = UUID(int=2 + number)
-        granted = clients.get(GetTelemetrySubscriptionsRequest(client_instance_id=instance_id), sender)
+        granted = clients.get(GetTelemetrySubscriptionsRequest(client_instance_id=instance_id), SENDER)
         push = PushTelemetryRequest(
             client_instance_id=instance_id, subscription_id=granted.subscription_id, metrics=b"any"
         )
-        assert clients.push(push, sender) == PushTelemetryResponse()
+        assert clients.push(push, SENDER) == PushTelemetryResponse()
         assert registry.expose().count('client_id="app"') == 1
         clock.now_ms += 3_600_000
         shown = registry.expose()
         assert 'client_id="app"' not in shown
         assert "kafka_server_client_metrics_instance_count 0\n" in shown
         assert "moldau_client_metrics_series 0\n" in shown
+
+
+def test_the_page_shows_the_labels_of_the_last_push() -> None:
+    """A client that has left its group sends no group any more, and must not be shown as a member of it."""
+    clock = SimpleNamespace(now_ms=0.0)
+    environment: Any = SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: clock.now_ms))
+    point = Point(name="client_load", labels=(), is_counter=False, is_delta=False, value=1.0)
+    rack, group, other = ("client_rack", "r"), ("group_id", "g"), ("group_id", "h")
+    pushes: tuple[Labels, ...] = ((), (group,), (rack, other), (rack,))
+    for number, order in enumerate(permutations(pushes)):
+        left = iter(order)
+        clients = ClientMetrics(environment, lambda _, left=left: ([point], 0, next(left)), lambda: 1_000)
+        instance_id = UUID(int=2 + number)
+        granted = clients.get(GetTelemetrySubscriptionsRequest(client_instance_id=instance_id), SENDER)
+        push = PushTelemetryRequest(
+            client_instance_id=instance_id, subscription_id=granted.subscription_id, metrics=b"any"
+        )
+        for labels in order:
+            clock.now_ms += INTERVAL_MS_DEFAULT
+            assert clients.push(push, SENDER) == PushTelemetryResponse()
+            assert [shown.labels for _, _, shown in clients.points()] == [labels], order
 
 
 def test_a_subscription_that_cannot_be_matched_selects_no_client() -> None:
