@@ -270,7 +270,7 @@ class MovedLog:
 
     def check(self) -> None:
         seen = [
-            (state.first_unstable_offset(), state.describe(), state.map_end_offset, state.knows_all)
+            (state.first_unstable_offset(), state.encode_snapshot(), state.map_end_offset, state.knows_all)
             for state in self.states
         ]
         assert seen == seen[:1] * len(seen)
