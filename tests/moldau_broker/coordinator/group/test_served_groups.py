@@ -5,6 +5,7 @@ Method: share groups without decisions, driven call by call.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode, KafkaError
@@ -172,6 +173,33 @@ def test_groups_that_may_end() -> None:
     group.group.members["m"] = ShareMember(member_id="m")
     assert served.is_deletable("g") is ErrorCode.NON_EMPTY_GROUP
     assert served.keeps_id(group) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def state(kind: str) -> ShareGroup:
+    """Returns a group that is gone, or one that exists without members or with the member ``m``."""
+    group = ShareGroup(group_id="g")
+    if kind != "gone":
+        group.apply(ShareEpoch(group_id="g", epoch=1, metadata_hash=0))
+    if kind == "m":
+        group.members["m"] = ShareMember(member_id="m")
+    return group
+
+
+def test_only_members_that_stay_keep_an_id_for_good() -> None:
+    """While a write decides whether a group has members, the refusal is one that clients repeat."""
+    for committed, written, parked in itertools.product(("gone", "", "m"), (None, "gone", "", "m"), (None, "e", "r")):
+        served = Subject().served
+        group = served.open("g")
+        group.group = state(committed)
+        group.draft = None if written is None else ShareDraft(group=state(written))
+        group.parked.extend([] if parked is None else [Expiry(member_id="m") if parked == "e" else asked(1)])
+        newest = committed if written is None else written
+        expected = ErrorCode.NONE
+        if newest == "m" or parked == "r":
+            expected = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        elif committed == "m" or (newest != "gone" and (written is not None or parked is not None)):
+            expected = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert served.keeps_id(group) is expected, (committed, written, parked)
 
 
 def test_resigning_refuses_requests_and_gives_memory_back() -> None:

@@ -68,6 +68,25 @@ def test_a_session_that_ends_during_a_failed_leave_counts() -> None:
     assert not group_of(driver).members
 
 
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_an_id_is_refused_for_now_while_the_last_member_leaves(is_refused: bool) -> None:
+    """A member of a classic group repeats its JoinGroup until it is known whether the streams group has a member."""
+    driver = streams_driver()
+    member = StreamsClient(driver, "m")
+    settle([member])
+    driver.auto_commit = False
+    request = member.request()
+    request.member_epoch = -1
+    driver.send(request, 1)
+    assert code_of(driver.answers[driver.send(join_request(), 9)]) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    driver.auto_commit = True
+    if is_refused:
+        driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    driver.commit()
+    code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL if is_refused else ErrorCode.MEMBER_ID_REQUIRED
+    assert code_of(driver.ask(join_request(), 9)) is code
+
+
 def test_a_member_that_is_heard_during_a_write_stays() -> None:
     """Its session ended while another member's join was being written, and it spoke before the write was committed."""
     driver = streams_driver()

@@ -256,11 +256,15 @@ class ServedGroups(Generic[ServedT, GroupT]):
         return ErrorCode.NONE if served.is_idle else ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     def keeps_id(self, served: ServedT) -> ErrorCode:
-        """Returns the code with which a group of another kind is refused the id; NONE if this group may end for it."""
+        """Returns the code with which a group of another kind is refused the id; NONE if this group may end for it.
+
+        The refusal is retriable while the outcome of a write decides: the last members may have gone with it.
+        """
         is_asked = any(isinstance(each, self._requests) for each in served.parked)
-        if served.group.members or served.latest.members or is_asked:
+        if served.latest.members or is_asked:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE if served.latest.exists and not served.is_idle else ErrorCode.NONE
+        is_open = served.group.members or (served.latest.exists and not served.is_idle)
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE if is_open else ErrorCode.NONE
 
     def open(self, group_id: str) -> ServedT:
         """Returns a group that is served; begins with a new one under an unknown id."""
