@@ -7,6 +7,7 @@ import base64
 import datetime
 import http.server
 import io
+import itertools
 import json
 import struct
 import threading
@@ -215,6 +216,17 @@ def test_one_bad_value_leaves_its_neighbours():
     decoded, errors = decode_values(decoder_of(json_payload()), values)
     assert [each and each["delay"] for each in decoded.to_pylist()] == [0, 1, None, 3, 4]
     assert [error is None for error in errors] == [True, True, False, True, True]
+
+
+def test_each_value_of_a_batch_is_read_as_if_alone():
+    """Values that fit, nulls, texts that are no JSON, and numbers that are too large for their column, in any order."""
+    decoder = decoder_of(json_payload())
+    kinds = [b'{"carrier":"UA","delay":1}', None, b"{", b'{"carrier":"UA","delay":%d}' % 10**20]
+    alone = {value: decode_values(decoder, [value]) for value in kinds}
+    for values in itertools.product(kinds, repeat=4):
+        decoded, errors = decode_values(decoder, values)
+        assert decoded.to_pylist() == [alone[value][0][0].as_py() for value in values]
+        assert errors == [alone[value][1][0] for value in values]
 
 
 def test_avro_becomes_columns():
