@@ -4,6 +4,7 @@ Method: promtool, where it is installed, checks the files and evaluates every ru
 that is well, and one in which each rule finds its fault.
 """
 
+import json
 import re
 import shutil
 import subprocess
@@ -175,6 +176,25 @@ def test_no_alert_fires_while_all_is_well(promtool, tmp_path):
 def test_each_alert_fires_for_its_fault(promtool, tmp_path, alert):
     times = {alert: LATE[alert]} if alert in LATE else None
     assert fires(promtool, tmp_path, {**WELL, **FAULTS[alert]}, times) == {alert}
+
+
+def expressions(part):
+    """Yields the queries of a dashboard."""
+    for each in part if isinstance(part, list) else part.values() if isinstance(part, dict) else ():
+        yield from expressions(each)
+    if isinstance(part, dict) and "expr" in part:
+        yield part["expr"]
+
+
+def test_no_query_adds_topics_to_their_total():
+    """Nodes export these metrics by topic and, with an empty topic, in total: a sum of all counts each event twice."""
+    dashboard = json.loads((PROMETHEUS.parent / "grafana" / "moldau.json").read_text())
+    queries = [*(rule["expr"] for rule in ALERTS.values()), *expressions(dashboard)]
+    selectors = [
+        found for query in queries for found in re.findall(r"(kafka_server_brokertopicmetrics_\w+)(\{.*?\})?", query)
+    ]
+    assert len(selectors) > 10
+    assert [name for name, labels in selectors if not re.search(r'\btopic!?=""', labels)] == []
 
 
 def test_a_new_prometheus_knows_no_forgotten_cordon(promtool, tmp_path):
