@@ -214,8 +214,9 @@ def test_a_listener_shows_its_new_certificate() -> None:
     on_a_disk(scenario)
 
 
-def test_a_file_replaced_while_it_is_read_is_read_again() -> None:
-    """The bytes read may be the former content."""
+@pytest.mark.parametrize("reading", [1, 2, 3])
+def test_a_file_replaced_while_it_is_read_is_read_again(reading: int) -> None:
+    """The bytes read may be the former content, at the start as well as at any later renewal."""
 
     def scenario(disk, clock) -> None:
         write(disk, "/node.pem", pem(0))
@@ -224,16 +225,20 @@ def test_a_file_replaced_while_it_is_read_is_read_again() -> None:
 
         def make(given, on_disk):
             made.append(server_context(given, on_disk))
-            if len(made) == 1:
+            if len(made) == reading:
                 write(disk, "/node.pem", pem(1) + "\n" * 99)
             return made[-1]
 
         context = ReloadingContext(make, settings, disk, clock)
-        assert context.current() is made[0]
+        for renewal in range(1, reading):
+            write(disk, "/node.pem", pem(0) + "\n" * renewal)
+            clock.now_ms += CHECK_MS
+            assert context.current() is made[renewal]
+        assert context.current() is made[reading - 1]
         clock.now_ms += CHECK_MS
-        assert context.current() is made[1]
+        assert context.current() is made[reading]
         clock.now_ms += CHECK_MS
-        assert context.current() is made[1]
+        assert context.current() is made[reading]
 
     on_a_disk(scenario)
 
