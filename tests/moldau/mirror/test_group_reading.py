@@ -126,6 +126,8 @@ class Target:
         """``ends`` has the ends of its topics, each with one partition."""
         self.ends = ends
         self.committed = []
+        self.silent = ()
+        """The topics whose leaders do not answer in time."""
 
     def within(self, timeout_ms):
         return self
@@ -136,7 +138,11 @@ class Target:
 
     async def list_offsets(self, wanted):
         await trio.lowlevel.checkpoint()
-        return {partition: (self.ends[partition.topic], -1) for partition in wanted}
+        silent = {str(each): KafkaError(ErrorCode.REQUEST_TIMED_OUT) for each in wanted if each.topic in self.silent}
+        found = {each: (self.ends[each.topic], -1) for each in wanted if each.topic not in self.silent}
+        if silent:
+            raise AdminError(silent, found)
+        return found
 
     async def describe_groups(self, groups):
         await trio.lowlevel.checkpoint()
@@ -181,3 +187,19 @@ def test_no_offset_behind_the_end_of_a_copy_is_committed():
     target.ends["e.made.again"] = 10
     assert trio.run(sync.sync_offsets) == 3
     assert target.committed[3][1].keys() == {("e.orders", 0), ("e.made.again", 0)}
+
+
+@pytest.mark.parametrize("silent", [(), ("e.orders",), ("e.other",), ("e.orders", "e.other")])
+def test_a_silent_leader_keeps_back_its_own_copy_alone(silent):
+    """The ends of the other copies are known, so their groups get their offsets in the same round."""
+    text = f'{SETTINGS}\n"sync.group.offsets.enabled" = true'
+    (settings,) = parse_settings(text, "mirror.toml").sources
+    kept, target, statistics = Kept(), Target({"e.orders": 60, "e.other": 60}), SourceStatistics(alias="e")
+    sync = GroupSync(settings, Source(ErrorCode.NONE), target, kept, statistics, EventLogger("moldau.mirror"))
+    sync.book.add(Checkpoint("a", TopicPartition("e.other", 0), 4, 10))
+    trio.run(sync.write_checkpoints, kept)
+    target.silent = silent
+    trio.run(sync.sync_offsets)
+    due = [(group, "e.orders", 50) for group in "abc"] + [("a", "e.other", 10)]
+    found = [(group, copy.topic, at.offset) for group, offsets in target.committed for copy, at in offsets.items()]
+    assert sorted(found) == sorted(each for each in due if each[1] not in silent)
