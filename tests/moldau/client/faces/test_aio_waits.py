@@ -14,6 +14,7 @@ import trio.testing
 from moldau.aio.consumer import Consumer
 from moldau.aio.portal import AioPortal
 from moldau.aio.producer import AioDelivery, Producer
+from moldau.blocking import handover as handover_module
 from moldau.cluster.interceptors import ProducerInterceptor
 from moldau.runtime.tasks.sync import Signal
 
@@ -142,6 +143,38 @@ def test_a_cancelled_send_has_queued_nothing():
                 await sending
             assert (producer._handover._passed, producer._handover._in_hand, producer._since_step) == (0, None, 0)
             assert not producer._handover.queue
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 3])
+@pytest.mark.parametrize("tasks", [1, 2, 3, 4])
+def test_all_tasks_that_wait_for_room_get_it(tasks, capacity, monkeypatch):
+    """A task that goes on and finds the queue full again waits with the others, whose turn comes after its own."""
+    monkeypatch.setattr(handover_module, "HANDOVER_RECORDS_MAX", capacity)
+    monkeypatch.setattr(handover_module, "_ROOM_RECORDS", capacity - 1)
+    producer = Producer(NOWHERE)
+    handover = producer._handover = handover_module.Handover(producer._trio_producer)
+
+    async def send_some():
+        for _ in range(4):
+            await producer.send("t", b"x")
+
+    async def main():
+        token = SimpleNamespace(run_sync_soon=lambda function: None)
+        producer._portal = SimpleNamespace(token=token, loop=asyncio.get_running_loop())
+        sending = [asyncio.create_task(send_some()) for _ in range(tasks)]
+        taken = 0
+        for turn in range(400):
+            await asyncio.sleep(0)
+            if turn % 10 == 9 and handover.queue:  # the trio thread takes a record
+                handover.queue.popleft()
+                handover._announce_room()
+                taken += 1
+        assert taken == 4 * tasks
+        assert all(each.done() for each in sending)
+        for each in sending:
+            each.cancel()
 
     asyncio.run(main())
 
