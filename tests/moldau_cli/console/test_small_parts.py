@@ -190,6 +190,32 @@ def test_a_session_that_is_too_old_ends():
     trio.run(main, clock=MockClock(autojump_threshold=0))
 
 
+def test_the_clients_of_each_session_end_with_it():
+    """However it ends. Those of a session that gave way to a login would stay connected with its user's password."""
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            identity = SimpleNamespace(use=lambda: None)
+            found = sessions.Sessions(nursery, {}, shared=identity, token=None)
+            opened = []
+
+            async def sign_in():
+                await trio.sleep(1)
+                opened.append(found._add(sessions.Session(identity=identity, user="", scope=trio.CancelScope())))
+                living = [each for each in opened if each.key in found._sessions]
+                assert [each for each in opened if not each.scope.cancel_called] == living
+                return living
+
+            for number in range(1, sessions.SESSIONS_MAX + 4):
+                assert len(await sign_in()) == min(number, sessions.SESSIONS_MAX)
+            found.close(opened[-1])
+            assert len(await sign_in()) == sessions.SESSIONS_MAX
+            await trio.sleep(sessions.SESSION_S)
+            assert await sign_in() == [opened[-1]]
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
 def test_a_search_is_bounded_in_bytes():
     """Records may have a megabyte each, and those that do not match cost memory and time as well."""
     scan = records._Scan({("t", 0): 9}, [])
