@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.interop
 SENT, READ = 30, 20
 BURROW = """
+[general]
+pidfile = "{directory}/burrow.pid"
 [logging]
 filename = "{directory}/burrow.log"
 [client-profile.usual]
