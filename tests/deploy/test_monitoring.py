@@ -133,6 +133,7 @@ FAULTS = {
     "MoldauCoordinatorLoading": {
         'kafka_server_group_coordinator_metrics_num_partitions{instance="a",state="loading"}': "1+0x60",
     },
+    "MoldauDeadLettersLost": {'moldau_share_dead_letters_total{instance="a",outcome="given_up"}': "0+1x60"},
     "MoldauRemoteStoreFails": {LISTINGS: "0+1x60"},
     "MoldauRemoteReadsFail": {READS: "0+1x60"},
     "MoldauRemoteCopyLag": {COPY_LAG: "9000+0x60"},

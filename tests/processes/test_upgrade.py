@@ -34,7 +34,7 @@ SETTINGS = {
     "offsets.topic.num.partitions": "6",
     "transaction.state.log.num.partitions": "6",
 }
-RAISED = {"metadata.version": 3, "transaction.version": 2, "share.version": 1, "streams.version": 1}
+RAISED = {"metadata.version": 3, "transaction.version": 2, "share.version": 2, "streams.version": 1}
 BROKER_IDS, CONTROLLER_IDS = (",".join(map(str, ids)) for ids in (BROKERS, CONTROLLERS))
 
 

@@ -165,6 +165,11 @@ def test_share_sessions_are_counted():
         await cluster.until(lambda: counts() == (2, 3, 2, 1))
         await b.acknowledge({}, share_session_epoch=-1)
         await cluster.until(lambda: counts()[:2] == (1, 1))
+        letters = cluster.running[1].context.share_partitions.dead_letters.counts
+        letters.written, letters.given_up = 3, 2
+        found = samples(cluster)
+        assert found['moldau_share_dead_letters_total{outcome="written"}'] == 3
+        assert found['moldau_share_dead_letters_total{outcome="given_up"}'] == 2
 
     run(scenario)
 

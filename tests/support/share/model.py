@@ -24,8 +24,11 @@ class Record:
 class Model:
     """The specification, record by record. Every log batch holds one record, so limits are exact in each mode."""
 
-    def __init__(self, locks_max: int) -> None:
+    def __init__(self, locks_max: int, *, writes_dead_letters: bool = False) -> None:
         self.locks_max = locks_max
+        self.given_up = RecordState.ARCHIVING if writes_dead_letters else RecordState.ARCHIVED
+        self.letters: list[int] = []
+        """The records whose dead letters are due: they are stored as archiving."""
         self.start = self.end = 0
         self.records: dict[int, Record] = {}
         self.token = 1
@@ -74,9 +77,9 @@ class Model:
                 self.records[offset] = replace(record, deadline=now + LOCK_MS)
                 continue
             state = {0: RecordState.ARCHIVED, 1: RecordState.ACKNOWLEDGED, 2: RecordState.AVAILABLE}.get(kind)
-            state = RecordState.ARCHIVED if state is None else state
+            state = self.given_up if state is None else state
             if state is RecordState.AVAILABLE and record.count >= LIMIT:
-                state = RecordState.ARCHIVED
+                state = self.given_up
             self.change(offset, token, state, record.count)
             changed = True
         return ErrorCode.NONE, self.begin() if changed else None
@@ -86,7 +89,7 @@ class Model:
         held = [offset for offset in self.records if self.holds(member, offset)]
         for offset in held:
             count = self.records[offset].count - (0 if is_lost else 1)
-            state = RecordState.ARCHIVED if count >= LIMIT else RecordState.AVAILABLE
+            state = self.given_up if count >= LIMIT else RecordState.AVAILABLE
             self.change(offset, token, state, count)
         return self.begin() if held else None
 
@@ -115,14 +118,27 @@ class Model:
                     self.records[offset] = replace(record, change=None)
         if error is not ErrorCode.NONE:
             self.unstored = [entry for entry in entries if not entry[0]]
+        else:
+            stored = {offset for _, offset, state, _ in entries if state is RecordState.ARCHIVING}
+            self.letters += sorted(offset for offset in stored if offset >= self.start)
         self.advance()
         self.write()
         return tokens
 
+    def letters_written(self, offsets: list[int]) -> None:
+        for offset in offsets:
+            self.letters.remove(offset)
+            record = self.records.get(offset)
+            if record is not None and record.state is RecordState.ARCHIVING:
+                self.records[offset] = Record(RecordState.ARCHIVED, record.count)
+                self.queued.append((0, offset, RecordState.ARCHIVED, record.count))
+        self.advance()
+        self.write()
+
     def expire(self, now: float) -> None:
         for offset, record in self.records.items():
             if record.deadline is not None and record.change is None and record.deadline <= now:
-                state = RecordState.ARCHIVED if record.count >= LIMIT else RecordState.AVAILABLE
+                state = self.given_up if record.count >= LIMIT else RecordState.AVAILABLE
                 self.records[offset] = Record(state, record.count)
                 self.queued.append((0, offset, state, record.count))
         self.advance()

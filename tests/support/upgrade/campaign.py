@@ -45,7 +45,7 @@ SETTINGS: Final = {
     "transaction.state.log.num.partitions": "6",
     "node.watchdog.ms": "0",
 }
-LEVELS: Final = {"metadata.version": 3, "transaction.version": 2, "share.version": 1, "streams.version": 1}
+LEVELS: Final = {"metadata.version": 3, "transaction.version": 2, "share.version": 2, "streams.version": 1}
 CALM_S: Final = (8.0, 24.0)
 """Least and most time between two crashes."""
 STEP_S: Final = 300

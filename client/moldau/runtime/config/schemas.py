@@ -10,7 +10,6 @@ from moldau.runtime.config.keys.coordinator import GROUP_KEYS, TRANSACTION_KEYS
 from moldau.runtime.config.keys.groups.group import (
     CLIENT_METRICS_KEYS,
     GROUP_CONFIG_KEYS,
-    NO_DEAD_LETTERS,
     NOT_SERVED,
     check_bounds,
     check_client_metrics,
@@ -111,17 +110,8 @@ def _login_problems(config: Config) -> list[str]:
     return problems
 
 
-_UNSERVED_OF_TOPICS = {
-    "errors.deadletterqueue.group.enable": NO_DEAD_LETTERS,
-}
-
-
 def _check_topic(config: Config) -> list[str]:
-    problems = [
-        f"{key} = true: must be false, because {why}"
-        for key, why in _UNSERVED_OF_TOPICS.items()
-        if config.get_bool(key)
-    ]
+    problems: list[str] = []
     least, greatest = config.get_int("min.compaction.lag.ms"), config.get_int("max.compaction.lag.ms")
     if least > greatest:
         problems.append(f"min.compaction.lag.ms = {least}: must not be above max.compaction.lag.ms = {greatest}")

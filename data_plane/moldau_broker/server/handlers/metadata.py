@@ -37,7 +37,7 @@ from moldau_quorum.metadata.internal_topics import INTERNAL_TOPICS, OFFSETS_TOPI
 from moldau_quorum.metadata.records import NO_LEADER
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Sequence
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
 
     from moldau.runtime.config import Config
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
@@ -273,6 +273,21 @@ async def ensure_transactions_topic(context: InternalTopicsContext) -> ErrorCode
         },
     )
     return errors.get(TRANSACTIONS_TOPIC, ErrorCode.NONE)
+
+
+async def create_with_defaults(context: InternalTopicsContext, topic: str, configs: Mapping[str, str]) -> ErrorCode:
+    """Creates a topic that the broker itself needs, with its defaults for partitions and replicas; no error if there.
+
+    Returns:
+        The error of the controller; REQUEST_TIMED_OUT: this broker does not know the topic in time.
+    """
+    errors = await context.topic_creation.ensure(
+        [topic],
+        partitions=context.config.get_int("num.partitions"),
+        replication_factor=context.config.get_int("default.replication.factor"),
+        configs=configs,
+    )
+    return errors.get(topic, ErrorCode.NONE)
 
 
 async def ensure_share_state_topic(context: InternalTopicsContext) -> ErrorCode:

@@ -40,7 +40,7 @@ from moldau_broker.server.coordination.coordinators import build_coordinators
 from moldau_broker.server.coordination.producer_ids import ProducerIds
 from moldau_broker.server.coordination.transactions import Peers
 from moldau_broker.server.handlers.context import BrokerContext
-from moldau_broker.server.handlers.metadata import ensure_share_state_topic
+from moldau_broker.server.handlers.metadata import create_with_defaults, ensure_share_state_topic
 from moldau_broker.server.lifecycle.authentication import Authentication
 from moldau_broker.server.lifecycle.directory_watch import DirectoryWatch, LogDirectoriesFailedError, failure_causes
 from moldau_broker.server.lifecycle.dynamic_config import DynamicConfig, set_throttles
@@ -65,7 +65,6 @@ from moldau_broker.server.replicas.replica_directories import ReplicaDirectories
 from moldau_broker.server.replicas.replica_fetcher import ReplicaFetchers
 from moldau_broker.server.replicas.replica_manager import ReplicaManager, ReplicaSettings
 from moldau_broker.server.replicas.replica_moves import move_replicas
-from moldau_broker.server.share.persister import CoordinatorPersister
 from moldau_broker.server.share.share_partition_manager import share_partition_manager
 from moldau_quorum.authorization.configured import configured_authorizer
 from moldau_quorum.broker_side.controller_client import ControllerClient
@@ -369,7 +368,8 @@ class Broker:
                 self.broker_id,
                 self.metadata,
                 replicas,
-                CoordinatorPersister(self.broker_id, peers, clock, environment.random),
+                peers,
+                lambda topic, configs: create_with_defaults(self.context, topic, configs),
                 lambda: self.context.config,
                 sessions_max=config.get_int("group.share.max.share.sessions"),
             ),

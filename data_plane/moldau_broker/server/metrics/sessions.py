@@ -42,6 +42,9 @@ def register_shares(registry: Registry, broker: Broker) -> None:
     in_flight = registry.gauge(
         "moldau_share_records_in_flight", "Records of share-partitions between their start and end offsets."
     ).labels()
+    letters = registry.counter(
+        "moldau_share_dead_letters_total", "Dead letters of share groups by outcome: written or given_up.", "outcome"
+    )
 
     def update() -> None:
         shares = broker.context.share_partitions
@@ -50,6 +53,9 @@ def register_shares(registry: Registry, broker: Broker) -> None:
         partitions.set(shares.sessions.partition_count)
         led.set(held)
         in_flight.set(flying)
+        counts = shares.dead_letters.counts
+        letters.labels("written").value = counts.written
+        letters.labels("given_up").value = counts.given_up
 
     registry.on_expose(update)
 

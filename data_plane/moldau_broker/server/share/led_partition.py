@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from moldau_broker.log.values import ReadResult
     from moldau_broker.server.replicas.partition import Partition
     from moldau_broker.server.share.core.share_partition import SharePartition
-    from moldau_broker.server.share.core.values import AcquiredRange, AcquireMode
+    from moldau_broker.server.share.core.values import AcquiredRange, AcquireMode, DeadLetters
     from moldau_broker.server.share.persister import ShareKey
     from moldau_broker.server.share.settings import ShareGroupSettings
 
@@ -96,6 +97,8 @@ class LedPartition:
     deadline_ms: float | None = None
     touched_ms: float = 0.0
     pending: dict[int, Pending] = field(default_factory=dict)
+    dead_letters: deque[DeadLetters] = field(default_factory=deque)
+    """What is left for the task that writes them, in order; the first of them is under way."""
     watch: WatchKey = field(init=False)
     """Fetches that find nothing wait for this: records released, or the state read."""
 

@@ -9,6 +9,12 @@ from moldau.runtime.config.declaration import ConfigError
 from moldau.runtime.config.schemas import GROUP_CONFIG
 from moldau.values import reset_duration_ms
 from moldau_broker.server.share.core.values import ShareLimits
+from moldau_broker.server.share.dead_letters.queue import (
+    SHARE_VERSION_WITH_QUEUES,
+    DeadLetterQueue,
+    dead_letter_queue,
+)
+from moldau_quorum.controller.cluster.features import SHARE_VERSION
 from moldau_quorum.metadata.image import RESOURCE_GROUP
 
 if TYPE_CHECKING:
@@ -20,6 +26,7 @@ if TYPE_CHECKING:
 KNOWN_MAX = 10_000
 """Bound of the groups whose settings are kept."""
 _RESET = "share.auto.offset.reset"
+_PREFIXES = ("share.", "errors.deadletterqueue.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +38,8 @@ class ShareGroupSettings:
     renew_allowed: bool
     reset: str
     """``share.auto.offset.reset``: earliest, latest or by_duration:<ISO 8601 duration>."""
+    dead_letter_queue: DeadLetterQueue | None = None
+    """None if the group has none, or the cluster's features do not allow one."""
 
     @property
     def reset_duration_ms(self) -> int | None:
@@ -41,7 +50,7 @@ class ShareGroupSettings:
 def group_settings(broker: Config, image: MetadataImage, group_id: str) -> ShareGroupSettings:
     """Returns the settings of a group by the newest metadata."""
     given = image.config(RESOURCE_GROUP, group_id)
-    own = {name: value for name, value in given.items() if name.startswith("share.")}
+    own = {name: value for name, value in given.items() if name.startswith(_PREFIXES)}
     try:
         config = GROUP_CONFIG.parse(own)
     except ConfigError:  # the metadata are older than a check of this value
@@ -50,15 +59,19 @@ def group_settings(broker: Config, image: MetadataImage, group_id: str) -> Share
     def limit(name: str) -> int:
         return config.get_int(name) if config.is_set(name) else broker.get_int(f"group.{name}")
 
+    has_queues = image.features.get(SHARE_VERSION, 0) >= SHARE_VERSION_WITH_QUEUES
+    queue = dead_letter_queue(config, broker) if has_queues else None
     return ShareGroupSettings(
         limits=ShareLimits(
             delivery_count_max=limit("share.delivery.count.limit"),
             record_locks_max=limit("share.partition.max.record.locks"),
             lock_duration_ms=limit("share.record.lock.duration.ms"),
+            writes_dead_letters=queue is not None,
         ),
         reads_committed=config.get_str("share.isolation.level") == "read_committed",
         renew_allowed=config.get_bool("share.renew.acknowledge.enable"),
         reset=config.get_str(_RESET),
+        dead_letter_queue=queue,
     )
 
 

@@ -27,8 +27,10 @@ from moldau_broker.server.replicas.sent_ranges import reporter
 from moldau_broker.server.share.core.sessions import PartitionKey, SessionKey, ShareSessions
 from moldau_broker.server.share.core.share_partition import InvalidStateError, SharePartition
 from moldau_broker.server.share.core.values import beginning
+from moldau_broker.server.share.dead_letters.origin import LedSource
+from moldau_broker.server.share.dead_letters.writer import DeadLetterWriter
 from moldau_broker.server.share.led_partition import Acquisition, LedPartition, Pending, Wanted
-from moldau_broker.server.share.persister import GIVE_UP_MS, ShareKey
+from moldau_broker.server.share.persister import GIVE_UP_MS, CoordinatorPersister, ShareKey
 from moldau_broker.server.share.settings import CachedSettings
 from moldau_quorum.controller.cluster.features import SHARE_VERSION
 
@@ -39,12 +41,14 @@ if TYPE_CHECKING:
     from moldau.runtime.ports.environment import Environment
     from moldau.values import BrokerId
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
+    from moldau_broker.server.coordination.transactions import Peers
     from moldau_broker.server.remote_reading.reader import RemoteReader
     from moldau_broker.server.remote_reading.reads import RemoteReads
     from moldau_broker.server.remote_reading.values import RemoteRecords
     from moldau_broker.server.replicas.partition import Partition
     from moldau_broker.server.replicas.replica_manager import ReplicaManager
     from moldau_broker.server.share.core.values import Acknowledged, AcknowledgementBatch, Effects, Persist
+    from moldau_broker.server.share.dead_letters.writer import CreatesTopic
     from moldau_broker.server.share.persister import ShareStatePersister
     from moldau_broker.server.share.settings import ShareGroupSettings
 
@@ -72,6 +76,7 @@ class SharePartitionManager:
         replicas: ReplicaManager,
         persister: ShareStatePersister,
         settings: Callable[[str], ShareGroupSettings],
+        dead_letters: DeadLetterWriter,
         *,
         is_enabled: Callable[[], bool],
         sessions_max: int,
@@ -80,6 +85,7 @@ class SharePartitionManager:
         """``settings`` returns those of a group; ``is_enabled`` whether the cluster's features allow share groups."""
         self.sessions = ShareSessions(sessions_max=sessions_max)
         self.settings = settings
+        self.dead_letters = dead_letters
         self.is_enabled = is_enabled
         self._environment = environment
         self._clock = environment.clock
@@ -209,6 +215,7 @@ class SharePartitionManager:
             self._end(led, error)
             return
         led.core = core
+        self._perform(led, core.unfinished_dead_letters())
         self._wake(led)
         self._leave(led)
 
@@ -352,9 +359,14 @@ class SharePartitionManager:
         core = led.core
         if core is None or core.closed:
             self._forget(led)
-        elif effects.persist is not None:
+        else:
             assert self._nursery is not None
-            self._nursery.start_soon(self._write, led, core, effects.persist)
+            if effects.persist is not None:
+                self._nursery.start_soon(self._write, led, core, effects.persist)
+            if effects.dead_letters:
+                led.dead_letters.extend(effects.dead_letters)
+                if len(led.dead_letters) == len(effects.dead_letters):
+                    self._nursery.start_soon(self._write_dead_letters, led, core)
         self._arm(led)
         if effects.acquirable:
             self._wake(led)
@@ -377,6 +389,17 @@ class SharePartitionManager:
             error = refused.code
             self._logger.warning("share-state-not-written", key=led.key.coordinator_key, error=refused)
         self._perform(led, core.persisted(error))
+        self._leave(led)
+
+    async def _write_dead_letters(self, led: LedPartition, core: SharePartition) -> None:
+        """Writes what ``led.dead_letters`` holds, which is at most the records in flight."""
+        origin = LedSource(led, core, self.settings, self.remote_reader)
+        while led.dead_letters:
+            letters = led.dead_letters[0]
+            if not await self.dead_letters.write(origin, letters):
+                return  # the next leader continues
+            led.dead_letters.popleft()
+            self._perform(led, core.dead_letters_written(letters.first, letters.last))
         self._leave(led)
 
     def _storage_failed(self, partition: Partition, error: OSError) -> None:
@@ -402,7 +425,8 @@ def share_partition_manager(
     broker_id: BrokerId,
     metadata: MetadataCache,
     replicas: ReplicaManager,
-    persister: ShareStatePersister,
+    peers: Peers,
+    create_topic: CreatesTopic,
     config: Callable[[], Config],
     *,
     sessions_max: int,
@@ -412,12 +436,19 @@ def share_partition_manager(
     def is_enabled() -> bool:
         return metadata.image.features.get(SHARE_VERSION, 0) >= 1
 
+    clock, random = environment.clock, environment.random
+    logger = EventLogger("moldau.broker.share-delivery", node=broker_id)
+
+    def batch_bytes_max(topic: str) -> int:
+        return replicas.topic_settings(topic).log.max_message_bytes
+
     return SharePartitionManager(
         environment,
         replicas,
-        persister,
+        CoordinatorPersister(broker_id, peers, clock, random),
         CachedSettings(config, lambda: metadata.image),
+        DeadLetterWriter(clock, random, metadata, peers, create_topic, batch_bytes_max, logger),
         is_enabled=is_enabled,
         sessions_max=sessions_max,
-        logger=EventLogger("moldau.broker.share-delivery", node=broker_id),
+        logger=logger,
     )

@@ -47,14 +47,14 @@ SUPPORTED_FEATURES: Final[dict[str, tuple[int, int]]] = {
     METADATA_VERSION: (METADATA_LEVEL_FIRST, METADATA_LEVEL_LATEST),
     GROUP_VERSION: (0, 1),
     TRANSACTION_VERSION: (0, 2),
-    SHARE_VERSION: (0, 1),
+    SHARE_VERSION: (0, 2),
     STREAMS_VERSION: (0, 1),
     ELR_FEATURE: (0, 1),
 }
 """Lowest and highest level that this version of Moldau supports.
 
 At ``group.version`` 1 brokers serve groups of the consumer protocol (KIP-848), at ``share.version`` 1 share groups
-(KIP-932), at ``streams.version`` 1 streams groups (KIP-1071).
+(KIP-932) and at 2 their dead letter queues (KIP-1191), at ``streams.version`` 1 streams groups (KIP-1071).
 
 From ``transaction.version`` 1 on, coordinators write all fields of a transaction's state (TransactionLogValue 1). At
 level 2 every transaction has an epoch of its own, and brokers add partitions to it (KIP-890): clients send no
@@ -65,7 +65,7 @@ INITIAL_FEATURES: Final[dict[str, int]] = {
     METADATA_VERSION: METADATA_LEVEL_LATEST,
     GROUP_VERSION: 1,
     TRANSACTION_VERSION: 2,
-    SHARE_VERSION: 1,
+    SHARE_VERSION: 2,
     STREAMS_VERSION: 1,
     ELR_FEATURE: 1,
 }

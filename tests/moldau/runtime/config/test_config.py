@@ -415,9 +415,6 @@ def test_a_topic_has_every_key_of_kafka_with_its_default():
 
 
 def test_a_topic_that_needs_what_is_not_served_is_refused():
-    key = "errors.deadletterqueue.group.enable"
-    (problem,) = problems(topic_config, server(), {key: "true"})
-    assert problem.startswith(f"{key} = true: must be false")
     for key, value in (("local.retention.ms", "-3"), ("max.decompressed.message.bytes", "1000")):
         (problem,) = problems(topic_config, server(), {key: value})
         assert problem.startswith(f"{key} = '{value}': must be an integer")

@@ -78,17 +78,17 @@ def test_a_share_group_needs_a_place_to_begin(reset):
     GROUP_CONFIG.parse({"share.auto.offset.reset": "by_duration:P3DT1H30M2.5S"})
 
 
-def test_dead_letter_queues_of_groups_have_their_defaults_only():
-    """Tools that copy a whole configuration name these keys of Kafka 4.4 (KIP-1191); they were unknown."""
-    topic, copy = "errors.deadletterqueue.topic.name", "errors.deadletterqueue.copy.record.enable"
-    given = GROUP_CONFIG.parse({topic: "", copy: "false"})
-    assert (given.get_str(topic), given.get_bool(copy)) == ("", False)
-    with pytest.raises(ConfigError) as raised:
-        GROUP_CONFIG.parse({topic: "dlq.orders", copy: "true"})
-    assert raised.value.problems == (
-        f"{topic} = 'dlq.orders': must be empty, because share groups write to no dead letter queue",
-        f"{copy} = true: must be false, because share groups write to no dead letter queue",
-    )
+def test_a_dead_letter_queue_is_a_topic_that_may_exist():
+    """A name that no topic can have would be noticed with the first record that is given up (KIP-1191)."""
+    key = "errors.deadletterqueue.topic.name"
+    for name in ("", "dlq.orders", "_x", ".a", "d" * 249):
+        assert GROUP_CONFIG.parse({key: name}).get_str(key) == name
+    for name in ("__orders", ".", "..", "a b", "d" * 250, "a/b"):
+        with pytest.raises(ConfigError) as raised:
+            GROUP_CONFIG.parse({key: name})
+        assert raised.value.problems == (
+            f"{key} = {name!r}: must be empty or a topic name that does not begin with __",
+        )
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ SETTINGS = {
 GROUP_KEY, SHARE_KEY = 0, 2
 
 
-async def enable(cluster: Cluster, level: int = 1) -> None:
+async def enable(cluster: Cluster, level: int = 2) -> None:
     update = FeatureUpdateKey(feature=SHARE_VERSION, max_version_level=level, upgrade_type=1 if level else 2)
     answer = await cluster.client(min(cluster.running)).request(
         UpdateFeaturesRequest(feature_updates=[update], timeout_ms=10_000)
@@ -145,7 +145,7 @@ def test_share_groups_are_off_until_their_feature_is_on() -> None:
         await enable(cluster)
         assert (await ask(cluster, beat("m", 0, ("t",)))).error_code == ErrorCode.NONE
 
-    assert INITIAL_FEATURES[SHARE_VERSION] == 1
+    assert INITIAL_FEATURES[SHARE_VERSION] == 2
     run(scenario)
 
 

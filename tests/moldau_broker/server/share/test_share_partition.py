@@ -9,7 +9,8 @@ from itertools import pairwise
 import pytest
 
 from moldau.protocol.errors import ErrorCode
-from moldau_broker.server.share.core.share_partition import InvalidStateError, SharePartition, _overlay
+from moldau_broker.server.share.core.share_partition import InvalidStateError, SharePartition
+from moldau_broker.server.share.core.state_batches import overlay
 from moldau_broker.server.share.core.values import (
     AcknowledgementBatch,
     AcknowledgeType,
@@ -20,7 +21,7 @@ from moldau_broker.server.share.core.values import (
     StateBatch,
 )
 
-AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVED = RecordState
+AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = RecordState
 BATCHES = ((0, 10), (10, 20), (20, 30))
 
 
@@ -435,7 +436,7 @@ def test_the_latest_state_of_each_record_holds(seed):
         batches.append(StateBatch(first, first + generator.randrange(6), AVAILABLE, number))
         naive |= dict.fromkeys(range(first, batches[-1].last + 1), number)
     start = generator.randrange(10)
-    found = list(_overlay(batches, start))
+    found = list(overlay(batches, start))
     assert all(left.last < right.first for left, right in pairwise(found))
     assert {o: b.delivery_count for b in found for o in range(b.first, b.last + 1)} == {
         offset: number for offset, number in naive.items() if offset >= start

@@ -18,9 +18,11 @@ from moldau_broker.server.share.core.share_partition import SharePartition
 from moldau_broker.server.share.core.values import (
     AcknowledgementBatch,
     AcquireMode,
+    DeadLetters,
     Effects,
     RecordState,
     ShareLimits,
+    StateBatch,
 )
 from support.proof import examples
 from support.share.model import LIMIT, LOCK_MS, Model
@@ -35,11 +37,18 @@ class Pair:
     log_end: int
     locks_max: int
     batch: int = 1
+    writes_dead_letters: bool = False
 
     def __post_init__(self):
-        limits = ShareLimits(delivery_count_max=LIMIT, record_locks_max=self.locks_max, lock_duration_ms=LOCK_MS)
+        limits = ShareLimits(
+            delivery_count_max=LIMIT,
+            record_locks_max=self.locks_max,
+            lock_duration_ms=LOCK_MS,
+            writes_dead_letters=self.writes_dead_letters,
+        )
         self.real = SharePartition(limits, leader_epoch=1, state_epoch=1, start_offset=0)
-        self.model = Model(self.locks_max)
+        self.model = Model(self.locks_max, writes_dead_letters=self.writes_dead_letters)
+        self.letters: list[DeadLetters] = []
         self.now = 0.0
 
     def key(self):
@@ -47,7 +56,8 @@ class Pair:
         changes = tuple(run.change and run.change.state for run in self.real._runs.runs)
         waiting = (self.real._writing, self.real._queued, self.real._unstored)
         shape = tuple(tuple((bool(t), b) for t, b in entries or ()) for entries in waiting)
-        return (self.real.start_offset, self.real.snapshot(), deadlines, changes, shape, self.real._writing is None)
+        idle = self.real._writing is None
+        return (self.real.start_offset, self.real.snapshot(), deadlines, changes, shape, idle, tuple(self.letters))
 
     def apply(self, step: Step) -> None:
         name, arguments = step
@@ -103,6 +113,9 @@ class Pair:
         effects = self.real.persisted(error)
         assert [each.token for each in effects.settled] == self.model.persisted(error)
         assert all(each.error is error for each in effects.settled)
+        self.letters += effects.dead_letters
+        due = [offset for each in self.letters for offset in range(each.first, each.last + 1)]
+        assert sorted(due) == sorted(self.model.letters)
         self.compare_write(effects, None)
         self.compare_wake(effects, could_acquire)
 
@@ -113,6 +126,34 @@ class Pair:
         self.model.expire(self.now)
         self.compare_write(effects, writing)
         self.compare_wake(effects, could_acquire)
+
+    def letters_written(self):
+        """The shell writes the oldest dead letters."""
+        if not self.letters:
+            return
+        oldest = self.letters.pop(0)
+        writing, could_acquire = self.model.writing, self.has_records
+        effects = self.real.dead_letters_written(oldest.first, oldest.last)
+        self.model.letters_written(list(range(oldest.first, oldest.last + 1)))
+        self.compare_write(effects, writing)
+        self.compare_wake(effects, could_acquire)
+
+    def restarted(self):
+        """Another leader takes what is stored, and finds each dead letter that is left."""
+        if self.model.writing is not None or self.real.is_behind:
+            return
+        batches = [
+            StateBatch(run.first, run.end - 1, run.state, run.delivery_count)
+            for run in self.real._runs.runs
+            if run.state is not RecordState.ACQUIRED
+        ]
+        start = self.real.start_offset
+        following = SharePartition.restore(
+            self.real.limits, batches, leader_epoch=2, state_epoch=1, start_offset=start, log_start_offset=start
+        )
+        left = following.unfinished_dead_letters().dead_letters
+        found = {offset for each in left for offset in range(each.first, each.last + 1)}
+        assert found == {offset for offset in self.model.letters if offset >= start}
 
     def move_log_start(self, offset):
         could_acquire = self.has_records
@@ -156,14 +197,17 @@ def every_step(records: int) -> list[Step]:
     return steps
 
 
+@pytest.mark.parametrize("writes_dead_letters", [False, True])
 @pytest.mark.parametrize(
     ("length", "least"),
     [(4, 500), pytest.param(5, 1800, marks=pytest.mark.proof), pytest.param(6, 5000, marks=pytest.mark.proof)],
 )
-def test_every_short_history(length, least):
+def test_every_short_history(length, least, writes_dead_letters):
     """All histories of two members over three records; situations that are equal are continued once."""
     steps = every_step(3)
-    level = [Pair(log_end=3, locks_max=2)]
+    if writes_dead_letters:
+        steps += [("letters_written", ()), ("restarted", ())]
+    level = [Pair(log_end=3, locks_max=2, writes_dead_letters=writes_dead_letters)]
     seen = {level[0].key()}
     for _ in range(length):
         following = []
@@ -192,13 +236,14 @@ random_steps = st.one_of(
     st.tuples(st.just("persisted"), st.tuples(st.sampled_from([ErrorCode.NONE] * 3 + [ErrorCode.NOT_COORDINATOR]))),
     st.tuples(st.just("wait"), st.tuples(st.sampled_from([1, 50, 100]))),
     st.tuples(st.just("move_log_start"), st.tuples(st.integers(0, 12))),
+    st.tuples(st.sampled_from(["letters_written", "restarted"]), st.just(())),
 )
 
 
 @settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(random_steps, max_size=40), st.integers(3, 12), st.sampled_from([0, 1, 5]))
-def test_random_histories(history: list[Step], locks_max: int, batch_size: int):
+@given(st.lists(random_steps, max_size=40), st.integers(3, 12), st.sampled_from([0, 1, 5]), st.booleans())
+def test_random_histories(history: list[Step], locks_max: int, batch_size: int, writes_dead_letters: bool):
     """Long histories over twelve records: the same comparison after each step."""
-    pair = Pair(log_end=12, locks_max=locks_max, batch=batch_size)
+    pair = Pair(log_end=12, locks_max=locks_max, batch=batch_size, writes_dead_letters=writes_dead_letters)
     for step in history:
         pair.apply(step)

@@ -460,7 +460,7 @@ def test_a_session_without_room_is_refused_in_time():
 def test_an_unreadable_place_to_begin_counts_as_none():
     """Metadata of older versions may hold a duration that cannot be parsed: it must not end the broker."""
     given = {"share.auto.offset.reset": "by_duration:Pfoo", "share.delivery.count.limit": "3"}
-    image = SimpleNamespace(config=lambda *_: given)
+    image = SimpleNamespace(config=lambda *_: given, features={})
     settings = group_settings(SimpleNamespace(get_int=lambda _: 100), image, "g")
     assert settings.reset_duration_ms is None
     assert (settings.reset, settings.limits.delivery_count_max) == ("latest", 3)
@@ -473,7 +473,7 @@ def test_settings_are_those_of_the_newest_metadata(monkeypatch):
     def image():
         now = dict(given)
         return SimpleNamespace(
-            config=lambda _, group: {name: value for (of, name), value in now.items() if of == group}
+            features={}, config=lambda _, group: {name: value for (of, name), value in now.items() if of == group}
         )
 
     images = [image()]

@@ -41,6 +41,8 @@ SETTINGS = ShareGroupSettings(
     renew_allowed=False,
     reset="earliest",
 )
+NO_LETTERS: Any = SimpleNamespace(write=None)
+"""For groups without a dead letter queue."""
 
 
 def partition_of(topic: UUID = TOPIC) -> Any:
@@ -64,6 +66,7 @@ def groups_of(
         replicas,
         memory,
         lambda _: settings,
+        NO_LETTERS,
         is_enabled=lambda: True,
         sessions_max=10,
         logger=EventLogger("test"),

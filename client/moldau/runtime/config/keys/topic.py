@@ -1,7 +1,7 @@
 """Keys of a topic. Each falls back to the broker's key of its synonyms, then to its default.
 
-The keys of what Moldau does not serve (a dead letter queue of share groups, KIP-1191; a delay of copies to the object
-store) are accepted, because tools name them with their defaults. A value that would need the feature is refused.
+The keys of what Moldau does not serve (a bound of the bytes of one record after decompression) are accepted, because
+tools name them with their defaults. A value that would need the feature is refused.
 """
 
 from __future__ import annotations
@@ -330,8 +330,7 @@ TOPIC_KEYS = (
         name="errors.deadletterqueue.group.enable",
         default=False,
         group="Topic",
-        has_effect=False,
-        doc="Accepted, without effect: share groups write to no dead letter queue, so true is refused.",
+        doc="Whether share groups may use the topic as their dead letter queue.",
     ),
     integer(
         name="max.decompressed.message.bytes",

@@ -11,6 +11,10 @@ often).
         ^                     |-----REJECT, GAP, delivery count limit--> archived
         '---RELEASE, expired lock, closed session---'
 
+In a group with a dead letter queue a rejected record, and one that was delivered too often, is archiving in between:
+its dead letter is written once that state is stored, and archived is stored afterwards. A leader that ends meanwhile
+leaves the rest to the next one, so a dead letter is written at least once.
+
 Acknowledgements and releases take effect when the share coordinator has stored them. Until then the records stay
 acquired, with a ``Change``; a refused write undoes the change. One write is under way at a time, and everything that
 arrives meanwhile forms the next one, so the coordinator sees the states of a record in order. Acquisitions are not
@@ -26,12 +30,12 @@ lock has expired.
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
 from moldau_broker.server.share.core.runs import Change, Run, Runs
+from moldau_broker.server.share.core.state_batches import overlay
 from moldau_broker.server.share.core.values import (
     NO_EFFECTS,
     Acknowledged,
@@ -39,6 +43,8 @@ from moldau_broker.server.share.core.values import (
     AcknowledgeType,
     AcquiredRange,
     AcquireMode,
+    Cause,
+    DeadLetters,
     Effects,
     Persist,
     RecordState,
@@ -48,7 +54,7 @@ from moldau_broker.server.share.core.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 FENCED = frozenset(
     {
@@ -293,7 +299,7 @@ class SharePartition:
                 if kind is AcknowledgeType.RENEW:
                     run.lock_deadline_ms = now_ms + self.limits.lock_duration_ms
                 else:
-                    self._change(run, token, _STATES[kind], run.delivery_count)
+                    self._change(run, token, _STATES[kind], run.delivery_count, kind)
                     changed = True
         if changed:
             return Acknowledged(token=token, effects=self._begin())
@@ -332,14 +338,26 @@ class SharePartition:
                 yield max(offset, self.start_offset), end, kind
             offset = end
 
-    def _change(self, run: Run, token: int, state: RecordState, delivery_count: int) -> None:
-        if state is RecordState.AVAILABLE and delivery_count >= self.limits.delivery_count_max:
-            state = RecordState.ARCHIVED
-        self._queued.append(self._changed(run, token, state, delivery_count))
+    @property
+    def _given_up(self) -> RecordState:
+        """The state of a record that is delivered no more, although no member has accepted it."""
+        return RecordState.ARCHIVING if self.limits.writes_dead_letters else RecordState.ARCHIVED
 
-    def _changed(self, run: Run, token: int, state: RecordState, delivery_count: int) -> _Entry:
+    def _change(
+        self,
+        run: Run,
+        token: int,
+        state: RecordState,
+        delivery_count: int,
+        kind: AcknowledgeType = AcknowledgeType.RELEASE,
+    ) -> None:
+        cause = Cause.REJECTED if kind is AcknowledgeType.REJECT else None
+        if state is RecordState.AVAILABLE and delivery_count >= self.limits.delivery_count_max:
+            cause = Cause.DELIVERED_TOO_OFTEN
+        if cause is not None:
+            state = self._given_up
         run.change = Change(token, state, delivery_count)
-        return token, StateBatch(run.first, run.end - 1, state, delivery_count)
+        self._queued.append((token, StateBatch(run.first, run.end - 1, state, delivery_count, cause)))
 
     # --- writes to the share coordinator ---------------------------------------------------------------------------
 
@@ -372,7 +390,7 @@ class SharePartition:
             leader_epoch=self.leader_epoch,
             start_offset=start_offset,
             delivery_complete_count=min(complete, _COUNT_MAX),
-            batches=tuple(_overlay([batch for _, batch in self._writing], start_offset)),
+            batches=tuple(overlay([batch for _, batch in self._writing], start_offset)),
         )
 
     def persisted(self, error: ErrorCode) -> Effects:
@@ -398,15 +416,51 @@ class SharePartition:
         self._tidy()
         if error is not ErrorCode.NONE:  # one state for each record, however long the share coordinator is away
             expired = [batch for token, batch in entries if not token]
-            self._unstored = [(0, batch) for batch in _overlay(expired, self.start_offset)]
+            self._unstored = [(0, batch) for batch in overlay(expired, self.start_offset)]
             self.is_behind = self.is_behind or bool(expired)  # if all were archived, only the start offset says so
         else:
             self.is_behind = False
+        stored = [batch for _, batch in entries] if error is ErrorCode.NONE else []
         return Effects(
             persist=self._next_write(),
             settled=tuple(Settled(token, error) for token in tokens),
+            dead_letters=self._dead_letters(overlay(stored, self.start_offset)),
             acquirable=acquirable,
         )
+
+    # --- dead letters ----------------------------------------------------------------------------------------------
+
+    def unfinished_dead_letters(self) -> Effects:
+        """Returns the dead letters that the last leader may not have written; called once, after ``restore``."""
+        runs = [StateBatch(run.first, run.end - 1, run.state, run.delivery_count) for run in self._runs.runs]
+        return Effects(dead_letters=self._dead_letters(runs))
+
+    def _dead_letters(self, stored: Iterable[StateBatch]) -> tuple[DeadLetters, ...]:
+        return tuple(
+            DeadLetters(batch.first, batch.last, batch.delivery_count, batch.cause or self._likely_cause(batch))
+            for batch in stored
+            if batch.state is RecordState.ARCHIVING
+        )
+
+    def _likely_cause(self, batch: StateBatch) -> Cause:
+        """Returns why the last leader gave records up, which is not stored."""
+        is_limit = batch.delivery_count >= self.limits.delivery_count_max
+        return Cause.DELIVERED_TOO_OFTEN if is_limit else Cause.REJECTED
+
+    def dead_letters_written(self, first: int, last: int) -> Effects:
+        """Archives the records whose dead letters are written, or were given up; those that are still in flight.
+
+        As after an expired lock, the write is not waited for: losing it only writes the dead letters again.
+        """
+        first, end = max(first, self.start_offset), min(last + 1, self.end_offset)
+        if self.closed or first >= end:
+            return NO_EFFECTS
+        for run in self._runs.cut(first, end):
+            if run.state is RecordState.ARCHIVING:
+                run.become(RecordState.ARCHIVED, run.delivery_count)
+                self._queued.append((0, StateBatch(run.first, run.end - 1, run.state, run.delivery_count)))
+        self._tidy()
+        return Effects(persist=self._next_write(), acquirable=True)
 
     # --- time, the log, and the end --------------------------------------------------------------------------------
 
@@ -425,9 +479,10 @@ class SharePartition:
         for run in self._runs.runs:
             if run.change is not None or run.lock_deadline_ms is None or run.lock_deadline_ms > now_ms:
                 continue
-            given_up = run.delivery_count >= self.limits.delivery_count_max
-            run.become(RecordState.ARCHIVED if given_up else RecordState.AVAILABLE, run.delivery_count)
-            self._queued.append((0, StateBatch(run.first, run.end - 1, run.state, run.delivery_count)))
+            is_given_up = run.delivery_count >= self.limits.delivery_count_max
+            run.become(self._given_up if is_given_up else RecordState.AVAILABLE, run.delivery_count)
+            cause = Cause.DELIVERED_TOO_OFTEN if is_given_up else None
+            self._queued.append((0, StateBatch(run.first, run.end - 1, run.state, run.delivery_count, cause)))
             expired = True
         if not expired:
             return NO_EFFECTS
@@ -470,12 +525,12 @@ class SharePartition:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether the stored state is all there is: no record is acquired, and no write is under way or due."""
+        """Whether the stored state is all there is: no record is in hand, and no write is under way or due."""
         return (
             self._writing is None
             and not self._queued
             and not self.is_behind
-            and all(run.state is not RecordState.ACQUIRED for run in self._runs.runs)
+            and all(run.state not in (RecordState.ACQUIRED, RecordState.ARCHIVING) for run in self._runs.runs)
         )
 
     def snapshot(self) -> tuple[tuple[int, int, RecordState, int, str], ...]:
@@ -523,25 +578,3 @@ def _ranges(run: Run, fetched: Sequence[tuple[int, int]], batch_size: int) -> It
                 yield AcquiredRange(first, batch_end - 1, run.delivery_count)
                 first = batch_end
     yield AcquiredRange(first, run.end - 1, run.delivery_count)
-
-
-def _overlay(batches: list[StateBatch], start_offset: int) -> Iterator[StateBatch]:
-    """Yields ascending batches from ``start_offset`` on; of batches that overlap, the later one holds."""
-    order = sorted(range(len(batches)), key=lambda number: batches[number].first)
-    ordered = [batches[number] for number in order]
-    if any(left.last >= right.first for left, right in pairwise(ordered)):
-        bounds = sorted({batch.first for batch in batches} | {batch.last + 1 for batch in batches})
-        begun, ordered = 0, []
-        covering: list[int] = []  # a heap of negative numbers: the latest batch first
-        for first, end in pairwise(bounds):
-            while begun < len(order) and batches[order[begun]].first <= first:
-                heappush(covering, -order[begun])
-                begun += 1
-            while covering and batches[-covering[0]].last < first:
-                heappop(covering)
-            if covering:
-                latest = batches[-covering[0]]
-                ordered.append(StateBatch(first, end - 1, latest.state, latest.delivery_count))
-    for batch in ordered:
-        if batch.last >= start_offset:
-            yield StateBatch(max(batch.first, start_offset), batch.last, batch.state, batch.delivery_count)

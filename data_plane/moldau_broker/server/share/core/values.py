@@ -5,8 +5,8 @@ Offsets called ``last`` are inclusive, as on the wire; offsets called ``end`` ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import IntEnum
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
@@ -21,11 +21,12 @@ class RecordState(IntEnum):
     AVAILABLE = 0
     ACQUIRED = 1
     ACKNOWLEDGED = 2
+    ARCHIVING = 3  # given up, and its dead letter is not known to be written (KIP-1191)
     ARCHIVED = 4
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the record is never delivered again."""
+        """Whether nothing is left to do for the record."""
         return self in (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
 
 
@@ -48,11 +49,13 @@ class AcquireMode(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareLimits:
-    """The bounds of one share-partition, from the configuration of its group."""
+    """The rules of one share-partition, from the configuration of its group."""
 
     delivery_count_max: int
     record_locks_max: int
     lock_duration_ms: int
+    writes_dead_letters: bool = False
+    """Whether records that are given up go to a dead letter queue first (KIP-1191)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,13 @@ class AcquiredRange:
     delivery_count: int
 
 
+class Cause(Enum):
+    """Why a record was given up; the texts are Kafka's."""
+
+    REJECTED = "Offset rejected by client."
+    DELIVERED_TOO_OFTEN = "Offset delivery count exceeded the threshold."
+
+
 @dataclass(frozen=True, slots=True)
 class StateBatch:
     """The state of the offsets ``first`` to ``last``, as the share coordinator stores it; never ``ACQUIRED``."""
@@ -81,6 +91,8 @@ class StateBatch:
     last: int
     state: RecordState
     delivery_count: int
+    cause: Cause | None = field(default=None, compare=False)
+    """Of a record that is given up, for its dead letter; it is not stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,12 +129,26 @@ class Settled:
     error: ErrorCode
 
 
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """Effect: write the dead letters of ``first`` to ``last``, then call ``SharePartition.dead_letters_written``.
+
+    The records are stored as ``ARCHIVING``, so a new leader continues if this one ends before the call.
+    """
+
+    first: int
+    last: int
+    delivery_count: int
+    cause: Cause
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """The actions of the shell after a call: write, answer operations, wake waiting fetches."""
+    """The actions of the shell after a call: write, answer operations, write dead letters, wake waiting fetches."""
 
     persist: Persist | None = None
     settled: tuple[Settled, ...] = ()
+    dead_letters: tuple[DeadLetters, ...] = ()
     acquirable: bool = False  # records may have become acquirable: wake the fetches that wait for this partition
 
 

@@ -37,8 +37,7 @@ BOUNDED_KEYS: Final = (
 )
 """Keys of groups that brokers bound with keys of their own, ``group.KIND.min.KEY`` and ``group.KIND.max.KEY``."""
 DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
-DEAD_LETTER_COPY: Final = "errors.deadletterqueue.copy.record.enable"
-NO_DEAD_LETTERS: Final = "share groups write to no dead letter queue"
+_QUEUE_NAME: Final = re.compile(r"(?!__|\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 _NO_WARMUP: Final = "tasks move to another member without a warm-up copy"
 NOT_SERVED: Final = {
     "streams.num.warmup.replicas": _NO_WARMUP,
@@ -152,15 +151,15 @@ GROUP_CONFIG_KEYS = (
         name=DEAD_LETTER_TOPIC,
         default="",
         group="Share groups",
-        has_effect=False,
-        doc="Accepted, without effect: share groups write to no dead letter queue, so only the empty name is allowed.",
+        doc="Topic for the dead letters of records that were rejected or delivered too often; empty for none. The "
+        "topic needs errors.deadletterqueue.group.enable, and the cluster share.version 2.",
     ),
     boolean(
-        name=DEAD_LETTER_COPY,
+        name="errors.deadletterqueue.copy.record.enable",
         default=False,
         group="Share groups",
-        has_effect=False,
-        doc="Accepted, without effect: share groups write to no dead letter queue, so true is refused.",
+        doc="Whether a dead letter has the key, the value and the headers of its record, beside the headers that name "
+        "the record.",
     ),
     *_common("streams"),
     _group_integer(
@@ -215,11 +214,9 @@ def check_group(config: Config) -> list[str]:
             problems.append(
                 f"{session} = {config.get_int(session)}: must be above {heartbeat} = {config.get_int(heartbeat)}"
             )
-    if config.get_str(DEAD_LETTER_TOPIC):
-        name = config.get_str(DEAD_LETTER_TOPIC)
-        problems.append(f"{DEAD_LETTER_TOPIC} = {name!r}: must be empty, because {NO_DEAD_LETTERS}")
-    if config.get_bool(DEAD_LETTER_COPY):
-        problems.append(f"{DEAD_LETTER_COPY} = true: must be false, because {NO_DEAD_LETTERS}")
+    queue = config.get_str(DEAD_LETTER_TOPIC)
+    if queue and not _QUEUE_NAME.fullmatch(queue):
+        problems.append(f"{DEAD_LETTER_TOPIC} = {queue!r}: must be empty or a topic name that does not begin with __")
     reset = config.get_str("share.auto.offset.reset")
     if not is_reset(reset, "earliest", "latest"):
         problems.append(

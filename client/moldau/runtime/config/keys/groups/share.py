@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from moldau.runtime.config.declare import HOUR_MS, MIB, MINUTE_MS, SECOND_MS, integer, names, short
+from moldau.runtime.config.declare import HOUR_MS, MIB, MINUTE_MS, SECOND_MS, boolean, integer, names, short, string
 from moldau.runtime.config.keys.groups.pace import pace_keys
 
 SHARE_KEYS = (
+    string(
+        name="errors.deadletterqueue.topic.name.prefix",
+        default="dlq.",
+        group="Share groups",
+        doc="Beginning of the names that topics with dead letters of share groups must have; empty for any name.",
+    ),
+    boolean(
+        name="errors.deadletterqueue.auto.create.topics.enable",
+        default=False,
+        group="Share groups",
+        doc="Whether brokers create the topic that a share group names for its dead letters, if there is none.",
+    ),
     integer(
         name="group.share.record.lock.duration.ms",
         default=30 * SECOND_MS,

@@ -1,0 +1,249 @@
+"""Goal: a record that a share group gives up is in the group's dead letter queue before it is forgotten.
+
+Method: brokers on virtual time, the durable state in memory, and members that reject, release and let locks expire.
+"""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from moldau.records import decode_records, iterate_batches
+from moldau_broker.server.share.core.values import RecordState
+from moldau_broker.server.share.dead_letters.queue import ALLOWED
+from moldau_broker.server.share.dead_letters.writer import GIVE_UP_MS
+from support.cluster.broker_cluster import batch, run_cluster
+from support.share.member import Member, acquired, codes, outcomes
+from support.share.memory_persister import MemoryPersister
+
+OK = ErrorCode.NONE
+ACCEPT, RELEASE, REJECT = (1,), (2,), (3,)
+QUEUE = "errors.deadletterqueue.topic.name"
+COPY = "errors.deadletterqueue.copy.record.enable"
+
+
+async def configure(cluster, kind, name, settings):
+    configs = [AlterableConfig(name=key, config_operation=0, value=value) for key, value in settings.items()]
+    resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
+    answer = await cluster.client(1).request(IncrementalAlterConfigsRequest(resources=[resource]))
+    assert answer.responses[0].error_code == OK, answer
+    want = settings.items()
+    await cluster.until(
+        lambda: all(want <= b.metadata.image.config(kind, name).items() for b in cluster.running.values())
+    )
+
+
+def run(scenario, *, brokers=1, partitions=1, group=None, queue_partitions=2, **settings):
+    """Runs a scenario with a topic ``t``, its queue ``dlq.t`` and a group ``g``, whose state is in memory."""
+
+    async def prepared(cluster):
+        cluster.memory = MemoryPersister()
+        await cluster.client(1).create_topic("t", partitions=partitions, replicas=brokers)
+        if queue_partitions:
+            configs = {ALLOWED: "true", "min.insync.replicas": str(min(2, brokers))}
+            await cluster.client(1).create_topic("dlq.t", partitions=queue_partitions, replicas=brokers)
+            await configure(cluster, 2, "dlq.t", configs)
+        given = {"share.auto.offset.reset": "earliest", QUEUE: "dlq.t", "share.delivery.count.limit": "2"}
+        await configure(cluster, 32, "g", given | (group or {}))
+        for broker in cluster.running.values():
+            broker.context.share_partitions.persister = cluster.memory
+        await cluster.leader("t")
+        await scenario(cluster)
+
+    return run_cluster(prepared, brokers=brokers, **settings)
+
+
+async def letters_in(cluster, partition=0, topic="dlq.t"):
+    """Returns value, record, delivery count and cause of each dead letter."""
+    leader = await cluster.leader(topic, partition)
+    fetched = await cluster.client(leader).fetch(topic, partition=partition)
+    found = []
+    for position, header in iterate_batches(fetched.records or b""):
+        for record in decode_records(fetched.records, position, header):
+            facts = {name.removeprefix("__dlq.errors."): value.decode() for name, value in record.headers}
+            place = (facts["topic"], int(facts["partition"]), int(facts["offset"]))
+            found.append((record.value, place, int(facts["delivery.count"]), facts["message"].split()[1]))
+    return found
+
+
+def states(cluster):
+    (records,) = cluster.memory.records.values()
+    return {offset: state for offset, (state, _) in records.items()}
+
+
+@pytest.mark.parametrize("copies", ["false", "true"])
+def test_rejected_records_go_to_the_queue(copies):
+    """In order, with or without a copy; accepted ones do not, and the group goes on behind them."""
+
+    async def scenario(cluster):
+        member = Member(cluster, 1, "a")
+        await cluster.client(1).produce("t", batch(b"0", b"1"), batch(b"2", b"3"), partition=0)
+        await member.fetch(0, max_wait_ms=1000)
+        assert codes(await member.acknowledge({0: [(0, 3, (3, 1, 3, 3))]})) == {0: OK}
+        await cluster.until(lambda: cluster.memory.start_offsets and set(cluster.memory.start_offsets.values()) == {4})
+        values = [b"0", b"2", b"3"] if copies == "true" else [None] * 3
+        assert await letters_in(cluster) == [
+            (value, ("t", 0, offset), 1, "rejected") for value, offset in zip(values, (0, 2, 3), strict=True)
+        ]
+        assert cluster.running[1].context.share_partitions.dead_letters.counts.written == 3
+
+    run(scenario, group={COPY: copies})
+
+
+def test_records_that_are_delivered_too_often_go_there():
+    """By releases as by locks that expire, and to the partition of the queue with the same number."""
+
+    async def scenario(cluster):
+        a, b = Member(cluster, 1, "a"), Member(cluster, 1, "b")
+        await cluster.client(1).produce("t", batch(b"0"), batch(b"1"), partition=1)
+        await a.fetch(1, max_wait_ms=1000)
+        await trio.sleep(20)  # the lock of the first delivery
+        assert acquired(await b.fetch(1, max_wait_ms=1000, max_records=1)) == {1: [(0, 0, 2)]}
+        assert codes(await b.acknowledge({1: [(0, 0, RELEASE)]})) == {1: OK}
+        await cluster.until(lambda: set(cluster.memory.start_offsets.values()) == {1})
+        assert acquired(await b.fetch(1, max_wait_ms=20_000)) == {1: [(1, 1, 2)]}
+        await trio.sleep(20)
+        assert await letters_in(cluster) == []
+        assert [letter[1:] for letter in await letters_in(cluster, 1)] == [
+            (("t", 1, offset), 2, "delivery") for offset in (0, 1)
+        ]
+        assert set(cluster.memory.start_offsets.values()) == {2}
+
+    run(scenario, partitions=2, group={"share.record.lock.duration.ms": "15000"})
+
+
+def test_a_record_waits_for_its_dead_letter():
+    """While the queue cannot be written the record is archiving; the records behind it are delivered meanwhile."""
+
+    async def scenario(cluster):
+        leader = await cluster.leader("t")
+        other = next(each for each in cluster.broker_ids if each != leader)
+        member = Member(cluster, leader, "a")
+        await cluster.client(leader).produce("t", batch(b"0"), batch(b"1"))
+        cluster.kill(other)
+        await cluster.until(lambda: len(cluster.partition_image("dlq.t").isr) == 1)
+        await member.fetch(0, max_wait_ms=1000, max_records=1)
+        assert codes(await member.acknowledge({0: [(0, 0, REJECT)]})) == {0: OK}, "it does not wait for the queue"
+        await trio.sleep(20)
+        assert states(cluster)[0] is RecordState.ARCHIVING
+        assert acquired(await member.fetch(0, max_wait_ms=1000)) == {0: [(1, 1, 1)]}
+        cluster.start_broker(other)
+        await cluster.until(lambda: set(cluster.memory.start_offsets.values()) == {1})
+        assert [letter[1] for letter in await letters_in(cluster)] == [("t", 0, 0)]
+
+    run(scenario, brokers=2)
+
+
+def test_the_next_leader_writes_what_is_left():
+    """A leader that dies before the dead letter is written loses nothing."""
+
+    async def scenario(cluster):
+        leader = await cluster.leader("t")
+        member = Member(cluster, leader, "a")
+        await cluster.client(leader).produce("t", batch(b"0", b"1"))
+        await member.fetch(0, max_wait_ms=1000)
+        writer = cluster.running[leader].context.share_partitions.dead_letters
+        writer.write = never
+        assert codes(await member.acknowledge({0: [(0, 0, REJECT)]})) == {0: OK}
+        await trio.sleep(5)
+        assert states(cluster)[0] is RecordState.ARCHIVING
+        cluster.kill(leader)
+        following = await cluster.leader("t", other_than=leader)
+        other = Member(cluster, following, "b")
+        assert acquired(await other.fetch(0, max_wait_ms=20_000)) == {0: [(1, 1, 1)]}
+        await cluster.until(lambda: set(cluster.memory.start_offsets.values()) == {1})
+        assert [letter[1:] for letter in await letters_in(cluster)] == [(("t", 0, 0), 1, "rejected")]
+
+    run(scenario, brokers=3)
+
+
+async def never(*_):
+    await trio.sleep_forever()
+
+
+@pytest.mark.parametrize(
+    ("group", "queue_partitions"),
+    [({QUEUE: "orders"}, 2), ({QUEUE: "dlq.other"}, 2), ({}, 0)],
+    ids=["a name without the prefix", "another topic, which does not exist", "no topic"],
+)
+def test_a_queue_that_must_not_be_written_is_no_obstacle(group, queue_partitions, caplog):
+    """The record is archived all the same, as in Kafka, and the log says which and why."""
+
+    async def scenario(cluster):
+        member = Member(cluster, 1, "a")
+        await cluster.client(1).produce("t", batch(b"0"))
+        await member.fetch(0, max_wait_ms=1000)
+        assert codes(await member.acknowledge({0: [(0, 0, REJECT)]})) == {0: OK}
+        await cluster.until(lambda: set(cluster.memory.start_offsets.values()) == {1})
+        assert cluster.running[1].context.share_partitions.dead_letters.counts.given_up == 1
+
+    run(scenario, group=group, queue_partitions=queue_partitions)
+    (line,) = [each.getMessage() for each in caplog.records if "dead-letters-given-up" in each.getMessage()]
+    assert "group=g" in line
+    assert "partition=t-0" in line
+
+
+def test_brokers_create_the_queue_if_they_may():
+    """With Kafka's settings for such a topic: groups may use it, and times are those of the append."""
+
+    async def scenario(cluster):
+        member = Member(cluster, 1, "a")
+        await cluster.client(1).produce("t", batch(b"0"))
+        await member.fetch(0, max_wait_ms=1000)
+        assert codes(await member.acknowledge({0: [(0, 0, REJECT)]})) == {0: OK}
+        await cluster.until(lambda: set(cluster.memory.start_offsets.values()) == {1})
+        assert [letter[1] for letter in await letters_in(cluster)] == [("t", 0, 0)]
+        configs = cluster.image().topic_config("dlq.t")
+        assert configs == {ALLOWED: "true", "message.timestamp.type": "LogAppendTime"}
+
+    run(scenario, queue_partitions=0, errors_deadletterqueue_auto_create_topics_enable="true")
+
+
+def test_dead_letters_are_given_up_in_the_end():
+    """A queue that cannot be written for minutes does not hold up its group for ever."""
+
+    async def scenario(cluster):
+        leader = await cluster.leader("t")
+        other = next(each for each in cluster.broker_ids if each != leader)
+        member = Member(cluster, leader, "a")
+        await cluster.client(leader).produce("t", batch(b"0"))
+        cluster.kill(other)
+        await cluster.until(lambda: len(cluster.partition_image("dlq.t").isr) == 1)
+        await member.fetch(0, max_wait_ms=1000)
+        assert codes(await member.acknowledge({0: [(0, 0, REJECT)]})) == {0: OK}
+        await trio.sleep(0.9 * GIVE_UP_MS / 1000)
+        assert states(cluster)[0] is RecordState.ARCHIVING
+        await trio.sleep(0.2 * GIVE_UP_MS / 1000)
+        assert set(cluster.memory.start_offsets.values()) == {1}
+
+    run(scenario, brokers=2)
+
+
+def test_a_group_without_a_queue_has_no_dead_letters():
+    """Nor has any group while the cluster is at a level of its features that older brokers support."""
+
+    async def scenario(cluster):
+        client = cluster.client(1)
+        await configure(cluster, 32, "h", {"share.auto.offset.reset": "earliest"})
+        await client.produce("t", batch(b"0", b"1"))
+        member = Member(cluster, 1, "a", group="h")
+        await member.fetch(0, max_wait_ms=1000)
+        assert codes(await member.acknowledge({0: [(0, 1, REJECT)]})) == {0: OK}
+        update = FeatureUpdateKey(feature="share.version", max_version_level=1, upgrade_type=2)
+        answer = await client.request(UpdateFeaturesRequest(feature_updates=[update], timeout_ms=5000))
+        assert answer.error_code == OK
+        await cluster.until(lambda: cluster.image().features["share.version"] == 1)
+        member = Member(cluster, 1, "b")
+        assert outcomes(await member.fetch(0, max_wait_ms=1000)) == {0: (OK, OK)}
+        assert codes(await member.acknowledge({0: [(0, 1, REJECT)]})) == {0: OK}
+        await trio.sleep(5)
+        assert await letters_in(cluster) == []
+
+    run(scenario)
