@@ -2,7 +2,8 @@
 
 Members live on machines of their own. Each life takes records one by one, holds some of them for long (some beyond the
 lock), acknowledges them in one of the ways, and ends by leaving or by a crash. At the end one member accepts whatever
-comes, until nothing has come for longer than the lock. ``checkers.group.share`` judges the events.
+comes, until nothing has come for longer than the lock. Then the group's dead letter queue is read, if the cluster has
+such queues. ``checkers.group.share`` judges the events.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from moldau_jepsen.checkers.group.share import (
 )
 from moldau_jepsen.history import TopicPartition
 from moldau_jepsen.workloads.operations import OperationFailedError
+from moldau_jepsen.workloads.phases.dead_letters import create_queue, dead_letters, has_queues, queue_settings
 from moldau_jepsen.workloads.phases.share_evidence import PrunedLogError, archived_records, group_times_ms
 
 if TYPE_CHECKING:
@@ -60,6 +62,8 @@ class ShareOptions:
     """The options of the workload."""
 
     topic: str = "share"
+    queue: str = "dlq.share"
+    """The topic of the group's dead letters, which the workload creates with one partition."""
     partitions: int = 2
     group: str = "share"
     slots: int = 3
@@ -137,6 +141,8 @@ class ShareWorkload:
         self._lock_ms = options.lock_ms
         self._refused = ""
         """The last error of a change of the group's settings."""
+        self._has_queue = False
+        self._queue_was_read = False
 
     def stop(self) -> None:
         """Ends the sender and the members."""
@@ -288,10 +294,14 @@ class ShareWorkload:
     async def set_group(self, environment: Environment) -> None:
         """Lets the group begin with the first records, and sets its limit of deliveries; asks until it is done."""
         settings = {"share.auto.offset.reset": "earliest", "share.delivery.count.limit": str(DELIVERY_COUNT_MAX)}
-        changes = [ConfigAlteration(name=name, value=value) for name, value in settings.items()]
         async with Admin(self._reach, environment=environment) as admin:
             while True:
                 try:
+                    if await has_queues(admin):
+                        await create_queue(admin, self._options.queue)
+                        settings |= queue_settings(self._options.queue)
+                        self._has_queue = True
+                    changes = [ConfigAlteration(name=name, value=value) for name, value in settings.items()]
                     await admin.alter_configs({ConfigResource(ResourceType.GROUP, self._options.group): changes})
                     return
                 except KafkaError as error:
@@ -315,6 +325,25 @@ class ShareWorkload:
                 self._lock_ms = 0  # the brokers' locks are not known: no member is convicted for holding a record
             return
         self._judges_loss = await self._ask_what_was_given_up(environment)
+        if self._has_queue:
+            await self._read_queue(environment)
+
+    async def _read_queue(self, environment: Environment) -> None:
+        """Adds the dead letters, and waits for those that are missing: brokers write them when the record is stored."""
+        events, options = self.events, self._options
+        with trio.move_on_after(EVIDENCE_SECONDS):
+            while True:
+                try:
+                    letters = await dead_letters(self._reach, environment, options.queue)
+                except KafkaError as error:
+                    self._refused = str(error)
+                else:
+                    self.events, self._queue_was_read = [*events, *letters], True
+                    if all(one.kind is not ShareAnomalyKind.LETTER_MISSING for one in self._verdict().anomalies):
+                        return
+                await trio.sleep(RETRY_S)
+        if not self._queue_was_read:
+            self.stuck = f"the dead letters of share group {options.group} were not read: {self._refused}"
 
     async def _ask_what_was_given_up(self, environment: Environment) -> bool:
         """Adds the records that the coordinators archived, if the history alone would call a record lost.
@@ -356,7 +385,11 @@ class ShareWorkload:
     def _verdict(self) -> ShareVerdict:
         drained = self.stuck is None
         return check_share_group(
-            self.events, delivery_count_max=DELIVERY_COUNT_MAX, lock_ms=self._lock_ms, drained=drained
+            self.events,
+            delivery_count_max=DELIVERY_COUNT_MAX,
+            lock_ms=self._lock_ms,
+            drained=drained,
+            has_queue=self._queue_was_read,
         )
 
     async def drain(self, environment: Environment, timeout_s: float) -> None:

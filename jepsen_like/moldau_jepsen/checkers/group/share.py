@@ -14,6 +14,7 @@ The events of a run are sends, deliveries and acknowledgements. From them follow
   reached by deliveries that the history lacks, and the state that the coordinator has stored (``Archived``) decides.
 * ``share-altered``: another value was delivered at an offset than the producer's acknowledgement or an earlier delivery
   names, or a value at another offset, or at one that no log has. No two records have one value.
+* ``share-letter-missing`` and ``share-letter-wrong``: see ``dead_letters``.
 
 Times are those of the run. An interval counts only where it is certain: a delivery happened between the beginning of
 the fetch and the end of the poll that returned it, an acknowledgement between its beginning and its end.
@@ -25,6 +26,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
+from moldau_jepsen.checkers.group import dead_letters
+from moldau_jepsen.checkers.group.dead_letters import DeadLetter, Evidence
 from moldau_jepsen.checkers.log.reach import Reaches
 
 if TYPE_CHECKING:
@@ -47,6 +50,8 @@ class ShareAnomalyKind(Enum):
     COUNT = "share-count"
     LOST = "share-lost"
     ALTERED = "share-altered"
+    LETTER_MISSING = "share-letter-missing"
+    LETTER_WRONG = "share-letter-wrong"
 
 
 class Acknowledgement(Enum):
@@ -95,7 +100,7 @@ class Archived(NamedTuple):
     deliveries: int
 
 
-Event = Sent | Delivered | Acknowledged | Archived
+Event = Sent | Delivered | Acknowledged | Archived | DeadLetter
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +128,20 @@ class ShareVerdict:
 
 
 def check_share_group(
-    events: Iterable[Event], *, delivery_count_max: int, lock_ms: float, drained: bool = True
+    events: Iterable[Event],
+    *,
+    delivery_count_max: int,
+    lock_ms: float,
+    drained: bool = True,
+    has_queue: bool = False,
 ) -> ShareVerdict:
     """Judges the events of one group, whose locks last for ``lock_ms``.
 
     ``drained``: at the end a member accepted whatever it was given, until nothing came for longer than the lock.
+    ``has_queue``: the group has a dead letter queue, which was read after that.
     """
+    events = list(events)
+    letters = [event for event in events if isinstance(event, DeadLetter)]
     sent: dict[Place, int] = {}
     deliveries: dict[Place, list[Delivered]] = {}
     acknowledgements: dict[Place, list[Acknowledged]] = {}
@@ -140,7 +153,7 @@ def check_share_group(
             deliveries.setdefault(event.place, []).append(event)
         elif isinstance(event, Archived):
             archived[event.place] = max(event.deliveries, archived.get(event.place, 0))
-        else:
+        elif isinstance(event, Acknowledged):
             acknowledgements.setdefault(event.place, []).append(event)
     found, misplaced = _misplaced(sent, deliveries)
     for place in sorted(dict.fromkeys((*sent, *deliveries))):
@@ -152,12 +165,39 @@ def check_share_group(
         found += _counts(place, received, answers, delivery_count_max)
         if drained and place in sent and place not in misplaced:
             found += _lost(place, received, answers, delivery_count_max, archived.get(place, 0))
+    lost = {each.place for each in found if each.kind is ShareAnomalyKind.LOST}
+    known = _evidence(sent, deliveries, acknowledgements)
+    for place, text in dead_letters.wrong(known, letters, delivery_count_max):
+        found.append(ShareAnomaly(ShareAnomalyKind.LETTER_WRONG, place, text))
+    for place in dead_letters.missing(known, letters) if has_queue and drained else ():
+        if place not in lost | misplaced:
+            text = "the record was given up, and the queue has no dead letter of it"
+            found.append(ShareAnomaly(ShareAnomalyKind.LETTER_MISSING, place, text))
     return ShareVerdict(
         anomalies=tuple(found),
         records=len(sent),
         deliveries=sum(map(len, deliveries.values())),
         acknowledged=sum(each.is_stored is True for answers in acknowledgements.values() for each in answers),
     )
+
+
+def _evidence(
+    sent: dict[Place, int],
+    deliveries: dict[Place, list[Delivered]],
+    acknowledgements: dict[Place, list[Acknowledged]],
+) -> dict[Place, Evidence]:
+    """Returns what is known of each record that is surely there."""
+    found: dict[Place, Evidence] = {}
+    for place in dict.fromkeys((*sent, *deliveries)):
+        received = deliveries.get(place, [])
+        answers = acknowledgements.get(place, [])
+        found[place] = Evidence(
+            value=sent.get(place, received[0].value if received else None),
+            received=received,
+            rejections=[each for each in answers if each.kind is Acknowledgement.REJECT],
+            acceptances=[each for each in answers if each.kind is Acknowledgement.ACCEPT],
+        )
+    return found
 
 
 def _misplaced(

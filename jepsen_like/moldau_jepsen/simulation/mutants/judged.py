@@ -125,6 +125,8 @@ ALONE: dict[str, Trial] = {
     "share-count": _trial("share-delivery-count-kept"),
     "share-lost": _trial("share-released-is-done"),
     "share-altered": _trial("share-values-exchanged"),
+    "share-letter-missing": _trial("dead-letters-not-written"),
+    "share-letter-wrong": _trial("dead-letters-of-the-next-record"),
     "streams-two-in-epoch": _trial("task-assigned-twice"),
     "streams-two-at-once": _trial("revoked-without-order"),
     "streams-offset-back": _trial("commit-of-stranger-accepted"),

@@ -16,7 +16,7 @@ from moldau.admin import Admin, ConfigResource, ResourceType
 from moldau.consumer import Consumer
 from moldau.protocol.codec import DecodeError
 from moldau.protocol.errors import KafkaError
-from moldau_broker.coordinator.share.core.batches import ARCHIVED, AVAILABLE
+from moldau_broker.coordinator.share.core.batches import ARCHIVED, ARCHIVING, AVAILABLE
 from moldau_broker.coordinator.share.core.records import parse_change
 from moldau_broker.coordinator.share.core.state import Snapshot
 from moldau_jepsen.checkers.group.share import CLOCK_RATE_MAX, Archived
@@ -182,7 +182,7 @@ class StoredStates:
             self._available.pop(place, None)
             if batch.delivery_state == AVAILABLE:
                 self._available[place] = batch.delivery_count, now_ms
-            elif batch.delivery_state == ARCHIVED:
+            elif batch.delivery_state in (ARCHIVING, ARCHIVED):
                 self._archived[place] = batch.delivery_count
 
     def archived(self) -> list[Archived]:

@@ -16,7 +16,7 @@ UNCHANGED_OFFSET = -1
 """The start offset of a write that leaves the start offset as it is."""
 FIRST_OFFSET = 0
 """The start offset of a state that begins with the first record of its partition, wherever the log begins."""
-AVAILABLE, ACKNOWLEDGED, ARCHIVED = 0, 2, 4
+AVAILABLE, ACKNOWLEDGED, ARCHIVING, ARCHIVED = 0, 2, 3, 4
 """Delivery states in records and requests."""
 
 

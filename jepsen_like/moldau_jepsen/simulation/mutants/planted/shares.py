@@ -9,11 +9,15 @@ from moldau.share import ShareConsumer
 from moldau_broker.server.share.core.runs import Run
 from moldau_broker.server.share.core.share_partition import SharePartition
 from moldau_broker.server.share.core.values import NO_EFFECTS, AcquiredRange, Effects, RecordState
+from moldau_broker.server.share.dead_letters import origin
+from moldau_broker.server.share.dead_letters.letters import Found
+from moldau_broker.server.share.dead_letters.writer import DeadLetterWriter
 from moldau_broker.server.share.share_partition_manager import SharePartitionManager
 
 if TYPE_CHECKING:
     from moldau.share import ShareRecord
-    from moldau_broker.server.share.core.values import Persist
+    from moldau_broker.server.share.core.values import DeadLetters, Persist
+    from moldau_broker.server.share.dead_letters.writer import DeadLetterSource
     from moldau_broker.server.share.led_partition import LedPartition
     from moldau_jepsen.planted_bug import Patch
 
@@ -84,6 +88,41 @@ def share_lock_never_expires() -> list[Patch]:
         (SharePartition, "next_deadline_ms", lambda self: None),
         (SharePartitionManager, "release", release),
     ]
+
+
+def dead_letters_not_written() -> list[Patch]:
+    """Records that are given up are archived without a dead letter."""
+
+    async def write(self: DeadLetterWriter, origin: DeadLetterSource, letters: DeadLetters) -> bool:
+        return True
+
+    return [(DeadLetterWriter, "write", write)]
+
+
+def dead_letters_of_the_next_record() -> list[Patch]:
+    """A dead letter copies the record behind the one that it names."""
+    find = origin.find_records
+
+    def shifted(data: bytes, first: int, end: int, bytes_max: int) -> Found:
+        records, reached = find(data, first, end + 1, bytes_max)
+        return Found({offset - 1: record for offset, record in records.items()}, min(reached, end))
+
+    return [(origin, "find_records", shifted)]
+
+
+def dead_letters_left_by_a_leader() -> list[Patch]:
+    """A leader archives what its predecessor left, without writing the dead letters."""
+    restore = SharePartition.restore
+
+    def hasty(*arguments: object, **options: object) -> SharePartition:
+        partition = restore(*arguments, **options)  # type: ignore[arg-type]
+        for run in partition._runs.runs:
+            if run.state is RecordState.ARCHIVING:
+                run.become(RecordState.ARCHIVED, run.delivery_count)
+        partition._tidy()
+        return partition
+
+    return [(SharePartition, "restore", hasty)]
 
 
 def share_values_exchanged() -> list[Patch]:

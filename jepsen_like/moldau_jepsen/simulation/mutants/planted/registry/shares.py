@@ -38,6 +38,21 @@ SHARES = (
         shares.share_lock_never_expires,
     ),
     _share(
+        "dead-letters-not-written",
+        "records that a share group gives up are archived without a dead letter",
+        shares.dead_letters_not_written,
+    ),
+    _share(
+        "dead-letters-of-the-next-record",
+        "a dead letter copies the record behind the one that it names",
+        shares.dead_letters_of_the_next_record,
+    ),
+    _share(
+        "dead-letters-left-by-a-leader",
+        "a leader archives what its predecessor left, without writing the dead letters",
+        shares.dead_letters_left_by_a_leader,
+    ),
+    _share(
         "share-values-exchanged",
         "a share consumer returns the values of two records of a fetch with each other's offsets",
         shares.share_values_exchanged,
