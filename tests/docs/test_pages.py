@@ -180,6 +180,7 @@ def test_code_of_share_groups_runs(local, capsys):
         "worked on b'iron'",
         "rejected b'iron'",
         "accepted b'fold'",
+        "b'tear' b'Offset rejected by client.'",
     ]
 
 
