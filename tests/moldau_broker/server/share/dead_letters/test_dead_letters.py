@@ -191,7 +191,7 @@ def test_a_queue_that_must_not_be_written_is_no_obstacle(group, queue_partitions
 
 
 def test_brokers_create_the_queue_if_they_may():
-    """With Kafka's settings for such a topic: groups may use it, and times are those of the append."""
+    """With Kafka's settings for such a topic: groups may use it, and times are those of the dead letters."""
 
     async def scenario(cluster):
         member = Member(cluster, 1, "a")
@@ -201,7 +201,7 @@ def test_brokers_create_the_queue_if_they_may():
         await cluster.until(lambda: set(cluster.memory.start_offsets.values()) == {1})
         assert [letter[1] for letter in await letters_in(cluster)] == [("t", 0, 0)]
         configs = cluster.image().topic_config("dlq.t")
-        assert configs == {ALLOWED: "true", "message.timestamp.type": "LogAppendTime"}
+        assert configs == {ALLOWED: "true", "message.timestamp.type": "CreateTime"}
 
     run(scenario, queue_partitions=0, errors_deadletterqueue_auto_create_topics_enable="true")
 
