@@ -1,4 +1,4 @@
-"""Goal: dead letters of share groups are those that Apache Kafka 4.4 writes, and each of the two serves the other's way.
+"""Goal: dead letters of share groups are those that Apache Kafka 4.4 writes.
 
 Method: the same members at a broker of each kind reject, release and accept the same records; the queues are compared.
 """

@@ -98,7 +98,7 @@ class LedPartition:
     touched_ms: float = 0.0
     pending: dict[int, Pending] = field(default_factory=dict)
     dead_letters: deque[DeadLetters] = field(default_factory=deque)
-    """What is left for the task that writes them, in order; the first of them is under way."""
+    """Those that a task writes, in order; the first of them is under way."""
     watch: WatchKey = field(init=False)
     """Fetches that find nothing wait for this: records released, or the state read."""
 

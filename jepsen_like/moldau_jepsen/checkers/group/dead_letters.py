@@ -32,7 +32,7 @@ class DeadLetter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of one record."""
+    """All that is known of one record."""
 
     value: int | None
     """That of the producer's acknowledgement, or of a delivery."""

@@ -1,9 +1,9 @@
 """Writes dead letters to the leaders of the queue's partitions, as a producer with acks=all does (KIP-1191).
 
-The dead letters of partition *p* go to partition *p* modulo the number of the queue's partitions. What may succeed
-later is tried again, for ``GIVE_UP_MS`` at the most: meanwhile the records count as in flight, so a queue that cannot
-be written holds up its group. Then, or if the write is refused for good, the dead letters are given up, and a line of
-the log names the records.
+The dead letters of partition *p* go to partition *p* modulo the number of the queue's partitions. A write
+that may succeed later is tried again, for ``GIVE_UP_MS`` at the most: meanwhile the records count as in flight, so a
+queue that cannot be written holds up its group. Then, or if the write is refused for good, the dead letters are given
+up, and a line of the log names the records.
 """
 
 from __future__ import annotations

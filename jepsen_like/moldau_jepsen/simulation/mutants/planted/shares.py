@@ -110,21 +110,6 @@ def dead_letters_of_the_next_record() -> list[Patch]:
     return [(origin, "find_records", shifted)]
 
 
-def dead_letters_left_by_a_leader() -> list[Patch]:
-    """A leader archives what its predecessor left, without writing the dead letters."""
-    restore = SharePartition.restore
-
-    def hasty(*arguments: object, **options: object) -> SharePartition:
-        partition = restore(*arguments, **options)  # type: ignore[arg-type]
-        for run in partition._runs.runs:
-            if run.state is RecordState.ARCHIVING:
-                run.become(RecordState.ARCHIVED, run.delivery_count)
-        partition._tidy()
-        return partition
-
-    return [(SharePartition, "restore", hasty)]
-
-
 def share_values_exchanged() -> list[Patch]:
     """A member gets the first record's value with the second one's offset, and the other way round."""
     take = ShareConsumer._take

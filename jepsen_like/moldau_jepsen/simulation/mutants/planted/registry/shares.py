@@ -48,11 +48,6 @@ SHARES = (
         shares.dead_letters_of_the_next_record,
     ),
     _share(
-        "dead-letters-left-by-a-leader",
-        "a leader archives what its predecessor left, without writing the dead letters",
-        shares.dead_letters_left_by_a_leader,
-    ),
-    _share(
         "share-values-exchanged",
         "a share consumer returns the values of two records of a fetch with each other's offsets",
         shares.share_values_exchanged,
