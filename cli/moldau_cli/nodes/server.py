@@ -52,6 +52,17 @@ PARENT_POLL_S = 1.0
 HANGING_END_S = 2.0
 """How long a broker that has given up may take to end in order."""
 COLLECT_AFTER = 20_000
+PASSING = (  # a port or a lock that another process still has, an address that is not up yet, a machine short of room
+    errno.EADDRINUSE,
+    errno.EADDRNOTAVAIL,
+    errno.EAGAIN,
+    errno.EDQUOT,
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.ENOSPC,
+)
 """Number of allocations between garbage collections. A node makes few reference cycles, and each collection stalls
 every connection."""
 
@@ -311,7 +322,7 @@ def _run_node(config: Config, words: _Words, parent: int | None, environment: En
         log_format = words.log_format or config.get_str("node.log.format")
         if not node.ready and all(isinstance(cause, _refusals()) for cause in causes):
             _report_end(log_format, "start-refused", path, reported, None)
-            return EXIT_FAILED if any(map(_may_pass, causes)) else EXIT_USAGE
+            return EXIT_FAILED if any(map(may_pass, causes)) else EXIT_USAGE
         # Any other error is a defect, or an unexpected failure of a disk: print the traceback, then one line.
         is_foreseen = all(isinstance(cause, _foreseen()) for cause in causes)
         _report_end(log_format, "node-failed", path, reported, None if is_foreseen else error)
@@ -355,13 +366,23 @@ def _refusals() -> tuple[type[Exception], ...]:
     return (OSError, ValueError, NodeDirectoryError, LogDamagedError)
 
 
-def _may_pass(error: BaseException) -> bool:
-    """Returns whether the same configuration may work later: another process has the port, or the host is not up yet.
+def may_pass(error: BaseException) -> bool:
+    """Returns whether the same configuration may work later: another process has the port, or controllers are down.
 
     That is a failure, after which a service manager starts the node again, and no wrong usage.
     """
-    cause = error if isinstance(error, OSError) else error.__cause__
-    return isinstance(cause, OSError) and cause.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
+    from moldau_broker.server import BrokerStartTimeoutError
+    from moldau_quorum.broker_side.session import RegistrationTimedOutError
+
+    waiting = [error]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, (BrokerStartTimeoutError, RegistrationTimedOutError)):
+            return True
+        if isinstance(one, OSError) and one.errno in PASSING:
+            return True
+        waiting += leaves(one.__cause__) if one.__cause__ is not None else ()
+    return False
 
 
 def _foreseen() -> type[Exception]:

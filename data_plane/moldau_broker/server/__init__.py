@@ -17,6 +17,6 @@ package               contains
 
 from moldau_broker.server.lifecycle.broker import Broker, run_broker
 from moldau_broker.server.lifecycle.directory_watch import LogDirectoriesFailedError
-from moldau_broker.server.lifecycle.startup import BrokerStartError
+from moldau_broker.server.lifecycle.startup import BrokerStartError, BrokerStartTimeoutError
 
-__all__ = ["Broker", "BrokerStartError", "LogDirectoriesFailedError", "run_broker"]
+__all__ = ["Broker", "BrokerStartError", "BrokerStartTimeoutError", "LogDirectoriesFailedError", "run_broker"]

@@ -4,13 +4,21 @@ Method: commands in this process on files whose slips are typical: a path of Kaf
 comma, a blank, and one port for two listeners.
 """
 
+import errno
+import fcntl
 import json
 import os
+import random
 import shlex
 import socket
 
 import pytest
 
+from moldau.runtime.ports.real_disk import RealDisk
+from moldau_broker.log.directories.manager import LogManager
+from moldau_broker.log.errors import LogStorageError
+from moldau_broker.server.lifecycle.directory_watch import directories_failed
+from moldau_cli.nodes.server import may_pass
 from moldau_jepsen.launcher.ports import take_free_ports
 from support.commands import run_command
 
@@ -63,6 +71,53 @@ def test_a_port_in_use_is_a_failure_and_no_wrong_usage(tmp_path, listener):
     assert line.startswith(f"moldau: {file}: ")
     assert str(port) in line
     assert "in use" in line
+
+
+@pytest.mark.parametrize("lock", ["__cluster_metadata/.lock", ".lock"])
+def test_a_directory_in_use_is_a_failure_and_no_wrong_usage(tmp_path, lock):
+    """A node that is still ending has its directories as long as its ports; the service manager must try again."""
+    broker, controller = take_free_ports(2)
+    (tmp_path / "d" / "__cluster_metadata").mkdir(parents=True)
+    more = f"log.dirs={tmp_path}/d\ncontroller.quorum.election.timeout.ms=10"
+    file = written(tmp_path / "node.properties", more, broker=broker, controller=controller)
+    with open(tmp_path / "d" / lock, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = run_command("server", file)
+    assert done.returncode == 1, done
+    assert "another process" in done.stderr.splitlines()[-1]
+
+
+def test_absent_controllers_are_a_failure_and_no_wrong_usage(tmp_path):
+    """After a power failure brokers may be up long before their controllers, and must not stay down for ever."""
+    (controller,) = take_free_ports(1)
+    text = NODE.format(broker=0, controller=controller, more=f"log.dirs={tmp_path}/d").replace("node.id=1", "node.id=2")
+    text = text.replace("broker,controller", "broker").replace(f",CONTROLLER://127.0.0.1:{controller}", "")
+    file = tmp_path / "node.properties"
+    file.write_text(text + "initial.broker.registration.timeout.ms=1\n")
+    done = run_command("server", str(file))
+    assert done.returncode == 1, done
+    assert "no controller answered within initial.broker.registration.timeout.ms" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("number", "passes"), [(errno.ENOSPC, True), (errno.EIO, True), (errno.EACCES, False), (errno.EROFS, False)]
+)
+def test_a_full_disk_is_a_failure_and_no_wrong_usage(tmp_path, number, passes):
+    """Others may free it, as the rotation of a log does; a directory of another user stays unusable."""
+
+    class Failing:
+        def __getattr__(self, name):
+            return getattr(RealDisk(), name)
+
+        def lock(self, path):
+            raise OSError(number, os.strerror(number), path)
+
+    logs = LogManager(Failing(), [str(tmp_path)], node_id=1, cluster_id="c", random=random.Random(1))
+    with pytest.raises(LogStorageError) as ended:
+        logs.start(0)
+    assert may_pass(ended.value) is passes
+    assert may_pass(directories_failed(logs)) is passes
+    assert may_pass(OSError(number, os.strerror(number))) is passes
 
 
 @pytest.mark.parametrize("second", ["data/", "link", "other/../data"])

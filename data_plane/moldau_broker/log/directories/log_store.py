@@ -122,7 +122,8 @@ class LogStore:
                 _logger.error("log-directory-offline", directory=directory.path, reason=error)
         if not self.online_directories:
             causes = "; ".join(f"{path}: {directory.error}" for path, directory in self.directories.items())
-            raise LogStorageError(", ".join(self.directories), f"no log directory works: {causes}")
+            first = next(iter(self.directories.values())).error
+            raise LogStorageError(", ".join(self.directories), f"no log directory works: {causes}") from first
         self.now_ms = now_ms
 
     def require_online(self, path: str) -> LogDirectory:

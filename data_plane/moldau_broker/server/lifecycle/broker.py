@@ -42,7 +42,7 @@ from moldau_broker.server.coordination.transactions import Peers
 from moldau_broker.server.handlers.context import BrokerContext
 from moldau_broker.server.handlers.metadata import create_with_defaults, ensure_share_state_topic
 from moldau_broker.server.lifecycle.authentication import Authentication
-from moldau_broker.server.lifecycle.directory_watch import DirectoryWatch, LogDirectoriesFailedError, failure_causes
+from moldau_broker.server.lifecycle.directory_watch import DirectoryWatch, directories_failed
 from moldau_broker.server.lifecycle.dynamic_config import DynamicConfig, set_throttles
 from moldau_broker.server.lifecycle.listening import BrokerListeners
 from moldau_broker.server.lifecycle.log_tasks import LogSyncs, LogTasks, known_log_configs
@@ -50,6 +50,7 @@ from moldau_broker.server.lifecycle.phases import BrokerState, Built, Opened, Re
 from moldau_broker.server.lifecycle.shutdown import OrderlyStop
 from moldau_broker.server.lifecycle.startup import (
     BrokerStartError,
+    BrokerStartTimeoutError,
     advertised_endpoints,
     clean_epoch,
     fetcher_settings,
@@ -267,7 +268,7 @@ class Broker:
                 f"{logs.files.descriptors.limit} open files: raise it (ulimit -n, LimitNOFILE=)"
             )
         if not logs.online_directories:
-            raise LogDirectoriesFailedError(f"all log directories have failed: {failure_causes(logs)}")
+            raise directories_failed(logs)
         self._phase = Recovered(logs=logs)
 
     async def _find_controllers(self, nursery: trio.Nursery, follower: MetadataFollower) -> None:
@@ -289,7 +290,7 @@ class Broker:
             )
         if scope.cancelled_caught:
             cause = follower.reachability.last_cause or "the quorum has no leader yet"
-            raise BrokerStartError(
+            raise BrokerStartTimeoutError(
                 f"no controller answered within initial.broker.registration.timeout.ms = {timeout_ms} "
                 f"(controller.quorum.voters {named(follower.voters)}): {cause}"
             )
@@ -458,7 +459,7 @@ class Broker:
         await follower.wait_until(self._is_registered)
         reason = built.watch.reason_to_end()
         if reason is not None:
-            raise BrokerStartError(reason)
+            raise BrokerStartError(reason) from directories_failed(logs)
         built.applied.write()  # before a log of a former topic is set aside
         await self._applier.begin()
         session.wake()

@@ -111,3 +111,10 @@ class DirectoryWatch:
 def failure_causes(logs: LogManager) -> str:
     """Returns the paths and errors of failed directories, as text."""
     return "; ".join(f"{directory.path}: {directory.error}" for directory in logs.directories if not directory.online)
+
+
+def directories_failed(logs: LogManager) -> LogDirectoriesFailedError:
+    """Returns the error of a broker whose log directories have failed; its cause is the error of the first of them."""
+    error = LogDirectoriesFailedError(f"all log directories have failed: {failure_causes(logs)}")
+    error.__cause__ = next((directory.error for directory in logs.directories if not directory.online), None)
+    return error

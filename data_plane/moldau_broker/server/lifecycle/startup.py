@@ -34,6 +34,10 @@ class BrokerStartError(ValueError):
     """The broker cannot start as configured; the message names the fault and a remedy."""
 
 
+class BrokerStartTimeoutError(BrokerStartError):
+    """The time for the start is over. The same configuration may work later, when the controllers answer."""
+
+
 def known_cluster_id(disk: Disk, config: Config) -> str:
     """Returns the cluster id in the log directories, else the configured one, else an empty string."""
     for directory in log_dirs(config):
@@ -73,13 +77,13 @@ async def start_in_time(config: Config, start: Callable[[], Awaitable[None]]) ->
     """Starts a broker within ``server.max.startup.time.ms``.
 
     Raises:
-        BrokerStartError: it was not ready in time.
+        BrokerStartTimeoutError: it was not ready in time.
     """
     limit_ms = config.get_int("server.max.startup.time.ms")
     with trio.move_on_after(math.inf if limit_ms == LONG_MAX else limit_ms / 1000) as scope:
         await start()
     if scope.cancelled_caught:
-        raise BrokerStartError(f"the broker was not ready within server.max.startup.time.ms = {limit_ms}")
+        raise BrokerStartTimeoutError(f"the broker was not ready within server.max.startup.time.ms = {limit_ms}")
 
 
 def clean_epoch(logs: LogManager) -> int:
