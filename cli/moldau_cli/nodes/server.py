@@ -394,6 +394,8 @@ def _foreseen() -> type[Exception]:
 
 def _describe(error: BaseException) -> str:
     text = " ".join(str(error).split())
+    if isinstance(error, OSError) and error.errno:
+        text = text.removeprefix(f"[Errno {error.errno}] ")
     expected = isinstance(error, _refusals())
     return text if text and expected else f"{type(error).__name__} {text}".strip()
 

@@ -176,7 +176,8 @@ async def _listen(environment: Environment, config: Config) -> list[tuple[Listen
                 listener = await environment.network.listen(endpoint.host, endpoint.port, backlog=backlog)
             except OSError as error:
                 reason = error.strerror or error
-                raise OSError(error.errno, f"listeners: cannot listen on {endpoint}: {reason}") from error
+                advice = "stop what uses the port, or configure another one"
+                raise OSError(error.errno, f"listeners: cannot listen on {endpoint}: {reason}; {advice}") from error
             bound.append((endpoint, listener))
     except BaseException:
         for _, listener in bound:

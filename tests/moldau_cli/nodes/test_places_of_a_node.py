@@ -71,6 +71,8 @@ def test_a_port_in_use_is_a_failure_and_no_wrong_usage(tmp_path, listener):
     assert line.startswith(f"moldau: {file}: ")
     assert str(port) in line
     assert "in use" in line
+    assert "[Errno" not in line
+    assert listener == "metrics" or line.endswith("; stop what uses the port, or configure another one")
 
 
 @pytest.mark.parametrize("lock", ["__cluster_metadata/.lock", ".lock"])
