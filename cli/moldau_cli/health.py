@@ -7,6 +7,7 @@ answer, or the quorum has no leader. ``degraded`` means that one more failure ma
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -40,6 +41,7 @@ KINDS: Final = (
     *REPORTED,
     COPIES_BEHIND,
 )
+SHOWN_MAX: Final = 20
 _NONE: Final[Mapping[int, Sequence[LogDirDescription]]] = MappingProxyType({})
 _ALL_ANSWER: Final[Mapping[int, str]] = MappingProxyType({})
 
@@ -156,3 +158,18 @@ def verdict(problems: Sequence[Problem]) -> str:
     if any(problem.kind in FAILING for problem in problems):
         return "failing"
     return "degraded" if problems else "healthy"
+
+
+def shortened(problems: Sequence[Problem]) -> list[Problem]:
+    """Returns the problems for a table: of each kind the first ``SHOWN_MAX``, and one line for the others.
+
+    A broker that is down has a problem for each of its replicas; thousands of them would hide the others.
+    """
+    shown: list[Problem] = []
+    for kind, group in groupby(problems, key=lambda problem: problem.kind):
+        of_kind = list(group)
+        shown += of_kind[:SHOWN_MAX]
+        if len(of_kind) > SHOWN_MAX:
+            more = len(of_kind) - SHOWN_MAX
+            shown.append(Problem(kind=kind, subject=f"and {more:,} more", detail="--json lists all"))
+    return shown

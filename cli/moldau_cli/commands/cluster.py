@@ -212,6 +212,7 @@ def _report_health(bootstrap_server: str | None) -> None:
     None stands for the address of the environment or a profile; the settings of a profile belong to its address.
     """
     from moldau_cli.client import with_admin
+    from moldau_cli.health import shortened
     from moldau_cli.inspection import inspect_cluster
     from moldau_cli.operations.remote_copies import ask_for_copies
 
@@ -224,7 +225,8 @@ def _report_health(bootstrap_server: str | None) -> None:
     problems, found = seen.problems, seen.verdict
     brokers, topics, partitions = len(seen.cluster.brokers), len(seen.topics), seen.partitions
     rows: list[dict[str, output.Json]] = [
-        {"problem": problem.kind, "subject": problem.subject, "detail": problem.detail} for problem in problems
+        {"problem": problem.kind, "subject": problem.subject, "detail": problem.detail}
+        for problem in (problems if output.wants_json() else shortened(problems))
     ]
     if output.wants_json():
         document: dict[str, output.Json] = {

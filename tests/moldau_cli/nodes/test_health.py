@@ -5,7 +5,7 @@ from uuid import UUID
 from moldau.admin import LogDirDescription, PartitionDescription, QuorumDescription, QuorumReplica, TopicDescription
 from moldau.protocol.errors import ErrorCode
 from moldau.values import LOW_BYTES_MAX
-from moldau_cli.health import VOTER_SILENCE_MS_MAX, Problem, judge, verdict
+from moldau_cli.health import SHOWN_MAX, VOTER_SILENCE_MS_MAX, Problem, judge, shortened, verdict
 
 
 def partition(number, leader, isr, replicas=(1, 2, 3)):
@@ -118,3 +118,14 @@ def test_a_broker_in_service_that_gives_no_answer_is_named():
     ]
     assert verdict(found) == "failing"
     assert verdict(found[1:]) == "degraded"
+
+
+def test_a_table_shows_a_few_problems_of_each_kind():
+    """A broker with 2,000 replicas went down: the verdict, and what was worse, scrolled away above 2,000 lines."""
+    many = [Problem(kind="under-replicated", subject=f"t-{number}", detail="") for number in range(2000)]
+    found = [Problem(kind="broker-down", subject="broker 3", detail=""), *many]
+    found.append(Problem(kind="remote-copies-behind", subject="t", detail=""))
+    shown = shortened(found)
+    assert kinds(shown) == ["broker-down", *["under-replicated"] * (SHOWN_MAX + 1), "remote-copies-behind"]
+    assert shown[SHOWN_MAX + 1].subject == "and 1,980 more"
+    assert shortened(found[:SHOWN_MAX]) == found[:SHOWN_MAX]
