@@ -87,7 +87,7 @@ def serve_command(arguments: Sequence[str], make_environment: Callable[[], Envir
         configs = _chosen(config, words)
         extras = _extras_of(configs[0], path)
         if checks:
-            _check_certificates(configs, path)
+            _check_uses(configs, path)
     except _Usage as error:
         sys.stderr.write(f"moldau: {error}\n")
         return EXIT_USAGE
@@ -160,8 +160,8 @@ def _parse(arguments: Sequence[str]) -> _Words:
     return _Words(path, level, log_format, with_parent, node_id)
 
 
-def _check_certificates(configs: Iterable[Config], path: str) -> None:
-    """Reads the certificates and keys of all listeners and of connections to controllers, as a node at its start.
+def _check_uses(configs: Iterable[Config], path: str) -> None:
+    """Reads all certificates and keys, and opens the object store without a request, as a node does at its start.
 
     Raises:
         _Usage: they cannot be used.
@@ -169,6 +169,7 @@ def _check_certificates(configs: Iterable[Config], path: str) -> None:
     from moldau.runtime.config import ConfigError, listeners
     from moldau.runtime.ports.real import real_environment
     from moldau.runtime.tls.context import controllers_environment, listener_tls
+    from moldau_broker.remote_log.storage.opening import open_object_store
 
     environment = real_environment()
     try:
@@ -176,6 +177,8 @@ def _check_certificates(configs: Iterable[Config], path: str) -> None:
             for each in listeners(config):
                 listener_tls(environment, config, each.listener_name, each.security_protocol)
             controllers_environment(environment, config)
+            if "broker" in config.get_list("process.roles") and config.get_bool("remote.log.storage.system.enable"):
+                open_object_store(environment, config).close()
     except ConfigError as error:
         raise _Usage(f"{path}: {'; '.join(error.problems)}") from error
 

@@ -122,6 +122,17 @@ def test_a_full_disk_is_a_failure_and_no_wrong_usage(tmp_path, number, passes):
     assert may_pass(OSError(number, os.strerror(number))) is passes
 
 
+@pytest.mark.parametrize("url", ["s4://bucket/prefix", "s3://", "file://store"])
+def test_an_object_store_that_cannot_be_is_found_by_check(tmp_path, url):
+    """The check passed, and the node ended at its start."""
+    more = f"log.dirs={tmp_path}/d\nremote.log.storage.system.enable=true\nremote.log.storage.url="
+    file = written(tmp_path / "node.properties", more + url)
+    done = run_command("server", file, "--check")
+    assert done.returncode == 2, done
+    assert done.stderr.startswith(f"moldau: {file}: remote.log.storage.url = '{url}': ")
+    assert run_command("server", written(tmp_path / "b", f"{more}file://{tmp_path}/store"), "--check").returncode == 0
+
+
 @pytest.mark.parametrize("second", ["data/", "link", "other/../data"])
 @pytest.mark.parametrize("command", [("server", "--check"), ("node", "check"), ("node", "format")])
 def test_a_directory_with_two_names_is_refused(tmp_path, second, command):
