@@ -7,6 +7,7 @@ second script, the group has no offsets but those of a transaction that outlives
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +21,7 @@ from moldau.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from moldau_broker.coordinator.group.core.config import GroupConfig
+from moldau_broker.coordinator.group.core.removals import EXPIRY_TURN_MS
 from moldau_broker.coordinator.runtime.effects import TransactionalProducer
 from support.coordinator.consumer_world import GROUP, ConsumerClient
 from support.coordinator.group_world import Consumer, CoreDriver, commit_request, join_request, leave_request
@@ -170,6 +172,24 @@ def test_a_full_round_of_expiry_is_soon_followed() -> None:
     driver.ask(commit_request(5), 9)
     driver.pass_time(config.offsets_retention_check_interval_ms - 1)
     assert driver.core.offsets.group_ids() == ["g"], "the round that was not full is followed after the whole interval"
+
+
+def test_a_turn_of_the_expiry_looks_at_few_groups() -> None:
+    """A partition may have 100,000 groups: other work is done between the turns, and each group has its turn once."""
+    driver = CoreDriver(GroupConfig(expired_groups_max=3, offsets_retention_ms=3_600_000))
+    for number in range(10):
+        driver.ask(commit_request(5, group=f"run-{number}"), 9)
+    interval_ms = driver.config.offsets_retention_check_interval_ms
+    turns = []
+    for _ in range(6):
+        due = driver.core.next_deadline_ms()
+        assert due is not None
+        driver.pass_time(due - driver.now_ms)
+        turns.append(due)
+    pauses = [later - earlier for earlier, later in pairwise(turns)]
+    assert pauses == [EXPIRY_TURN_MS] * 3 + [interval_ms, EXPIRY_TURN_MS]
+    driver.pass_time(3_600_000)
+    assert driver.core.offsets.group_ids() == []
 
 
 def test_an_open_transaction_keeps_a_consumer_group() -> None:

@@ -33,6 +33,8 @@ class GroupConfig:
     expired_batch_records_max: int = 1_000
     expired_rounds_pause_ms: int = 10_000
     """The pause before the next round if more offsets have expired: clients may use a new group for each run."""
+    expired_groups_max: int = 1_000
+    """Groups whose offsets are looked at in one turn of the loop."""
     gone_offsets_retry_ms: int = 1_000
     """How long the coordinator waits before it retries to remove offsets of a deleted topic."""
 

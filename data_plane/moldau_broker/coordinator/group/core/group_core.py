@@ -321,10 +321,7 @@ class GroupCore:
         """Performs what is due."""
         while (key := self._deadlines.pop_due(moment.now_ms)) is not None:
             if key == _EXPIRY:
-                pause_ms = self._config.offsets_retention_check_interval_ms
-                if self._removals.expire(moment):
-                    pause_ms = min(pause_ms, self._config.expired_rounds_pause_ms)
-                self._deadlines.set(_EXPIRY, moment.now_ms + pause_ms)
+                self._deadlines.set(_EXPIRY, moment.now_ms + self._removals.expire(moment))
             elif key == _GONE:
                 self._remove_gone(moment)
             else:

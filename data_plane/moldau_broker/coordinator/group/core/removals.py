@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.delete_groups import DeleteGroupsResponse
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.group.core.rebalance import Rebalancer
     from moldau_broker.coordinator.runtime.effects import Moment, StateRecord
     from moldau_broker.coordinator.runtime.ports import TopicNames
+
+EXPIRY_TURN_MS: Final = 1
+"""The pause between two turns of one round of the expiry, in which other work is done."""
 
 
 class Removals:
@@ -60,6 +64,8 @@ class Removals:
         self._durable = durable
         self._offsets = offsets
         self._written_groups = written
+        self._unseen: list[str] = []
+        """Groups that the present round of the expiry has not looked at, the next one last."""
 
     def delete_offsets(self, request_id: int, request: OffsetDeleteRequest, moment: Moment) -> None:
         """Handles OffsetDelete."""
@@ -159,31 +165,45 @@ class Removals:
                 keys[record.topic, record.partition] = None
         return keys
 
-    def expire(self, moment: Moment) -> bool:
+    def expire(self, moment: Moment) -> int:
         """Writes tombstones for expired offsets and for groups that have no offsets left (KIP-211).
 
-        Returns whether some may be left for the next round.
+        One turn looks at ``expired_groups_max`` groups at most, because a partition may have very many.
+
+        Returns:
+            The milliseconds until the next turn.
         """
+        if not self._unseen:
+            self._unseen = self._known()
+            self._unseen.reverse()
         records: list[StateRecord] = []
         limit = self._config.expired_batch_records_max
         # A tombstone would follow a commit in flight and delete it, and without one the record of a group in flight
         # would outlive the group: such groups wait for the next round.
         busy = self._effects.groups_in_flight()
-        known = {
-            *self._rebalancer.groups,
-            *self._offsets.group_ids(),
-            *self._written_groups,
-            *(group_id for groups in self._durable for group_id in groups.committed),
-        }
-        for group_id in sorted(known):
+        for _ in range(min(len(self._unseen), self._config.expired_groups_max)):
             if len(records) >= limit:
                 break
+            group_id = self._unseen.pop()
             if group_id in busy or any(groups.is_converting(group_id) for groups in self._durable):
                 continue
             records += self._expired_of(group_id, moment)
         for batch in _batches(records, limit):
             self._effects.append(batch, None, moment)
-        return len(records) >= limit
+        interval_ms = self._config.offsets_retention_check_interval_ms
+        if len(records) >= limit:
+            return min(interval_ms, self._config.expired_rounds_pause_ms)
+        return EXPIRY_TURN_MS if self._unseen else interval_ms
+
+    def _known(self) -> list[str]:
+        """Returns all groups, in an order that the log determines."""
+        every = (
+            self._rebalancer.groups,
+            self._offsets.group_ids(),
+            self._written_groups,
+            *(groups.committed for groups in self._durable),
+        )
+        return list(dict.fromkeys(chain.from_iterable(every)))
 
     def _expired_of(self, group_id: str, moment: Moment) -> list[StateRecord]:
         for groups in self._durable:
