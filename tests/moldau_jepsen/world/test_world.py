@@ -375,6 +375,25 @@ def test_a_cut_holds_bytes_and_heals_in_order():
     run_world(main, 3)
 
 
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "::1"])
+def test_a_loopback_listener_is_its_own_machines_alone(name):
+    """A console or an inner listener on the loopback is no way into a machine for others."""
+
+    async def main(world):
+        own, other = (world.node(each).environment.network for each in ("server", "other"))
+        listener = await own.listen(name, 9092)
+        for host in (name, "server"):
+            (await own.connect(host, 9092)).close()
+        for host in (name, "server"):
+            with pytest.raises(ConnectionRefusedError):
+                await other.connect(host, 9092)
+        listener.close()
+        await own.listen("0.0.0.0", 9092)
+        (await other.connect("server", 9092)).close()
+
+    run_world(main, 1)
+
+
 def test_a_long_cut_times_senders_out_and_blocks_new_connections():
     """A long cut times the sender out and blocks new connections."""
 

@@ -72,11 +72,14 @@ class _Link:
 class VirtualListener:
     """The ``Listener`` port."""
 
-    __slots__ = ("_acceptors", "_address", "_backlog", "_network", "closed", "host", "queue")
+    __slots__ = ("_acceptors", "_address", "_backlog", "_network", "closed", "host", "is_loopback", "queue")
 
-    def __init__(self, network: VirtualNetwork, host: Host, address: tuple[str, int], backlog: int) -> None:
-        """Is called by ``HostNetwork.listen`` only."""
+    def __init__(
+        self, network: VirtualNetwork, host: Host, address: tuple[str, int], backlog: int, *, is_loopback: bool
+    ) -> None:
+        """Is called by ``HostNetwork.listen`` only; a loopback listener is reached from its own host alone."""
         self._network = network
+        self.is_loopback = is_loopback
         self.host = host
         self._address = address
         self._backlog = backlog
@@ -414,7 +417,9 @@ class HostNetwork:
             port = self._host.take_port()
         if port in self._host.listeners:
             raise OSError(errno.EADDRINUSE, f"port {port} of {self._host.name} is taken")
-        listener = VirtualListener(self._network, self._host, (self._host.name, port), backlog)
+        listener = VirtualListener(
+            self._network, self._host, (self._host.name, port), backlog, is_loopback=host in LOOPBACK_NAMES
+        )
         self._host.listeners[port] = listener
         return listener
 
@@ -456,7 +461,7 @@ class HostNetwork:
         connection: VirtualConnection | None = None
         if not lost:
             listener = target.listeners.get(port)
-            if listener is None:
+            if listener is None or (listener.is_loopback and target is not self._host):
                 self._finish(
                     attempt, target, ConnectionRefusedError(errno.ECONNREFUSED, f"{target.name}:{port} refused")
                 )
