@@ -57,7 +57,9 @@ CURRENT = "current.json"
 VERSION = "version.json"
 RESULT = "result.json"
 FORMS = ("stream", "batch")
-_NAMES = threading.Lock()
+RECORDS, PARTS = "records", "parts"
+"""The names of tables that the queries of a view know."""
+_NAMES = threading.RLock()
 """Held while a query is resolved: all threads share the temporary views of a session, and their names."""
 
 
@@ -270,8 +272,33 @@ def serve_merged(job: ViewJob, session: SparkSession) -> DataFrame:
             )
     ends = {(topic, partition): offset for topic, partition, offset in version.end_offsets}
     newer = read_batch(session, job.config, job.source, ends)
-    parts = _read_version(session, job.path, number).unionByName(_queried(newer, job.query))
-    return _resolved(parts, "parts", job.merge, "[view] merge:")
+    with _names_lent(session, RECORDS, PARTS):
+        parts = _read_version(session, job.path, number).unionByName(_queried(newer, job.query))
+        return _resolved(parts, PARTS, job.merge, "[view] merge:")
+
+
+@contextmanager
+def _names_lent(session: SparkSession, *names: str) -> Iterator[None]:
+    """Gives the caller of a library call its temporary views of these names back, or removes those that it had not."""
+    with _NAMES:
+        former = {name: session.table(name) for name in names if _is_temporary_view(session, name)}
+        try:
+            yield
+        finally:
+            for name in names:
+                if name in former:
+                    former[name].createOrReplaceTempView(name)
+                else:
+                    session.catalog.dropTempView(name)
+
+
+def _is_temporary_view(session: SparkSession, name: str) -> bool:
+    from pyspark.errors import AnalysisException
+
+    try:
+        return session.catalog.getTable(name).isTemporary
+    except AnalysisException:
+        return False  # There is no table of that name either.
 
 
 def _check_query(job: ViewJob, version: Version) -> None:
@@ -334,7 +361,7 @@ def _batch_done(path: Path, number: int, rows: DataFrame, batch: int) -> None:
 
 
 def _queried(records: DataFrame, query: str) -> DataFrame:
-    return _resolved(records, "records", query, "[view] query:")
+    return _resolved(records, RECORDS, query, "[view] query:")
 
 
 def _resolved(rows: DataFrame, name: str, query: str, place: str) -> DataFrame:

@@ -502,7 +502,10 @@ def test_a_view_is_rebuilt_beside_the_old_one(spark, brokers, tmp_path):
     assert views.switch(path, second.number) == (2, 1)
     assert rows(views.read_view(path, spark)) == wanted(60)
     client.produce("view", records_of(flights(60, 30)))
+    spark.range(3).createOrReplaceTempView("records")
     assert rows(views.serve_merged(file("count(*)"), spark)) == wanted(90)
+    assert spark.table("records").count() == 3, "the caller's views stay"
+    assert not spark.catalog.tableExists("parts")
     third, _ = patiently(views.build, file("count(*)"), "stream", spark, WAIT_S)
     fourth, _ = views.build(file("count(*)"), "batch", spark)
     difference = views.compare(path, third.number, fourth.number, spark)

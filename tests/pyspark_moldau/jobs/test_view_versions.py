@@ -6,9 +6,11 @@ Method: the folder as the killed build leaves it; the query that fills the versi
 import json
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
+from pyspark.errors import AnalysisException
 
 from pyspark_moldau.jobs import views
 from pyspark_moldau.jobs.config.job_config import AVAILABLE_NOW
@@ -102,6 +104,45 @@ def test_a_batch_is_merged_with_what_came_after_it(batch):
     job, starts = batch
     views.serve_merged(job, MagicMock())
     assert starts == [{("flights", 0): 5}]
+
+
+class Session:
+    """A session with temporary views, by name."""
+
+    def __init__(self, **views):
+        self.views = views
+        self.catalog = SimpleNamespace(getTable=self.described, dropTempView=self.views.pop)
+
+    def described(self, name):
+        if name not in self.views:
+            raise AnalysisException(f"no {name}")
+        return SimpleNamespace(isTemporary=True)
+
+    def table(self, name):
+        found = self.views[name]
+        return SimpleNamespace(createOrReplaceTempView=lambda name: self.views.update({name: found}))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_merge_leaves_the_views_of_its_caller(batch, monkeypatch, fails):
+    """A notebook may have tables ``records`` and ``parts`` of its own; its next query must not read others."""
+    job, _ = batch
+    session = Session(records="of the caller", others="too")
+
+    def resolved(rows, name, query, place):
+        session.views[name] = "of the merge"
+        if fails and name == "parts":
+            raise JobError("no such column")
+        return "merged"
+
+    monkeypatch.setattr(views, "_resolved", resolved)
+    monkeypatch.setattr(views, "_queried", lambda records, query: resolved(records, "records", query, ""))
+    if fails:
+        with pytest.raises(JobError, match="no such column"):
+            views.serve_merged(job, session)
+    else:
+        assert views.serve_merged(job, session) == "merged"
+    assert session.views == {"records": "of the caller", "others": "too"}
 
 
 def test_a_batch_is_not_merged_with_another_query(batch):
