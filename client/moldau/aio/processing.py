@@ -74,6 +74,7 @@ class _Processor:
     async def run(self) -> int:
         steps, interval_s = self._steps, self._plan.commit_interval_ms / 1000
         loop = asyncio.get_running_loop()
+        has_failed = True
         try:
             async with asyncio.TaskGroup() as group:
                 due_s = loop.time() + interval_s
@@ -84,19 +85,26 @@ class _Processor:
                         await steps.commit()
                         due_s = loop.time() + interval_s
                 self._until = lambda: True
+            has_failed = False
         finally:
-            committing = asyncio.ensure_future(steps.commit())
             try:
-                await asyncio.wait_for(asyncio.shield(committing), FAREWELL_S)
-            except asyncio.CancelledError:
-                await asyncio.wait([committing], timeout=FAREWELL_S)
-                committing.cancel()  # one that has not ended would use the consumer after the processor
-                raise
-            except TimeoutError:
-                committing.cancel()
+                with steps.ending(has_failed=has_failed):
+                    await self._commit_last()
             finally:
-                steps.end()
+                with steps.ending(has_failed=has_failed):
+                    steps.end()
         return self._plan.work.finished
+
+    async def _commit_last(self) -> None:
+        committing = asyncio.ensure_future(self._steps.commit())
+        try:
+            await asyncio.wait_for(asyncio.shield(committing), FAREWELL_S)
+        except asyncio.CancelledError:
+            await asyncio.wait([committing], timeout=FAREWELL_S)
+            committing.cancel()  # one that has not ended would use the consumer after the processor
+            raise
+        except TimeoutError:
+            committing.cancel()
 
     def _start(self, group: asyncio.TaskGroup) -> None:
         while not self._until() and (record := self._steps.next_record()) is not None:

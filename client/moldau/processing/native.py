@@ -76,6 +76,7 @@ class _Processor:
 
     async def run(self) -> int:
         steps, interval_s = self._steps, self._plan.commit_interval_ms / 1000
+        has_failed = True
         try:
             async with trio.open_nursery() as nursery:
                 due_s = trio.current_time() + interval_s
@@ -86,12 +87,14 @@ class _Processor:
                         await steps.commit()
                         due_s = trio.current_time() + interval_s
                 self._until = lambda: True
+            has_failed = False
         finally:
             try:
-                with trio.move_on_after(FAREWELL_S, shield=True):
+                with steps.ending(has_failed=has_failed), trio.move_on_after(FAREWELL_S, shield=True):
                     await steps.commit()
             finally:
-                steps.end()
+                with steps.ending(has_failed=has_failed):
+                    steps.end()
         return self._plan.work.finished
 
     def _start(self, nursery: trio.Nursery) -> None:

@@ -15,7 +15,7 @@ from moldau.runtime.telemetry.log import EventLogger
 from moldau.serialization.core.values import RecordDeserializationError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
     from moldau.cluster.committed import CommittedOffset
     from moldau.cluster.metadata import TopicPartition
@@ -137,6 +137,16 @@ class SharedSteps:
                 await attempt(output)
             except KafkaError as again:
                 raise no_room(output, again) from error
+
+    @contextlib.contextmanager
+    def ending(self, *, has_failed: bool) -> Iterator[None]:
+        """Logs an error of the end if the processor ends by another one, which it would hide."""
+        try:
+            yield
+        except Exception as error:
+            if not has_failed:
+                raise
+            _logger.warning("processing-not-ended", error=error)
 
     def end(self) -> None:
         """Returns the records that were not processed to the consumer, and ends the pauses, once no handler runs.

@@ -197,3 +197,40 @@ def test_the_commit_of_a_closed_consumer_hides_no_failure():
         trio.run(lambda: process(consumer_of(poll, commit), handler))
     assert caught.group_contains(ValueError, match="broken")
     assert log.failures == 1
+
+
+@pytest.mark.parametrize("run", [process, moldau.aio.processing.process])
+@pytest.mark.parametrize("call", ["commit", "seek", "resume"])
+def test_an_end_that_fails_hides_no_failure(call, run):
+    """Another task may close the consumer because of the failure; the end then can neither commit nor seek."""
+    pause = trio.lowlevel.checkpoint if run is process else lambda: asyncio.sleep(0)
+    log = Log()
+
+    def broken(*_, **__):
+        raise OSError("the client was closed")
+
+    async def poll(timeout_ms):
+        await pause()
+        return log.poll()
+
+    async def commit(offsets, **_):
+        if call == "commit":
+            broken()
+        log.commit(offsets)
+
+    async def handler(record):
+        if record.offset:
+            if call == "resume":
+                consumer.resume = broken
+            raise ValueError("broken")
+
+    consumer = consumer_of(poll, commit)
+    if call == "seek":
+        consumer.seek = broken
+
+    async def main():
+        await run(consumer, handler)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        trio.run(main) if run is process else asyncio.run(main())
+    assert caught.group_contains(ValueError, match="broken")
