@@ -383,7 +383,7 @@ AREAS = (
             "tests/moldau_jepsen/checkers",  # without the checker of Spark, whose test starts a JVM
             *("administered", "bank_checker", "checkers", "compacted", "copies_checker", "group_checker", "identity"),
             *("number_checker", "pipe_checker", "quotas", "register", "rights", "seek_checker", "share_checker"),
-            *("split_brain", "streams_checker", "witnesses"),
+            *("split_brain", "streams_checker", "witnesses", "borders"),
         )
         + tests_in("tests/moldau_jepsen/workloads", "group_read"),
     ),
