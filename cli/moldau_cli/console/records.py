@@ -25,7 +25,6 @@ RECORDS_MAX: Final = 200
 SCANNED_RECORDS_MAX: Final = 50_000
 SCANNED_BYTES_MAX: Final = 32 * 1024 * 1024
 SEARCH_S: Final = 8.0
-VALUE_BYTES_MAX: Final = 1024 * 1024
 HEADERS_MAX: Final = 50
 NAMED_MAX: Final = 10
 """Partitions without a leader that the page names."""
@@ -45,7 +44,13 @@ READING: Final = {
     "request.timeout.ms": "8000",
     "default.api.timeout.ms": "8000",
 }
-WRITING: Final = {"acks": "all", "linger.ms": "0", "request.timeout.ms": "8000", "max.block.ms": "8000"}
+WRITING: Final = {
+    "acks": "all",
+    "linger.ms": "0",
+    "max.request.size": str(5 * 1024 * 1024),  # as much as the console accepts: the topic's max.message.bytes decides
+    "request.timeout.ms": "8000",
+    "max.block.ms": "8000",
+}
 DELIVERY_TIMEOUT_MS: Final = 16_000
 
 
@@ -331,7 +336,7 @@ def draft_of(document: Mapping[str, object]) -> Draft:
     """Returns the record in a form's JSON document.
 
     Raises:
-        ValueError: a field is missing, of a wrong type, too long, or not of its form.
+        ValueError: a field is missing, of a wrong type, or not of its form.
     """
     topic, partition = document.get("topic"), document.get("partition")
     if not isinstance(topic, str) or not topic:
@@ -360,12 +365,9 @@ def _entered(document: Mapping[str, object], name: str) -> bytes | None:
     if (text is not None and not isinstance(text, str)) or not isinstance(form, str):
         raise ValueError(f"{name}: expected text or null")
     try:
-        content = entered(text, form)
+        return entered(text, form)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
-    if content is not None and len(content) > VALUE_BYTES_MAX:
-        raise ValueError(f"{name}: {len(content)} bytes, at most {VALUE_BYTES_MAX} are sent from here")
-    return content
 
 
 def writing_config(settings: Mapping[str, str], delivery_timeout_ms: int) -> dict[str, str]:
@@ -379,7 +381,7 @@ async def produce(identity: Identity, draft: Draft) -> dict[str, Json]:
     """Sends one record with acks=all and returns where it was written.
 
     Raises:
-        KafkaError: it was not acknowledged.
+        KafkaError: it was not acknowledged, or is larger than the topic's ``max.message.bytes``.
     """
     from moldau import Producer
 

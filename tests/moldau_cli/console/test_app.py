@@ -92,6 +92,7 @@ async def fill(sim, environment):
     """Writes what the pages show: three kinds of records, a group with lag, an open transaction."""
     config = {"bootstrap.servers": sim.bootstrap}
     await sim.create_topic(environment, "flights", 3, {"retention.ms": "86400000"})
+    await sim.create_topic(environment, "images", 1, {"max.message.bytes": "3000000"})
     async with Producer(config, environment=environment) as producer:
         for number in range(30):
             await producer.send("flights", b'{"n": %d}' % number, key=b"k%d" % number, partition=number % 2)
@@ -201,6 +202,8 @@ async def produce(page, seen):
     }
     seen["produced"] = await page.post("/api/records", record)
     seen["read back"] = await page.ask("messages", topic="flights", partition=1, limit=1)
+    large = {"topic": "images", "partition": 0, "value": "x" * 1_100_000, "value_form": "text"}
+    seen["produced, large"] = await page.post("/api/records", record | large)
     for name, more in REFUSED_RECORDS.items():
         seen["refused", name] = await page.post("/api/records", {**record, **more})
 
@@ -418,7 +421,7 @@ def test_a_long_value_is_cut_until_it_is_asked_for(seen):
         (("refused", "json"), 400, "value: not JSON"),
         (("refused", "headers"), 400, "pairs of name and text"),
         (("refused", "partition"), 400, "partition"),
-        (("refused", "size"), 400, "at most 1048576"),
+        (("refused", "size"), 400, "max.message.bytes is 1048588"),
         ("wrong token", 401, "token is wrong"),
         ("read-only", 403, "the console is read-only"),
         ("after", 401, "sign in"),
@@ -428,6 +431,11 @@ def test_a_long_value_is_cut_until_it_is_asked_for(seen):
 def test_invalid_requests_are_refused_with_the_reason(seen, name, status, words):
     assert seen[name].status_code == status, seen[name].text
     assert words in seen[name].json()["error"]
+
+
+def test_a_record_may_be_as_large_as_its_topic_allows(seen):
+    """The form has no bound of its own below the topic's ``max.message.bytes``."""
+    assert seen["produced, large"].json()["offset"] == 0
 
 
 def test_a_record_is_produced_and_read_back(seen):
