@@ -14,17 +14,18 @@ import json
 import time
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import fastavro
 import pyarrow as pa
 from fastavro.read import LOGICAL_READERS
 from fastavro.schema import SchemaParseException, UnknownType
 
-from moldau.serialization.core.avro_defaults import with_default_values, without_defaults
+from moldau.serialization.core.avro_defaults import with_default_values
 from moldau.serialization.core.avro_schemas import linked
 from pyspark_moldau.jobs.errors import JobConfigError, JobError, PoisonError
 from pyspark_moldau.jobs.payloads.avro_logical import Alignment, Schema, logical_of
+from pyspark_moldau.jobs.payloads.avro_references import whole
 from pyspark_moldau.jobs.payloads.framing import split_frame
 
 if TYPE_CHECKING:
@@ -40,8 +41,9 @@ UNKNOWN_S: Final = 5.0
 The registry may know it later. A process that does not ask again would leave records out of the table that the query
 for dead letters, in another process, takes for good: they would be nowhere.
 """
-SCHEMA_NOT_FOUND: Final = 40403
-"""The code in a registry's answer. Any web server says 404 where there is no registry, and no record is at fault."""
+NOT_FOUND: Final = (40401, 40402, 40403)
+"""The codes in a registry's answer for a subject, a version and a schema. Any web server says 404 where there is no
+registry, and no record is at fault."""
 
 DECIMAL_DIGITS_MAX: Final = 38
 """The largest precision of a decimal column in Spark."""
@@ -112,7 +114,27 @@ class Registry:
         return found
 
     def _fetch(self, schema_id: int) -> Schema | None:
-        address = f"{self._url}/schemas/ids/{schema_id}"
+        path = f"schemas/ids/{schema_id}"
+        document = self._answer(path)
+        if document is None or document.get("schemaType", "AVRO") != "AVRO":
+            return None
+        try:
+            found = whole(document, self._referred)
+            fastavro.parse_schema(found)
+            aligned: Schema = linked(fastavro.parse_schema(self._align(found)))
+            return aligned
+        except _DAMAGED as error:
+            raise self._damaged(path, error) from error
+
+    def _referred(self, path: str) -> dict[str, Any]:
+        found = self._answer(path)
+        if found is None:
+            raise JobError(f"registry: {self._url}/{path}, to which a schema refers, does not exist")
+        return found
+
+    def _answer(self, path: str) -> dict[str, Any] | None:
+        """Returns the registry's answer for a path; None if it has nothing there."""
+        address = f"{self._url}/{path}"
         try:
             request = urllib.request.Request(address)
             if self._login:  # not for another host to which the answer may lead
@@ -120,17 +142,10 @@ class Registry:
                 request.add_unredirected_header("Authorization", f"Basic {given}")
             with urllib.request.urlopen(request, timeout=REGISTRY_TIMEOUT_S) as answer:
                 document = json.loads(answer.read(ANSWER_BYTES_MAX))
-            if document.get("schemaType", "AVRO") != "AVRO":
-                return None
-            if document.get("references"):
-                raise JobError(f"registry: schema {schema_id} refers to other schemas, which jobs cannot read yet")
-            found = without_defaults(json.loads(document["schema"]))
-            fastavro.parse_schema(found)
-            aligned: Schema = linked(fastavro.parse_schema(self._align(found)))
-            return aligned
+            return {**document}
         except urllib.error.HTTPError as error:
             with error:  # it holds the connection
-                is_unknown = error.code == 404 and _code_of(error) == SCHEMA_NOT_FOUND
+                is_unknown = error.code == 404 and _code_of(error) in NOT_FOUND
             if is_unknown:
                 return None
             hints = {
@@ -140,7 +155,10 @@ class Registry:
             hint = hints.get(error.code, "")
             raise JobError(f"registry: {address} answers {error.code}{hint}") from error
         except _DAMAGED as error:
-            raise JobError(f"registry: {address}: {error}; check the address, and that it is a registry") from error
+            raise self._damaged(path, error) from error
+
+    def _damaged(self, path: str, error: Exception) -> JobError:
+        return JobError(f"registry: {self._url}/{path}: {error}; check the address, and that it is a registry")
 
 
 def _code_of(error: urllib.error.HTTPError) -> object:
