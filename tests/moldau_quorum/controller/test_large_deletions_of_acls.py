@@ -212,3 +212,22 @@ def test_a_deletion_by_an_unknown_type_is_refused(controller, field: str) -> Non
     assert [result.error_code for result in results] == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE]
     assert [len(result.matching_acls) for result in results] == [0, 1]
     assert len(controller.image.acls) == COUNT - 1
+
+
+def test_a_creation_compares_entries_of_its_resource_alone(controller, monkeypatch) -> None:
+    """One principal may have most entries of a cluster, and add one more."""
+    looked, identity = [], acls._identity
+    monkeypatch.setattr(acls, "_identity", lambda entry: looked.append(entry) or identity(entry))
+    creation = AclCreation(
+        resource_type=2,
+        resource_name="t7",
+        resource_pattern_type=3,
+        principal="User:u0",
+        host="*",
+        operation=3,
+        permission_type=3,
+    )
+    before = len(controller.image.acls)
+    assert controller.handle(CreateAclsRequest(creations=[creation])).results[0].error_code == ErrorCode.NONE
+    assert len(looked) <= 3
+    assert len(controller.image.acls) == before, "it was there already"

@@ -57,7 +57,13 @@ def create_acls(request: CreateAclsRequest, image: MetadataImage, context: Conte
     records: list[MetadataRecord] = []
     results: list[AclCreationResult] = []
     principals = {creation.principal for creation in request.creations}
-    present = {_identity(entry) for entry in image.acls.unordered_values() if entry.principal in principals}
+    names = {creation.resource_name for creation in request.creations}
+    # One principal may have most of the entries: only those of the same resources are looked at more closely.
+    present = {
+        _identity(entry)
+        for entry in image.acls.unordered_values()
+        if entry.resource_name in names and entry.principal in principals
+    }
     for creation in request.creations:
         code, message = ErrorCode.NONE, None
         try:
