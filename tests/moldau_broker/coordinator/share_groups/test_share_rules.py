@@ -13,12 +13,13 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
 from moldau.protocol.messages.delete_share_group_state import DeleteShareGroupStateRequest
 from moldau.protocol.messages.initialize_share_group_state import InitializeShareGroupStateRequest
+from moldau.protocol.messages.leave_group import LeaveGroupResponse
 from moldau.protocol.refusals import refusal
 from moldau.values import ZERO_UUID
 from moldau_broker.coordinator.group.share.core.groups import ASK_AGAIN_MS
 from moldau_broker.coordinator.group.share.core.state import ShareCurrent, ShareGroup, ShareMember, ShareSubscription
 from moldau_broker.coordinator.share.core.requests import asks_of
-from support.coordinator.group_world import CoreDriver, code_of, commit_request
+from support.coordinator.group_world import CoreDriver, code_of, commit_request, leave_request
 from support.coordinator.share_group_world import GROUP, ShareClient, alter, beat, delete_offsets, error_of
 from support.proof import proof_beyond
 
@@ -428,3 +429,17 @@ def test_administrators_must_name_a_group() -> None:
         assert error_of(driver.ask(request, 0)) is ErrorCode.INVALID_GROUP_ID
     assert not driver.core.shares.has("")
     assert code_of(driver.ask(commit_request(1, "", -1, group=""), 9)) is ErrorCode.NONE
+
+
+def test_each_member_that_leaves_a_share_group_is_unknown() -> None:
+    """LeaveGroup of an administrator: a code for the whole request would hide the member that it is about."""
+    driver = CoreDriver()
+    ShareClient(driver, "m").beat(0)
+    answer = driver.ask(leave_request(("m", None), ("", "i")), 5)
+    assert isinstance(answer, LeaveGroupResponse)
+    assert answer.error_code == ErrorCode.NONE
+    assert [(each.member_id, each.error_code) for each in answer.members] == [
+        ("m", ErrorCode.UNKNOWN_MEMBER_ID),
+        ("", ErrorCode.UNKNOWN_MEMBER_ID),
+    ]
+    assert members_of(driver) == {"m"}

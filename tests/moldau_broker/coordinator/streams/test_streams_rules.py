@@ -11,6 +11,7 @@ import pytest
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
+from moldau.protocol.messages.leave_group import LeaveGroupResponse
 from moldau.protocol.messages.list_groups import ListGroupsRequest
 from moldau.protocol.messages.streams_group_heartbeat import Subtopology, Topology
 from moldau_broker.coordinator.group.streams.core import internal_topics
@@ -23,7 +24,14 @@ from moldau_broker.coordinator.group.streams.core.state import (
     StreamsMember,
     TaskSets,
 )
-from support.coordinator.group_world import CoreDriver, code_of, commit_request, join_request, stable_group
+from support.coordinator.group_world import (
+    CoreDriver,
+    code_of,
+    commit_request,
+    join_request,
+    leave_request,
+    stable_group,
+)
 from support.coordinator.streams_world import (
     GROUP,
     SESSION_MS,
@@ -497,3 +505,13 @@ def test_a_refused_classic_member_ends_no_streams_group() -> None:
     before = driver.core.streams.committed[GROUP]
     assert code_of(driver.ask(join_request("one-of-another-group"), 9)) is ErrorCode.UNKNOWN_MEMBER_ID
     assert driver.core.streams.committed[GROUP] is before
+
+
+def test_each_member_that_leaves_a_streams_group_is_unknown() -> None:
+    """LeaveGroup of an administrator: a code for the whole request would hide the member that it is about."""
+    driver = streams_driver()
+    StreamsClient(driver, "m").beat()
+    answer = driver.ask(leave_request(("m", None)), 5)
+    assert isinstance(answer, LeaveGroupResponse)
+    assert (answer.error_code, answer.members[0].error_code) == (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID)
+    assert set(group_of(driver).members) == {"m"}

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from moldau.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
+from moldau.protocol.messages.leave_group import LeaveGroupResponse
 from moldau.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from moldau_broker.coordinator.group.core.group import Group, GroupState, Member
 from moldau_broker.coordinator.group.core.member_memory import GROUP_BYTES, MEMBER_BYTES, protocols_bytes
 from moldau_broker.coordinator.group.core.rebalance import MEMBER, PENDING_MEMBER, sync_answer
 from moldau_broker.coordinator.group.core.records import group_record
-from moldau_broker.coordinator.group.core.responses import join_error
+from moldau_broker.coordinator.group.core.responses import join_error, leave_answer
 from moldau_broker.coordinator.runtime.pending import AssignmentWritten, StaticMemberWritten
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from moldau.protocol.messages.internal.group_metadata import GroupMetadataValue
     from moldau.protocol.messages.join_group import JoinGroupRequest
+    from moldau.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
     from moldau_broker.coordinator.group.core.config import GroupConfig
     from moldau_broker.coordinator.group.core.effect_queue import EffectQueue
     from moldau_broker.coordinator.group.core.member_memory import MemberMemory
@@ -346,23 +347,12 @@ class Membership:
         """Handles LeaveGroup of one member (before version 3) or of many, and returns its answer."""
         if not request.group_id:
             return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-        identities = request.members
-        if context.version < 3:
-            identities = [MemberIdentity(member_id=request.member_id)]
         group = self.groups.get(request.group_id)
-        answers: list[MemberResponse] = []
-        for identity in identities:
-            code = ErrorCode.UNKNOWN_MEMBER_ID
-            if group is not None:
-                code = self._leave(group, identity, moment)
-            answers.append(
-                MemberResponse(
-                    member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=code
-                )
-            )
-        if context.version < 3:
-            return LeaveGroupResponse(error_code=answers[0].error_code)
-        return LeaveGroupResponse(members=answers)
+
+        def leave(identity: MemberIdentity) -> ErrorCode:
+            return ErrorCode.UNKNOWN_MEMBER_ID if group is None else self._leave(group, identity, moment)
+
+        return leave_answer(request, context.version, leave)
 
     def _leave(self, group: Group, identity: MemberIdentity, moment: Moment) -> ErrorCode:
         member_id = identity.member_id

@@ -13,7 +13,7 @@ from moldau.protocol.messages.delete_share_group_offsets import DeleteShareGroup
 from moldau.protocol.messages.describe_groups import DescribeGroupsRequest
 from moldau.protocol.messages.heartbeat import HeartbeatRequest
 from moldau.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from moldau.protocol.messages.leave_group import LeaveGroupRequest
+from moldau.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
 from moldau.protocol.messages.list_groups import ListGroupsRequest
 from moldau.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -37,7 +37,7 @@ from moldau.protocol.messages.txn_offset_commit import (
 from moldau_broker.coordinator.runtime.log_refusals import LOG_REFUSALS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from moldau.protocol.schema import Request
 
@@ -67,6 +67,21 @@ def join_error(code: ErrorCode, version: int, member_id: str = "") -> JoinGroupR
     return JoinGroupResponse(
         error_code=code, member_id=member_id, protocol_name=None if version >= 7 else "", generation_id=-1
     )
+
+
+def leave_answer(
+    request: LeaveGroupRequest, version: int, leave: Callable[[MemberIdentity], ErrorCode]
+) -> LeaveGroupResponse:
+    """Returns the answer with the code of each member that ``leave`` gives; versions before 3 have one member."""
+    if version < 3:
+        return LeaveGroupResponse(error_code=leave(MemberIdentity(member_id=request.member_id)))
+    answers = [
+        MemberResponse(
+            member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=leave(identity)
+        )
+        for identity in request.members
+    ]
+    return LeaveGroupResponse(members=answers)
 
 
 def commit_answer(request: OffsetCommitRequest, codes: Sequence[Sequence[ErrorCode]]) -> OffsetCommitResponse:

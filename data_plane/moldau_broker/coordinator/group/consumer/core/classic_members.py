@@ -16,7 +16,7 @@ from moldau.protocol.codec import DecodeError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from moldau.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from moldau.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
+from moldau.protocol.messages.leave_group import LeaveGroupRequest
 from moldau.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from moldau_broker.coordinator.group.consumer.core.embedded import (
     assignment_bytes,
@@ -33,12 +33,13 @@ from moldau_broker.coordinator.group.consumer.core.state import (
 )
 from moldau_broker.coordinator.group.core.group import CONSUMER_PROTOCOL_TYPE
 from moldau_broker.coordinator.group.core.membership import new_member_id, protocols_of, rebalance_timeout_of
-from moldau_broker.coordinator.group.core.responses import join_error
+from moldau_broker.coordinator.group.core.responses import join_error, leave_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moldau.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+    from moldau.protocol.messages.leave_group import MemberIdentity
     from moldau.protocol.schema import Response
     from moldau_broker.coordinator.group.consumer.core.heartbeat import Draft, HeartbeatDecisions
     from moldau_broker.coordinator.group.consumer.core.state import ConsumerGroup, Partitions
@@ -230,24 +231,14 @@ class ClassicMemberDecisions:
         return Decision(response=HeartbeatResponse(error_code=code), member_id=member.member_id, must_join=must_join)
 
     def _leave(self, draft: Draft, request: LeaveGroupRequest, context: RequestContext) -> Decision:
-        identities = request.members
-        if context.version < 3:
-            identities = [MemberIdentity(member_id=request.member_id)]
-        answers: list[MemberResponse] = []
-        for identity in identities:
-            code = ErrorCode.NONE
+        def leave(identity: MemberIdentity) -> ErrorCode:
             try:
                 self._leave_one(draft, identity)
             except KafkaError as error:
-                code = error.code
-            answers.append(
-                MemberResponse(
-                    member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=code
-                )
-            )
-        if context.version < 3:
-            return Decision(response=LeaveGroupResponse(error_code=answers[0].error_code))
-        return Decision(response=LeaveGroupResponse(members=answers))
+                return error.code
+            return ErrorCode.NONE
+
+        return Decision(response=leave_answer(request, context.version, leave))
 
     def _leave_one(self, draft: Draft, identity: MemberIdentity) -> None:
         """Removes a member of either protocol: administrators name members of both in this request."""

@@ -23,7 +23,7 @@ from moldau.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbe
 from moldau.protocol.messages.sync_group import SyncGroupRequest
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from moldau.protocol.refusals import refusal
-from moldau_broker.coordinator.group.core.responses import join_error
+from moldau_broker.coordinator.group.core.responses import join_error, leave_answer
 from moldau_broker.coordinator.group.share.core.views import described, not_found
 from moldau_broker.coordinator.group.streams.core import views as streams_views
 
@@ -116,7 +116,7 @@ class GroupTypes:
         elif isinstance(request, JoinGroupRequest):
             code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         elif isinstance(request, _OF_CLASSIC_MEMBERS):
-            code = ErrorCode.UNKNOWN_MEMBER_ID
+            return _unknown(request, version) if self._shares.has(request.group_id) else None
         elif isinstance(request, _OF_OFFSETS):
             code = ErrorCode.GROUP_ID_NOT_FOUND
         else:
@@ -135,7 +135,7 @@ class GroupTypes:
         if isinstance(request, ConsumerGroupHeartbeatRequest):
             why = f"Group {group_id} is not a consumer group."
             return refusal(request, ErrorCode.GROUP_ID_NOT_FOUND, why, version=version)
-        return refusal(request, ErrorCode.UNKNOWN_MEMBER_ID, version=version)
+        return _unknown(request, version)
 
     def described_streams(self, group_id: str, request: StreamsGroupDescribeRequest) -> DescribedStreamsGroup:
         """Returns one group of a StreamsGroupDescribe answer."""
@@ -153,3 +153,10 @@ class GroupTypes:
         """Returns one group of a ShareGroupDescribe answer."""
         group = self._shares.get(group_id)
         return described(group_id, group, self._topics, is_other=group is None and self.is_other(group_id))
+
+
+def _unknown(request: SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest, version: int) -> Response:
+    """Returns the answer that no such member is known; LeaveGroup has a code for each of its members."""
+    if isinstance(request, LeaveGroupRequest):
+        return leave_answer(request, version, lambda _: ErrorCode.UNKNOWN_MEMBER_ID)
+    return refusal(request, ErrorCode.UNKNOWN_MEMBER_ID, version=version)
