@@ -8,8 +8,11 @@ from moldau.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeResponse,
     DescribedGroup,
 )
+from moldau.protocol.messages.join_group import JoinGroupResponse
+from moldau_broker.coordinator.group.core.config import GroupConfig
 from support.coordinator.consumer_world import GROUP, ConsumerClient
-from support.coordinator.group_world import Consumer, CoreDriver
+from support.coordinator.group_world import Consumer, CoreDriver, join_request
+from support.coordinator.migration_world import subscription_bytes
 
 
 def world() -> CoreDriver:
@@ -54,3 +57,17 @@ def test_a_refused_classic_member_ends_no_empty_group() -> None:
     assert driver.answers[classic.join_id].error_code == ErrorCode.UNKNOWN_MEMBER_ID  # type: ignore[attr-defined]
     assert describe(driver) == before
     assert before.error_code == ErrorCode.NONE
+
+
+def test_a_member_keeps_the_instance_that_it_no_longer_names() -> None:
+    """JoinGroup before version 5 has no instance id, so the member of an older client would lose its place."""
+    driver = CoreDriver(GroupConfig(migration_policy="bidirectional"))
+    driver.topics.counts = {"t": 4}
+    ConsumerClient(driver, "a").beat()
+    metadata = subscription_bytes(driver.topics, ("t",), frozenset(), -1, 3)
+    first = driver.ask(join_request(instance="i", metadata=metadata), 5)
+    assert isinstance(first, JoinGroupResponse)
+    again = driver.ask(join_request(first.member_id, metadata=metadata), 4)
+    assert isinstance(again, JoinGroupResponse)
+    assert again.error_code == ErrorCode.NONE
+    assert [each.instance_id for each in describe(driver).members if each.member_id == first.member_id] == ["i"]

@@ -281,7 +281,7 @@ def _updated(
     """Returns the member as its JoinGroup describes it."""
     return replace(
         member,
-        instance_id=request.group_instance_id,
+        instance_id=member.instance_id if request.group_instance_id is None else request.group_instance_id,
         rack_id=subscription.rack_id,
         client_id=context.client_id,
         client_host=context.client_host,
