@@ -226,11 +226,14 @@ class HeartbeatDecisions:
             code = has_room(after)
             if code is not ErrorCode.NONE:
                 raise KafkaError(code, "The members of groups take all the memory that they may.")
+        votes = after.assignor != before.assignor
+        assignor = self.assignor_of(draft.group) if votes else ""
         if step.replaced is not None:
             self._replace(draft, step.replaced, after)
         elif after != before or is_new:
             draft.add(Subscription(group_id=group_id, member_id=member_id, member=after))
         bumps = not after.subscribed_as(before) or (is_new and step.replaced is None)
+        bumps = bumps or (votes and self.assignor_of(draft.group) != assignor)
         right_changed = note_right(draft, after, step.right)
         self._refresh(draft, moment, step.right, bumps=bumps, looks=looks or right_changed)
         if draft.group.epoch > draft.group.assignment_epoch and self._wait_ms(draft.group, moment) == 0:
