@@ -17,14 +17,15 @@ pytestmark = [pytest.mark.interop, pytest.mark.processes, pytest.mark.proof]
 SEQUENCES = {
     "transactions": 60,
     "classic_groups": 20,
-    "consumer_groups": 100,
+    "consumer_groups": 30,
+    "mixed_groups": 10,
     "topics": 60,
     "share_groups": 40,
-    "streams_groups": 60,
+    "streams_groups": 40,
     "data_path": 50,
     "settings": 80,
 }
-"""By area: joins of classic groups take longest."""
+"""By area: joins of classic members take longest."""
 
 
 @pytest.fixture(scope="module")

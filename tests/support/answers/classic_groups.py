@@ -52,10 +52,8 @@ def join(group: str, **fields: Any) -> JoinGroupRequest:
 def sync(group: str, member: str, generation: int, *given: str, **fields: Any) -> SyncGroupRequest:
     """Returns a request that names its protocol, with an assignment for each member of ``given``."""
     assignments = [SyncGroupRequestAssignment(member_id=each, assignment=b"assigned") for each in given]
-    named: dict[str, Any] = {"protocol_type": "consumer", "protocol_name": "range", **fields}
-    return SyncGroupRequest(
-        group_id=group, member_id=member, generation_id=generation, assignments=assignments, **named
-    )
+    usual: dict[str, Any] = {"protocol_type": "consumer", "protocol_name": "range", "assignments": assignments}
+    return SyncGroupRequest(group_id=group, member_id=member, generation_id=generation, **(usual | fields))
 
 
 def commit(

@@ -269,11 +269,12 @@ sends each to both: `pytest -m proof tests/interop/test_drawn_answers.py`. Their
 groups, four members, three topics, two transactional ids), so that requests meet: producers that miss an
 answer, write twice, leave a gap or come with a former or a later epoch, in transactions of both protocols;
 members of classic groups and of consumer groups that leave, come again under another id and commit with stale
-generations; topics that are deleted and created again, and fetch sessions that outlive them; members of share
-groups that acknowledge what they hold, held, or never held, in sessions with right and wrong epochs; members of
-streams groups with topologies that lack topics; batches of all codecs to topics with different settings; and
-settings with empty and absurd values. Ids that a broker gives appear as "the second id of t1". A sequence whose
-answers differ is shrunk to the steps that it needs.
+generations; groups with members of both of these protocols, or of another type than before; topics that are
+deleted and created again, and fetch sessions that outlive them; members of share groups that acknowledge what
+they hold, held, or never held, in sessions with right and wrong epochs; several members of streams groups with
+endpoints, standby tasks, and topologies whose topics come and go; batches of all codecs to topics with different
+settings; and settings with empty and absurd values. Ids that a broker gives appear as "the second id of t1". A
+sequence whose answers differ is shrunk to the steps that it needs.
 These differences are allowed:
 """
 

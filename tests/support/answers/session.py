@@ -287,7 +287,9 @@ def differences(kafka: Mapping[str, object], moldau: Mapping[str, object]) -> di
     return found
 
 
-async def open_connection(address: str, user: str = "", password: str = "") -> RpcConnection:
+async def open_connection(
+    address: str, user: str = "", password: str = "", client_id: str = "same-answers"
+) -> RpcConnection:
     """Connects to ``host:port``, as a user if one is named."""
     host, port = address.rsplit(":", 1)
     environment = real_environment()
@@ -300,7 +302,7 @@ async def open_connection(address: str, user: str = "", password: str = "") -> R
             "sasl.password": password,
         }
         environment = secured_environment(environment, arguments.configuration("same answers", login, ADMIN_CONFIG))
-    return await RpcConnection.open(environment, host, int(port), "same-answers")
+    return await RpcConnection.open(environment, host, int(port), client_id)
 
 
 def answers_of(broker: Broker, scenario: Scenario, run: str) -> dict[str, object]:

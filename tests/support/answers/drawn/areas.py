@@ -8,6 +8,7 @@ from support.answers.drawn import rules
 from support.answers.drawn.classic_groups import CLASSIC_GROUPS
 from support.answers.drawn.consumer_groups import CONSUMER_GROUPS
 from support.answers.drawn.data_path import DATA_PATH
+from support.answers.drawn.mixed_groups import MIXED_GROUPS
 from support.answers.drawn.settings import SETTINGS
 from support.answers.drawn.share_groups import SHARE_GROUPS
 from support.answers.drawn.streams_groups import STREAMS_GROUPS
@@ -23,6 +24,7 @@ AREAS: Final[dict[str, tuple[Area, Sequence[rules.Rule]]]] = {
     "transactions": (TRANSACTIONS, rules.TRANSACTIONS),
     "classic_groups": (CLASSIC_GROUPS, rules.CLASSIC_GROUPS),
     "consumer_groups": (CONSUMER_GROUPS, rules.CONSUMER_GROUPS),
+    "mixed_groups": (MIXED_GROUPS, rules.MIXED_GROUPS),
     "topics": (TOPICS, rules.TOPICS),
     "share_groups": (SHARE_GROUPS, rules.SHARE_GROUPS),
     "streams_groups": (STREAMS_GROUPS, rules.STREAMS_GROUPS),

@@ -23,24 +23,25 @@ from moldau.protocol.messages.offset_delete import (
     OffsetDeleteRequestTopic,
 )
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from moldau.protocol.messages.sync_group import SyncGroupRequestAssignment
 from support.answers.classic_groups import commit, find, join, sync
 from support.answers.drawn.sequences import Area, DrawnSession, Step, World, length, weighted
 from support.answers.records import list_offsets
-from support.answers.session import open_connection
+from support.answers.session import TRANSIENT, codes_of, open_connection
 from support.answers.topics import made
 
 if TYPE_CHECKING:
     import random
 
     from moldau.protocol.messages.join_group import JoinGroupRequest
+    from moldau.protocol.messages.sync_group import SyncGroupRequest
+    from moldau.runtime.net.rpc import RpcConnection
 
 _GROUPS: Final = ("g1", "g2")
 _WORDS: Final = ("m1", "m2", "s1", "s2")
 """Members; those that begin with s are static."""
 _STRANGER: Final = "stranger-that-was-never-given"
 _TIMEOUT_MS: Final = 600_000
-_WAIT_S: Final = 5.0
-"""A join that waits longer waits for a member that does not come."""
 _PROTOCOLS: Final = {"both": ("range", "sticky"), "one": ("sticky",), "other": ("roundrobin",), "more": ("sticky", "x")}
 _WEIGHTS: Final = {
     "join": 14,
@@ -106,8 +107,11 @@ def _one(rng: random.Random, kind: str, groups: tuple[str, ...], words: list[str
     return Step(kind, group)
 
 
-class _Groups(World):
+class ClassicGroups(World):
     """Sends steps to one broker, and remembers its answers."""
+
+    wait_s = 5.0
+    """A join that waits longer waits for a member that does not come."""
 
     def __init__(self, session: DrawnSession) -> None:
         self.session = session
@@ -155,6 +159,18 @@ class _Groups(World):
         [found] = (await self.session.quietly(DescribeGroupsRequest(groups=[self.session.name(group)]), 5)).groups
         return found.group_state, [(each.member_id, each.group_instance_id or "") for each in found.members]
 
+    def _generation(self, group: str, member_id: str) -> int:
+        """Returns the generation that a member knows."""
+        return self.generation[group]
+
+    async def _open(self, group: str, who: str, member_id: str) -> RpcConnection:
+        """Returns a connection of a member's client."""
+        return await open_connection(self.session.address)
+
+    async def _chosen(self, group: str, who: str, given: str) -> str:
+        """Returns the id with which a member joins that was ``given`` one; "" if the group is to give it."""
+        return given
+
     # Joins
 
     def _request(self, group: str, who: str, member_id: str, how: tuple[str, str, int]) -> JoinGroupRequest:
@@ -178,20 +194,22 @@ class _Groups(World):
         member_id = "" if drawn["as"] == "new" or not known else known[-1 if drawn["as"] == "known" else 0]
         how = (drawn["protocols"], drawn["type"], drawn["version"])
         is_static = drawn["version"] >= 5 and self._instance(who) is not None
-        if not member_id and not is_static and drawn["version"] >= 4:
-            answer = await self.session.ask(f"{name} id", self._request(group, who, "", how), drawn["version"])
-            if isinstance(answer, str) or answer.error_code != ErrorCode.MEMBER_ID_REQUIRED:
-                return
-            member_id = answer.member_id
-            self._learn(group, who, member_id)
-            self.session.shown(f"{name} id", answer, drawn["version"])
+        if not member_id and not is_static:
+            if drawn["version"] >= 4:
+                await self._joining(f"{name} id", group, who, "", how, trio.Event())
+                answer, _ = self.answered.pop(f"{name} id")
+                self.session.shown(f"{name} id", answer, drawn["version"])
+                if isinstance(answer, str) or answer.error_code != ErrorCode.MEMBER_ID_REQUIRED:
+                    return
+                member_id = answer.member_id
+            member_id = await self._chosen(group, who, member_id)
         self.answered.clear()
         async with trio.open_nursery() as nursery:
             done = await self._start(nursery, name, group, who, member_id, how)
             members = [] if done else (await self._state(group))[1]  # refused, or nothing changed
             others = [each for each in members if each[0] != member_id and each[1] != (self._instance(who) or "-")]
             others = [each for each in others if each[0] in self.joined[group]]  # the new one is not known yet
-            others.sort(key=lambda each: each[0] != self.leader[group])
+            others.sort(key=lambda each: (each[0] != self.leader[group], self.session.word(each[0])))
             for other_id, _ in others:
                 other = next(word for word, ids in self.ids[group].items() if other_id in ids)
                 again = f"{name} {self.session.word(other_id)}"
@@ -220,12 +238,15 @@ class _Groups(World):
     async def _joining(
         self, name: str, group: str, who: str, member_id: str, how: tuple[str, str, int], answered: trio.Event
     ) -> None:
-        connection = await open_connection(self.session.address)
+        connection = await self._open(group, who, member_id)
         try:
             request = self._request(group, who, member_id, how)
             answer: Any = "no answer"
-            with trio.move_on_after(_WAIT_S):
-                answer = await connection.request(request, how[2], int(_WAIT_S * 2_000))
+            with trio.move_on_after(self.wait_s):
+                answer = await connection.request(request, how[2], int(self.wait_s * 2_000))
+                while codes_of(answer) & TRANSIENT:
+                    await trio.sleep(0.1)
+                    answer = await connection.request(request, how[2], int(self.wait_s * 2_000))
         finally:
             connection.close()
         if not isinstance(answer, str):
@@ -247,18 +268,28 @@ class _Groups(World):
         await self._synced(name, group, member_id, drawn)
 
     async def _synced(self, name: str, group: str, member_id: str, drawn: Any) -> None:
-        given = [each for ids in self.ids[group].values() for each in ids] if member_id == self.leader[group] else []
         protocol = {"own": self.protocol[group], "other": "another", "none": None}[drawn["protocol"]]
         request = sync(
             self.session.name(group),
             member_id,
-            self.generation[group] + drawn["generation"],
-            *given,
+            self._generation(group, member_id) + drawn["generation"],
             group_instance_id=self._instance(drawn["who"], drawn["instance"]),
             protocol_name=protocol,
             protocol_type="consumer" if protocol else None,
+            assignments=self._assigned(group) if member_id == self.leader[group] else [],
         )
-        await self.session.ask(name, request, drawn["version"])
+        await self._ask_sync(name, group, request, drawn["version"])
+
+    async def _ask_sync(self, name: str, group: str, request: SyncGroupRequest, version: int) -> None:
+        await self.session.ask(name, request, version)
+
+    def _assigned(self, group: str) -> list[SyncGroupRequestAssignment]:
+        """Returns what the leader gives to the members."""
+        return [
+            SyncGroupRequestAssignment(member_id=each, assignment=b"assigned")
+            for ids in self.ids[group].values()
+            for each in ids
+        ]
 
     async def _sync_all(self, name: str, drawn: Any) -> None:
         """The leader gives the assignments, then all others ask for theirs."""
@@ -274,10 +305,11 @@ class _Groups(World):
 
     async def _heartbeat(self, name: str, drawn: Any) -> None:
         group = drawn["group"]
+        member_id = self._id(drawn)
         request = HeartbeatRequest(
             group_id=self.session.name(group),
-            member_id=self._id(drawn),
-            generation_id=self.generation[group] + drawn["generation"],
+            member_id=member_id,
+            generation_id=self._generation(group, member_id) + drawn["generation"],
             group_instance_id=self._instance(drawn["who"], drawn["instance"]) if drawn["version"] >= 3 else None,
         )
         await self.session.ask(name, request, drawn["version"])
@@ -301,10 +333,9 @@ class _Groups(World):
         group = drawn["group"]
         named: dict[str, Any] = {}
         if drawn["of"] == "member":
-            named = {
-                "member_id": self._id(drawn),
-                "generation_id_or_member_epoch": self.generation[group] + drawn["generation"],
-            }
+            member_id = self._id(drawn)
+            generation = self._generation(group, member_id) + drawn["generation"]
+            named = {"member_id": member_id, "generation_id_or_member_epoch": generation}
             if drawn["version"] >= 7:
                 named["group_instance_id"] = self._instance(drawn["who"], drawn["instance"])
         topic = self.session.name(drawn["topic"])
@@ -338,4 +369,4 @@ class _Groups(World):
         self.session.shown(name, [each for each in answer.groups if each.group_id in mine], 5)
 
 
-CLASSIC_GROUPS: Final = Area(_Groups, _draw)
+CLASSIC_GROUPS: Final = Area(ClassicGroups, _draw)

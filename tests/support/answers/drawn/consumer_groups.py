@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import trio
+
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
@@ -24,12 +26,16 @@ from support.answers.topics import made
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Mapping
     from uuid import UUID
 
 _GROUPS: Final = ("g1", "g2")
-_WORDS: Final = ("c1", "c2", "s1", "s2")
+_WORDS: Final = ("c1", "c2", "c3", "s1", "s2")
 """Members; those that begin with s are static."""
 _TIMEOUT_MS: Final = 600_000
+_TOPICS: Final = {"a": 2, "b": 2, "c": 3}
+_REGEX: Final = "[ab]"
+"""Kafka resolves an expression that is new to a group at once, and again after ten seconds only."""
 _WEIGHTS: Final = {
     "enter": 12,
     "heartbeat": 34,
@@ -46,27 +52,39 @@ _WEIGHTS: Final = {
 
 
 def _draw(rng: random.Random) -> list[Step]:
-    groups, words = rng.choice((_GROUPS[:1], _GROUPS)), rng.sample(_WORDS, rng.randint(1, 4))
-    return [_one(rng, weighted(rng, _WEIGHTS), groups, words) for _ in range(length(rng))]
+    groups, words = rng.choice((_GROUPS[:1], _GROUPS)), rng.sample(_WORDS, rng.randint(1, 5))
+    style = {"assignor": rng.choices(("range", "uniform", "mixed"), (70, 15, 15))[0], "regex": rng.random() < 0.2}
+    return [_one(rng, weighted(rng, _WEIGHTS), groups, words, style) for _ in range(length(rng))]
 
 
-def _one(rng: random.Random, kind: str, groups: tuple[str, ...], words: list[str]) -> Step:
+def _one(rng: random.Random, kind: str, groups: tuple[str, ...], words: list[str], style: Mapping[str, Any]) -> Step:
     group: dict[str, Any] = {"group": rng.choice(groups)}
     member: dict[str, Any] = {
         "who": rng.choice(words) if rng.random() < 0.96 else "stranger",
         "epoch": rng.choices((0, -1, 1, 9), (90, 5, 3, 2))[0],
     }
     place = {"topic": rng.choice(("a", "b")), "partition": rng.choice((0, 1))}
-    topics = rng.choices((["a"], ["b"], ["a", "b"], ["a", "unknown"], []), (40, 15, 30, 10, 5))[0]
+    topics = rng.choices((["a"], ["b"], ["a", "b"], ["a", "unknown"], ["b", "c"], []), (35, 15, 25, 10, 10, 5))[0]
+    if style["assignor"] != "range" and rng.random() < 0.7:
+        topics = ["c"]
     match kind:
         case "enter":
             topics = topics or ["a"]  # Kafka raises no epoch for a new member without topics
             process = rng.choices((1, 2), (8, 2))[0]
-            return Step(kind, group | {"who": rng.choice(words), "process": process, "topics": topics})
+            assignor = rng.choice(("range", "uniform", None)) if style["assignor"] == "mixed" else style["assignor"]
+            drawn = {
+                "assignor": assignor,
+                "style": style["assignor"],
+                "rack": rng.choice((None, "r1", "r2")),
+                "regex": style["regex"] and rng.random() < 0.5,
+            }
+            return Step(kind, group | {"who": rng.choice(words), "process": process, "topics": topics} | drawn)
         case "heartbeat":
             owns = rng.choices((None, "assigned", "all"), (48, 48, 4))[0]
             changes = topics if rng.random() < 0.1 else None
-            return Step(kind, group | member | {"owns": owns, "topics": changes})
+            rack = rng.choices((None, "r1", "r2"), (90, 5, 5))[0]
+            drawn = {"owns": owns, "topics": changes, "rack": rack, "style": style["assignor"]}
+            return Step(kind, group | member | drawn)
         case "leave":
             return Step(kind, group | member | {"for_a_while": rng.random() < 0.4})
         case "commit":
@@ -79,7 +97,7 @@ def _one(rng: random.Random, kind: str, groups: tuple[str, ...], words: list[str
         case "delete_offsets":
             return Step(kind, group | place)
         case "describe":
-            return Step(kind, group | {"version": rng.choice((0, 1))})
+            return Step(kind, group | {"version": rng.choice((0, 1)), "style": style["assignor"]})
         case "list":
             states = rng.choice(([], ["Stable"], ["Empty"], ["Reconciling"], ["Assigning"]))
             return Step(kind, {"states": states, "types": rng.choice(([], ["consumer"], ["classic"]))})
@@ -100,12 +118,16 @@ class _Groups(World):
         self.process: dict[str, int] = {}
         self.inside: set[tuple[str, str]] = set()
         self.ids: dict[str, UUID] = {}
+        self.by_regex: dict[str, set[tuple[str, str]]] = {group: set() for group in _GROUPS}
+        """Members with an expression."""
+        self.resolved: set[str] = set()
+        """Groups whose expression was resolved before."""
 
     async def prepare(self) -> None:
-        """Creates two topics, and waits for the coordinator."""
-        for word in ("a", "b"):
-            name, self.ids[word] = await made(self.session, word, 2)
-            for partition in (0, 1):
+        """Creates the topics, and waits for the coordinator."""
+        for word, count in _TOPICS.items():
+            name, self.ids[word] = await made(self.session, word, count)
+            for partition in range(count):
                 await self.session.served(list_offsets(name, (partition, -1, -1)))
         await find(self.session, self.session.name("g1"), 0)
 
@@ -152,6 +174,8 @@ class _Groups(World):
             self.inside.add(key)
         else:
             self.inside.discard(key)
+            if answer.member_epoch == -1:
+                self.by_regex[drawn["group"]].discard(key)
         self.epochs[key] = answer.member_epoch
         if answer.assignment is not None:
             self.assigned[key] = [(each.topic_id, list(each.partitions)) for each in answer.assignment.topic_partitions]
@@ -165,15 +189,41 @@ class _Groups(World):
             if (drawn["group"], self._id(drawn["who"])) in self.inside:
                 return  # Kafka refuses a process that missed the answer to its first heartbeat
         self.assigned.pop((drawn["group"], self._id(drawn["who"])), None)
-        await self._beats(
-            name,
-            drawn,
-            member_epoch=0,
-            rebalance_timeout_ms=_TIMEOUT_MS,
-            subscribed_topic_names=self._topics(drawn["topics"]),
-            server_assignor="range",  # what the other one gives to equal members depends on the ids of the topics
-            topic_partitions=[],
-        )
+        entry: dict[str, Any] = {
+            "member_epoch": 0,
+            "rebalance_timeout_ms": _TIMEOUT_MS,
+            "subscribed_topic_names": self._topics(drawn["topics"]),
+            "server_assignor": drawn["assignor"],
+            "rack_id": drawn["rack"],
+            "topic_partitions": [],
+        }
+        group, key = drawn["group"], (drawn["group"], self._id(drawn["who"]))
+        known = self.by_regex[group]
+        if not drawn["regex"] or (group in self.resolved and not known):
+            if key in known:
+                known.discard(key)
+                entry["subscribed_topic_regex"] = ""
+            await self._beats(name, drawn, **entry)
+            return
+        entry |= {"subscribed_topic_names": [], "subscribed_topic_regex": self.session.name(_REGEX)}
+        request = beat(self.session.name(group), **self._named(drawn) | entry)
+        first = await self.session.quietly(request, 1)
+        if first.error_code == ErrorCode.NONE:
+            entry["member_epoch"] = first.member_epoch
+            known.add(key)
+            if group not in self.resolved:
+                self.resolved.add(group)
+                await self._settled(group)
+        await self._beats(name, drawn, **entry)
+
+    async def _settled(self, group: str) -> None:
+        """Waits until the expression is resolved: Kafka raises the epoch again when it has done so."""
+        request = ConsumerGroupDescribeRequest(group_ids=[self.session.name(group)])
+        first = (await self.session.quietly(request)).groups[0].group_epoch
+        for _ in range(8):
+            await trio.sleep(0.05)
+            if (await self.session.quietly(request)).groups[0].group_epoch != first:
+                return
 
     async def _heartbeat(self, name: str, drawn: Any) -> None:
         key = (drawn["group"], self._id(drawn["who"]))
@@ -189,6 +239,7 @@ class _Groups(World):
             member_epoch=self._epoch(drawn),
             subscribed_topic_names=topics,
             topic_partitions=owns,
+            rack_id=drawn["rack"],
             rebalance_timeout_ms=_TIMEOUT_MS if owns is not None else -1,
         )
 

@@ -7,9 +7,9 @@ from typing import Any
 
 def observe(seen: list[int], epoch: int) -> None:
     """Adds the epoch of a group to those that were seen of it."""
+    if seen and epoch < seen[-1]:
+        seen.clear()  # it is another group of that name
     if epoch not in seen:
-        if seen and epoch < seen[-1]:
-            seen.clear()  # it is another group of that name
         seen.append(epoch)
 
 
@@ -27,8 +27,8 @@ def _word(key: str, value: Any, seen: list[int]) -> Any:
 
     A member that releases partitions twice in a row goes one epoch on in between; with Kafka it waits for the newest.
     """
-    if not (key.endswith("_epoch") and isinstance(value, int) and value > 0):
+    if not (key.endswith(("_epoch", "generation_id")) and isinstance(value, int) and value > 0):
         return with_words(value, seen)
-    if key == "member_epoch":
+    if key in ("member_epoch", "generation_id"):
         return "the newest" if value in seen[-1:] else "an earlier one"
     return f"epoch {seen.index(value)}" if value in seen else "another epoch"

@@ -59,6 +59,14 @@ TRANSACTIONS: Final = (
 CLASSIC_GROUPS: Final[tuple[Rule, ...]] = (
     Rule("commit", r".*error_code", "UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", ILLEGAL),
     Rule("commit", r".*error_code", "GROUP_ID_NOT_FOUND", "ILLEGAL_GENERATION", ILLEGAL),
+    Rule(
+        "join",
+        r".*leader",
+        ANY,
+        ANY,
+        "any member may follow a leader that has left; Kafka takes one by hash",
+        ends=True,
+    ),
 )
 
 CONSUMER_GROUPS: Final[tuple[Rule, ...]] = (
@@ -70,7 +78,74 @@ CONSUMER_GROUPS: Final[tuple[Rule, ...]] = (
         ANY,
         "a member that has partitions to release hears of its new topics once it has done so",
         ends=True,
-        when={"topics": (["a"], ["b"], ["a", "b"], ["a", "unknown"], [])},
+        when={"topics": (["a"], ["b"], ["a", "b"], ["a", "unknown"], ["b", "c"], ["c"], [])},
+    ),
+    Rule(
+        "enter|heartbeat|describe",
+        r".*_epoch",
+        ANY,
+        ANY,
+        "Kafka raises the epoch for another assignor once more, with the next heartbeat",
+        ends=True,
+        when={"style": ("mixed",)},
+    ),
+    Rule(
+        "enter|heartbeat|describe",
+        r".*assignment.*",
+        ANY,
+        ANY,
+        "which of equal members gets the odd partition is the choice of the uniform assignor",
+        ends=True,
+        when={"style": ("uniform", "mixed")},
+    ),
+)
+
+_EARLY_REPORT: Final = "a report that precedes the order to release a partition does not prove that it is released"
+_AT_ONCE: Final = "a classic member joins again at once when another one has left; Kafka waits for a heartbeat first"
+_NO_SHARE_OFFSETS: Final = "share groups have no committed offsets; Kafka answers as for a group that has none yet"
+MIXED_GROUPS: Final[tuple[Rule, ...]] = (
+    *CONSUMER_GROUPS,
+    Rule("commit_newer", r".*error_code", "UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", ILLEGAL),
+    Rule("commit_newer", r".*error_code", "GROUP_ID_NOT_FOUND", "ILLEGAL_GENERATION", ILLEGAL),
+    Rule("stored", r"\.topics.*", ANY, "(absent)", _NO_SHARE_OFFSETS),
+    Rule("stored", r".*error_code", "NONE", "GROUP_ID_NOT_FOUND", _NO_SHARE_OFFSETS),
+    Rule(
+        "join",
+        r".*generation_id",
+        0,
+        ANY,
+        "a classic process took the place of the last other one: it joins again with either generation",
+    ),
+    Rule(
+        "enter",
+        r"\.assignment.*",
+        ANY,
+        ANY,
+        "what the target of a classic member names, and the member has never got, is free",
+        ends=True,
+        when={"early": (True,)},
+    ),
+    Rule(
+        "join",
+        r".*error_code",
+        "INCONSISTENT_GROUP_PROTOCOL",
+        "NONE",
+        "the protocols that the member itself had before do not count",
+        ends=True,
+        when={"protocols": ("other", "one")},
+    ),
+    Rule("heartbeat", r".*error_code", "NONE", "REBALANCE_IN_PROGRESS", _AT_ONCE),
+    Rule("sync|sync_all", r".*error_code", "NONE", "REBALANCE_IN_PROGRESS", _AT_ONCE, ends=True),
+    Rule("join", r".*member_id", None, ANY, "a refused join names its sender"),
+    Rule("join", r".*generation_id", "the newest", "an earlier one", _EARLY_REPORT, ends=True),
+    Rule(
+        "join",
+        r".*error_code",
+        "NONE",
+        "UNKNOWN_MEMBER_ID",
+        "a member that was removed, and does not know it, gives up what it reads before it joins",
+        ends=True,
+        when={"owns": (True,)},
     ),
 )
 
@@ -123,8 +198,21 @@ SHARE_GROUPS: Final[tuple[Rule, ...]] = (
 )
 
 _FREE_CHOICE: Final = "which of several members runs a task is the choice of the assignor"
+_ENDPOINTS: Final = r"\.partitions_by_user_endpoint.*"
+_ENDPOINTS_AGAIN: Final = "the endpoints are the same; how often a member that knows them gets them again is not"
 STREAMS_GROUPS: Final[tuple[Rule, ...]] = (
     *CLASSIC_GROUPS,
+    Rule(
+        "enter|heartbeat",
+        r"\.error_code",
+        "UNKNOWN_SERVER_ERROR",
+        ANY,
+        "Kafka fails if a topic of a member with an endpoint is gone",
+        ends=True,
+    ),
+    Rule("describe", r".*task_(end_)?offsets.*", ANY, ANY, "reports of restored offsets decide on warm-up tasks"),
+    Rule("enter", _ENDPOINTS, ANY, ANY, _ENDPOINTS_AGAIN),
+    Rule("heartbeat", _ENDPOINTS, ANY, ANY, _ENDPOINTS_AGAIN, when={"asks": (False,)}),
     Rule("enter|heartbeat|describe", r".*(active_tasks|target_assignment).*", ANY, ANY, _FREE_CHOICE, ends=True),
     Rule(
         "heartbeat",
