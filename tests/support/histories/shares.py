@@ -149,7 +149,7 @@ class ShareDelivery:
             for offset, (who, _) in self.leader.holds.items()
             if who == member and offset not in stored
         ]
-        answer = self.leader.partition.release(member, is_lost=False)
+        answer = self.leader.partition.release(member)
         if answer.token is not None:
             self.leader.asked[answer.token] = held  # type: ignore[assignment]
         self._perform(self.leader, answer.effects)

@@ -84,11 +84,11 @@ class Model:
             changed = True
         return ErrorCode.NONE, self.begin() if changed else None
 
-    def release(self, member: str, is_lost: bool) -> int | None:
+    def release(self, member: str) -> int | None:
         token = self.token
         held = [offset for offset in self.records if self.holds(member, offset)]
         for offset in held:
-            count = self.records[offset].count - (0 if is_lost else 1)
+            count = self.records[offset].count
             state = self.given_up if count >= LIMIT else RecordState.AVAILABLE
             self.change(offset, token, state, count)
         return self.begin() if held else None

@@ -318,13 +318,13 @@ class SharePartitionManager:
         pending = self._begun(led, answer)
         return (answer.error, answer.message) if pending is None else pending
 
-    def release(self, key: SessionKey, *, is_lost: bool = False) -> list[Pending]:
-        """Releases everything that a member holds; returns the writes. ``is_lost``: see ``SharePartition.release``."""
+    def release(self, key: SessionKey) -> list[Pending]:
+        """Releases everything that a member holds; returns the writes."""
         group_id, member = key
         found: list[Pending] = []
         for led in self._all():
             if led.key.group_id == group_id and led.core is not None:
-                pending = self._begun(led, led.core.release(member, is_lost=is_lost))
+                pending = self._begun(led, led.core.release(member))
                 if pending is not None:
                     found.append(pending)
                 self._leave(led)
@@ -340,7 +340,7 @@ class SharePartitionManager:
         """Ends the sessions of a connection, and releases the records of their members."""
         for session in self.sessions.owned_by(owner):
             self.sessions.remove(session.key)
-            self.release(session.key, is_lost=True)
+            self.release(session.key)
 
     def _begun(self, led: LedPartition, answer: Acknowledged) -> Pending | None:
         pending = None

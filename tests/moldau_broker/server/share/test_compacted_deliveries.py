@@ -82,6 +82,6 @@ def test_a_hole_behind_the_record_of_another_member() -> None:
     take(led, "b", 51)
     assert led.core is not None
     stored(led, led.core.acknowledge("a", [AcknowledgementBatch(0, 0, [AcknowledgeType.ACCEPT])], now_ms=NOW))
-    stored(led, led.core.release("a", is_lost=False))
+    stored(led, led.core.release("a"))
     ranges, has_records = take(led, "c", 500)
     assert (ranges[-1].last, has_records) == (1500, True)

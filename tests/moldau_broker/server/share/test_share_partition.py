@@ -271,23 +271,25 @@ def test_a_state_stored_late_is_stored_once():
     assert answer.effects.persist.batches == (StateBatch(15, 19, ACKNOWLEDGED, 2),)
 
 
-def test_release_of_an_ended_session_does_not_count():
-    """Records that a member held which has ended its session are delivered again as if for the first time."""
+def test_release_of_an_ended_session_counts():
+    """A member that closes after each failure does not get a bad record for ever: its deliveries end at the limit."""
     share = make(delivery_count_max=2)
     acquire(share)
-    stored(share, acknowledge(share, 0, 9, AcknowledgeType.ACCEPT))
-    stored(share, share.release("m", is_lost=False))
-    assert share.release("m", is_lost=False).token is None
-    assert acquire(share, "n") == (AcquiredRange(10, 29, 1),)
+    stored(share, acknowledge(share, 3, 9, AcknowledgeType.ACCEPT))
+    stored(share, share.release("m"))
+    assert share.release("m").token is None
+    assert acquire(share, "n") == (AcquiredRange(0, 2, 2), AcquiredRange(10, 29, 2))
+    stored(share, share.release("n"))
+    assert (share.start_offset, acquire(share, "m")) == (30, ())
 
 
 def test_a_record_that_ends_its_members_is_given_up():
-    """Each member that gets the first record dies of it, and its connection ends."""
+    """The session of each member that gets the first record ends, by its connection or by itself."""
     share = make()
     rounds = []
     for _ in range(5):
         rounds.append([(each.last - each.first + 1, each.delivery_count) for each in acquire(share)])
-        stored(share, share.release("m", is_lost=True))
+        stored(share, share.release("m"))
     assert rounds == [[(30, 1)], [(30, 2)], [(30, 3)], [(15, 4)], [(1, 5)]]
     assert share.start_offset == 1, "only this one is given up"
 

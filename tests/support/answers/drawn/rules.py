@@ -164,14 +164,6 @@ TOPICS: Final[tuple[Rule, ...]] = (
 
 SHARE_GROUPS: Final[tuple[Rule, ...]] = (
     Rule(
-        "close",
-        r" again.*delivery_count",
-        ANY,
-        ANY,
-        "what a member held when it closed its session is not counted as delivered: no application may have seen it",
-        ends=True,
-    ),
-    Rule(
         "acknowledge",
         r".*error_code",
         "UNKNOWN_SERVER_ERROR",

@@ -299,18 +299,18 @@ class SharePartition:
                 if kind is AcknowledgeType.RENEW:
                     run.lock_deadline_ms = now_ms + self.limits.lock_duration_ms
                 else:
-                    self._change(run, token, _STATES[kind], run.delivery_count, kind)
+                    self._change(run, token, kind)
                     changed = True
         if changed:
             return Acknowledged(token=token, effects=self._begin())
         self._runs.join()
         return Acknowledged()
 
-    def release(self, member: str, *, is_lost: bool) -> Acknowledged:
+    def release(self, member: str) -> Acknowledged:
         """Releases everything that a member holds, because its session has ended.
 
-        The delivery counts if the member is lost: one of the records may have ended it, and must not end one member
-        after another. It does not count if the member has ended the session, because it may never have seen them.
+        The delivery counts, as in Kafka: one of the records may have ended the session, and must not end one session
+        after another. Records that were delivered often enough are archived.
         """
         if self.closed:
             return Acknowledged()
@@ -318,7 +318,7 @@ class SharePartition:
         changed = False
         for run in self._runs.runs:
             if run.is_held_by(member):
-                self._change(run, token, RecordState.AVAILABLE, run.delivery_count - (not is_lost))
+                self._change(run, token, AcknowledgeType.RELEASE)
                 changed = True
         return Acknowledged(token=token, effects=self._begin()) if changed else Acknowledged()
 
@@ -343,21 +343,15 @@ class SharePartition:
         """The state of a record that is delivered no more, although no member has accepted it."""
         return RecordState.ARCHIVING if self.limits.writes_dead_letters else RecordState.ARCHIVED
 
-    def _change(
-        self,
-        run: Run,
-        token: int,
-        state: RecordState,
-        delivery_count: int,
-        kind: AcknowledgeType = AcknowledgeType.RELEASE,
-    ) -> None:
+    def _change(self, run: Run, token: int, kind: AcknowledgeType) -> None:
+        state, count = _STATES[kind], run.delivery_count
         cause = Cause.REJECTED if kind is AcknowledgeType.REJECT else None
-        if state is RecordState.AVAILABLE and delivery_count >= self.limits.delivery_count_max:
+        if state is RecordState.AVAILABLE and count >= self.limits.delivery_count_max:
             cause = Cause.DELIVERED_TOO_OFTEN
         if cause is not None:
             state = self._given_up
-        run.change = Change(token, state, delivery_count)
-        self._queued.append((token, StateBatch(run.first, run.end - 1, state, delivery_count, cause)))
+        run.change = Change(token, state, count)
+        self._queued.append((token, StateBatch(run.first, run.end - 1, state, count, cause)))
 
     # --- writes to the share coordinator ---------------------------------------------------------------------------
 

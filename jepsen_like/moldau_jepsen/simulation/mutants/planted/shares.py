@@ -80,7 +80,7 @@ def share_lock_never_expires() -> list[Patch]:
     def on_timer(self: SharePartition, now_ms: float) -> Effects:
         return NO_EFFECTS
 
-    def release(self: SharePartitionManager, key: tuple[str, str], *, is_lost: bool = False) -> list[object]:
+    def release(self: SharePartitionManager, key: tuple[str, str]) -> list[object]:
         return []
 
     return [
