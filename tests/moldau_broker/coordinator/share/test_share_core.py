@@ -504,6 +504,14 @@ def test_a_beginning_with_an_offset_is_no_repetition() -> None:
     assert driver.ask(Summarize()).start_offset == 2
 
 
+def test_nothing_is_done_behind_an_offset_that_is_set() -> None:
+    """The lag is known at once; a state without an offset has none until the leader has chosen one."""
+    driver = begun()
+    assert driver.ask(Summarize()).delivery_complete_count == -1
+    assert driver.code(Initialize(state_epoch=1, start_offset=2)) is ErrorCode.NONE
+    assert driver.ask(Summarize()).delivery_complete_count == 0
+
+
 def test_a_log_is_redundant_up_to_its_oldest_state() -> None:
     """Without any state that is all of it."""
     snapshots = Snapshots()

@@ -16,6 +16,7 @@ from moldau_broker.coordinator.share.core.batches import (
 )
 from moldau_broker.coordinator.share.core.requests import Delete, Initialize, KeyAnswer, Read, Summarize
 from moldau_broker.coordinator.share.core.state import (
+    NO_COUNT,
     NO_EPOCH,
     ShareState,
     Snapshot,
@@ -90,6 +91,7 @@ def _initialize(
         state_epoch=ask.state_epoch,
         leader_epoch=NO_EPOCH if state is None else state.leader_epoch,
         start_offset=ask.start_offset,
+        delivery_complete_count=NO_COUNT if ask.start_offset == UNCHANGED_OFFSET else 0,
         create_ms=wall_ms,
         write_ms=wall_ms,
     )
