@@ -165,6 +165,22 @@ def test_a_topic_that_goes_as_its_states_are_noted_is_forgotten() -> None:
     assert driver.core.shares.committed[GROUP].states.is_empty
 
 
+def test_a_note_of_a_gone_topic_is_written_again() -> None:
+    """The log refuses it twice; without it the group would keep the topic until another one is deleted."""
+    driver = CoreDriver()
+    client = ShareClient(driver, "m")
+    client.beat(0)
+    client.beat()
+    driver.auto_commit = False
+    driver.delete_topic("t", made_again=True)
+    for _ in range(2):
+        driver.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+        assert not driver.core.shares.committed[GROUP].states.is_empty
+        driver.pass_time(1_000)
+    driver.commit()
+    assert driver.core.shares.committed[GROUP].states.is_empty
+
+
 def test_the_topics_of_a_member_that_is_gone_do_not_count() -> None:
     """A change of any topic makes the coordinator look at those of the group: there is nothing new for it."""
     driver = CoreDriver()

@@ -70,6 +70,8 @@ if TYPE_CHECKING:
     from moldau_broker.coordinator.group.share.core.state_partitions import ByTopic, FirstOffsets
     from moldau_broker.coordinator.runtime.effects import Moment, RequestContext
 
+_TOPICS = "topics"
+"""The kind of deadline at which a group looks again for topics that are gone."""
 ASK_AGAIN_MS = 1_000
 """How long a group waits before it asks again after a share coordinator has refused a share-partition."""
 
@@ -443,6 +445,8 @@ class ShareGroups(GroupsOfType[ServedShareGroup, ShareGroup]):
             served.looked_version = None
             for expiry in expiries:
                 self._served.retry_removal(SESSION, served.group.group_id, expiry.member_id, moment)
+            if self._gone(served.group):
+                self._served.retry_removal(_TOPICS, served.group.group_id, "", moment)
         else:
             served.first_offsets = not_begun(served.group.states, served.first_offsets)
             self._after_commit(served)
@@ -465,14 +469,20 @@ class ShareGroups(GroupsOfType[ServedShareGroup, ShareGroup]):
         return self._served.renew(group_id, member_id, self._decisions.session_timeout_ms(group_id), moment)
 
     def on_timer(self, moment: Moment) -> None:
-        """Removes the members whose sessions have ended."""
+        """Removes the members whose sessions have ended, and topics whose end was not written."""
         while (key := self.deadlines.pop_due(moment.now_ms)) is not None:
-            _, group_id, member_id = key
+            kind, group_id, member_id = key
             served = self._served.all.get(group_id)
+            if served is None:
+                continue
+            if kind == _TOPICS:
+                served.parked.append(TopicsGone())
             # A member that joins, or leaves, with the write in flight: that write may fail.
-            if served is not None and (member_id in served.group.members or member_id in served.latest.members):
+            elif member_id in served.group.members or member_id in served.latest.members:
                 served.parked.append(Expiry(member_id=member_id))
-                self._work(served, moment)
+            else:
+                continue
+            self._work(served, moment)
 
     def resign(self, code: ErrorCode) -> None:
         """Answers all requests that are open after leadership is lost."""
