@@ -146,12 +146,17 @@ async def _describe(
 def _named(
     context: SharesContext, wanted: DescribeShareGroupOffsetsRequestGroup, group: ShareGroup
 ) -> dict[str, tuple[UUID, list[int]]]:
-    """Returns the partitions that are asked for, by topic; without names, all whose state has begun."""
+    """Returns the partitions that are asked for, by topic; without names, all whose state has begun.
+
+    The group may still know a topic that is gone, and another one may have its name by now.
+    """
     if wanted.topics is None:
-        return {
-            topic.name: (topic_id, sorted(topic.partitions))
-            for topic_id, topic in sorted(group.states.initialized.items(), key=lambda each: each[1].name)
+        by_id = context.metadata.image.topics_by_id
+        begun = group.states.initialized.items()
+        found = {
+            by_id[topic_id].name: (topic_id, sorted(each.partitions)) for topic_id, each in begun if topic_id in by_id
         }
+        return dict(sorted(found.items()))
     topics = context.metadata.image.topics_by_name
     return {
         topic.topic_name: (
