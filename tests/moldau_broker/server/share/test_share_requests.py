@@ -167,6 +167,20 @@ def test_renewal_keeps_the_lock():
     run(scenario, share_record_lock_duration_ms="15000")
 
 
+def test_a_group_may_forbid_renewals():
+    """The lock goes on as it was; requests that carry other acknowledgements are unaffected."""
+
+    async def scenario(cluster):
+        a = Member(cluster, 1, "a")
+        await cluster.client(1).produce("t", batch(b"0", b"1"))
+        assert acquired(await a.fetch(0, max_wait_ms=1000)) == {0: [(0, 1, 1)]}
+        refused = await a.acknowledge({0: [(0, 0, RENEW)]}, is_renew_ack=True)
+        assert codes(refused) == {0: ErrorCode.INVALID_RECORD_STATE}
+        assert codes(await a.acknowledge({0: [(0, 1, ACCEPT)]}, is_renew_ack=True)) == {0: OK}
+
+    run(scenario, share_renew_acknowledge_enable="false")
+
+
 def test_sessions():
     """Epochs, unknown sessions, the end of a session and of a connection release records."""
 

@@ -17,7 +17,7 @@ from moldau_broker.coordinator.share.core.state import GROUP_ID_BYTES_MAX
 from moldau_broker.server.cluster_metadata.cache import ListenerHints
 from moldau_broker.server.share.core.checks import acknowledgement_problem
 from moldau_broker.server.share.core.sessions import FINAL_EPOCH, MEMBER_ID_CHARACTERS_MAX, ShareSessionError
-from moldau_broker.server.share.core.values import AcknowledgementBatch, AcquireMode
+from moldau_broker.server.share.core.values import AcknowledgementBatch, AcknowledgeType, AcquireMode
 from moldau_broker.server.share.fetching import WAIT_MS_MAX, Fetched, ShareFetcher, ShareQuery
 from moldau_broker.server.share.led_partition import Pending
 
@@ -232,7 +232,8 @@ class _Work:
     def acknowledge(self, named: Mapping[PartitionKey, Named]) -> None:
         """Takes the acknowledgements of the request; ``settle`` waits for their writes."""
         shares = self.context.share_partitions
-        renews = self.request.is_renew_ack and shares.settings(self.key[0]).renew_allowed
+        renews = self.request.is_renew_ack
+        may_renew = shares.settings(self.key[0]).renew_allowed
         for key, part in named.items():
             if not part.acknowledgement_batches:
                 continue
@@ -247,6 +248,9 @@ class _Work:
             partition = self.lookup(key)
             if isinstance(partition, ErrorCode):
                 self.outcomes[key] = (partition, None)
+                continue
+            if not may_renew and any(AcknowledgeType.RENEW in each.types for each in batches):
+                self.outcomes[key] = (ErrorCode.INVALID_RECORD_STATE, "The group does not allow to renew locks.")
                 continue
             led = shares.open(self.key[0], partition)
             self.outcomes[key] = shares.acknowledge(led, self.key[1], batches)
