@@ -21,6 +21,7 @@ SEQUENCES = {
     "mixed_groups": 10,
     "topics": 60,
     "share_groups": 40,
+    "share_changes": 20,
     "streams_groups": 40,
     "data_path": 50,
     "settings": 80,

@@ -49,9 +49,9 @@ AT_ONCE = (
         f"group.{kind}.assignment.interval.ms=0\ngroup.{kind}.assignor.offload.enable=false\n"
         for kind in ("consumer", "share", "streams")
     )
-    + "group.streams.initial.rebalance.delay.ms=0\n"
+    + "group.streams.initial.rebalance.delay.ms=0\ngroup.share.min.record.lock.duration.ms=1000\n"
 )
-"""Settings with which a group computes its assignment with the heartbeat that asks for it."""
+"""Settings with which a group computes its assignment with the heartbeat that asks for it, and locks may be short."""
 
 
 def _settings(home: Path, more: str) -> tuple[str, Broker, tuple[int, int]]:

@@ -10,6 +10,7 @@ from support.answers.drawn.consumer_groups import CONSUMER_GROUPS
 from support.answers.drawn.data_path import DATA_PATH
 from support.answers.drawn.mixed_groups import MIXED_GROUPS
 from support.answers.drawn.settings import SETTINGS
+from support.answers.drawn.share_changes import SHARE_CHANGES
 from support.answers.drawn.share_groups import SHARE_GROUPS
 from support.answers.drawn.streams_groups import STREAMS_GROUPS
 from support.answers.drawn.topics import TOPICS
@@ -27,6 +28,7 @@ AREAS: Final[dict[str, tuple[Area, Sequence[rules.Rule]]]] = {
     "mixed_groups": (MIXED_GROUPS, rules.MIXED_GROUPS),
     "topics": (TOPICS, rules.TOPICS),
     "share_groups": (SHARE_GROUPS, rules.SHARE_GROUPS),
+    "share_changes": (SHARE_CHANGES, rules.SHARE_CHANGES),
     "streams_groups": (STREAMS_GROUPS, rules.STREAMS_GROUPS),
     "data_path": (DATA_PATH, rules.DATA_PATH),
     "settings": (SETTINGS, rules.SETTINGS),

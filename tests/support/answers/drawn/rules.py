@@ -164,6 +164,14 @@ TOPICS: Final[tuple[Rule, ...]] = (
 
 SHARE_GROUPS: Final[tuple[Rule, ...]] = (
     Rule(
+        "close",
+        r" again\.responses",
+        None,
+        "(absent)",
+        "records of a partition that the session has forgotten are free as well; with Kafka their lock has to expire",
+        ends=True,
+    ),
+    Rule(
         "acknowledge",
         r".*error_code",
         "UNKNOWN_SERVER_ERROR",
@@ -186,6 +194,58 @@ SHARE_GROUPS: Final[tuple[Rule, ...]] = (
         "no record has a negative offset",
         ends=True,
         when={"offset": (-1,)},
+    ),
+)
+
+_NO_GROUP: Final = "a request that sets no offset creates no group"
+SHARE_CHANGES: Final[tuple[Rule, ...]] = (
+    *SHARE_GROUPS,
+    Rule(
+        "many_offsets",
+        r".*",
+        ANY,
+        ANY,
+        "there is no such group; Kafka says so only if no topics are named",
+        when={"group": ("none",)},
+    ),
+    Rule(
+        "alter_many", r" offsets.*leader_epoch", 0, -1, "no leader has read the state yet; Kafka names the first epoch"
+    ),
+    Rule("alter_many", r" offsets.*error_code", "NONE", "GROUP_ID_NOT_FOUND", _NO_GROUP),
+    Rule("alter_many", r" offsets\.groups\[0\]\.topics#?", ANY, "(absent)", _NO_GROUP),
+    *(
+        Rule("fetch", path, ANY, shown, "a request for no records says nothing of the partitions", when={"most": (0,)})
+        for path, shown in ((r".*", "(absent)"), (r"\.responses", None), (r".*#", ANY))
+    ),
+    Rule(
+        "recreate|grow",
+        r" g. begun.*lag",
+        ANY,
+        ANY,
+        "aborted records count as done once a fetch has passed them; how many a fetch passes is open",
+    ),
+    Rule(
+        "recreate",
+        r" g. m. acknowledged\.error_code",
+        "UNKNOWN_SERVER_ERROR",
+        "NONE",
+        "the records of a topic that is gone are refused by partition; Kafka sometimes fails as a whole",
+        ends=True,
+    ),
+    Rule("alter_many", r" offsets.*lag", ANY, 0, "no lag is negative, also if an offset is set behind the end"),
+    Rule(
+        "many_offsets",
+        r".*error_code",
+        "NONE",
+        "UNKNOWN_TOPIC_OR_PARTITION",
+        "there is no such topic, for which a client has no offset either way",
+    ),
+    Rule(
+        "many_offsets",
+        r".*(lag|start_offset|leader_epoch)",
+        ANY,
+        "(absent)",
+        "there is no such topic, for which a client has no offset either way",
     ),
 )
 

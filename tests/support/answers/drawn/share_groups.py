@@ -6,6 +6,7 @@ forgets no state that it would have to read again while a fetch waits.
 
 from __future__ import annotations
 
+import re
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,7 +32,7 @@ from moldau.protocol.messages.share_group_describe import ShareGroupDescribeRequ
 from support.answers.classic_groups import find
 from support.answers.drawn.epochs import observe, with_words
 from support.answers.drawn.sequences import Area, DrawnSession, Step, World
-from support.answers.drawn.share_steps import ALL, GROUPS, PLACES, STRANGER, WORDS, Place, draw
+from support.answers.drawn.share_steps import ALL, GROUPS, PLACES, SLEEPER, STRANGER, WORDS, Place, draw
 from support.answers.records import batch, deletion, list_offsets, produce
 from support.answers.session import codes_of
 from support.answers.settings import GROUP, SET, change
@@ -69,11 +70,12 @@ class _Member:
         self.done: dict[Place, set[int]] = {}
 
 
-class _Groups(World):
+class Groups(World):
     """Sends steps to one broker, and remembers its answers."""
 
     def __init__(self, session: DrawnSession) -> None:
         self.session = session
+        self.places = list(PLACES)
         self.ids: dict[str, UUID] = {}
         self.members: dict[tuple[str, str], _Member] = {}
         self.last: Any = None
@@ -111,7 +113,7 @@ class _Groups(World):
         """Lets a group know all partitions, and keepers read their states."""
         named = {"member_id": self._id("first"), "subscribed_topic_names": [self.session.name(word) for word in "ab"]}
         epoch, count = 0, 0
-        while count < len(PLACES):
+        while count < len(self.places):
             answer = await self.session.quietly(beat(self.session.name(group), member_epoch=epoch, **named))
             epoch = answer.member_epoch
             if answer.assignment is not None:
@@ -121,7 +123,7 @@ class _Groups(World):
 
     async def _read_states(self, group: str) -> None:
         """Opens a session with each partition; a record that comes with it is released."""
-        for place in PLACES:
+        for place in self.places:
             keeper = f"keeper-{place[0]}{place[1]}"
             while not await self._is_read(group, keeper, place):
                 pass
@@ -145,8 +147,8 @@ class _Groups(World):
 
     async def _forget_states(self, group: str) -> None:
         """Ends all sessions of a group, whose states have changed."""
-        keepers = [f"keeper-{topic}{partition}" for topic, partition in PLACES]
-        for who in (*keepers, *WORDS, STRANGER):
+        keepers = [f"keeper-{topic}{partition}" for topic, partition in self.places]
+        for who in (*keepers, *WORDS, STRANGER, SLEEPER):
             held = self._member(group, who).held
             given = {place: [(each, each, [RELEASE]) for each in sorted(held[place])] for place in held if held[place]}
             await self.session.quietly(self._acknowledgement(group, who, -1, given), 2)
@@ -459,9 +461,13 @@ class _Groups(World):
         await self.session.quietly(DescribeShareGroupOffsetsRequest(groups=[of]))
         if held and not drawn["releases"]:
             place = min(held)
-            await self.session.ask(
-                f"{name} again", self._fetch_request(group, "another", 0, {place: []}, max_records=1)
-            )
+            request = self._fetch_request(group, "another", 0, {place: []}, max_records=1)
+            answer = await self.session.ask(f"{name} again", request)
+            self._without_silence(f"{name} again", 2, answer, {})
+            shown: Any = self.session.answers[f"{name} again"]
+            for topic in shown.get("responses") or ():
+                for part in topic["partitions"]:  # Kafka gives together what was taken together
+                    part["acquired_records"] = [re.sub(" to .*,", ",", each) for each in part["acquired_records"][:1]]
 
     # Offsets
 
@@ -475,8 +481,12 @@ class _Groups(World):
             ]
         of = DescribeShareGroupOffsetsRequestGroup(group_id=self.session.name(drawn["group"]), topics=topics)
         await self.session.ask(name, DescribeShareGroupOffsetsRequest(groups=[of]), drawn["version"])
+        self._without_progress(name, drawn["group"])
+
+    def _without_progress(self, name: str, group: str) -> None:
+        """Leaves out what Kafka stores with the next write."""
         shown: Any = self.session.answers[name]
-        for topic in shown["groups"][0].get("topics") or () if drawn["group"] in self.begun else ():
+        for topic in shown["groups"][0].get("topics") or () if group in self.begun else ():
             for part in topic["partitions"]:
                 part.pop("start_offset", None)
                 part.pop("lag", None)
@@ -506,9 +516,9 @@ class _Groups(World):
         if state.group_state != "Empty":
             return
         await self._forget_states(group)
-        for topic, partition in PLACES:
+        for topic, partition in self.places:
             await self.session.quietly(produce(self.session.name(topic), (partition, batch(5))), 12)
         await self._initialize(group)
 
 
-SHARE_GROUPS: Final = Area(_Groups, draw)
+SHARE_GROUPS: Final = Area(Groups, draw)

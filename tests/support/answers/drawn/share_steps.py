@@ -15,9 +15,11 @@ GROUPS: Final = {"g1": {}, "g2": {"share.delivery.count.limit": "3", "share.reco
 """Groups with their settings."""
 WORDS: Final = ("m1", "m2", "m3")
 STRANGER: Final = "stranger"
+SLEEPER: Final = "sleeper"
+"""The member whose locks expire."""
 PLACES: Final = (("a", 0), ("a", 1), ("b", 0))
 ALL: Final = 1000
-_WEIGHTS: Final = {
+WEIGHTS: Final = {
     "enter": 6,
     "heartbeat": 8,
     "leave": 4,
@@ -41,10 +43,10 @@ def draw(rng: random.Random) -> list[Step]:
     """Draws a sequence."""
     groups = rng.choice((("g1",), ("g2",), ("g1", "g2")))
     words, places = rng.sample(WORDS, rng.randint(1, 3)), rng.sample(PLACES, rng.randint(1, 3))
-    return [_one(rng, weighted(rng, _WEIGHTS), groups, words, places) for _ in range(length(rng))]
+    return [one(rng, weighted(rng, WEIGHTS), groups, words, places) for _ in range(length(rng))]
 
 
-def _one(rng: random.Random, kind: str, groups: tuple[str, ...], words: list[str], places: list[Place]) -> Step:
+def one(rng: random.Random, kind: str, groups: tuple[str, ...], words: list[str], places: list[Place]) -> Step:
     group: dict[str, Any] = {"group": rng.choice(groups)}
     member: dict[str, Any] = group | {
         "who": rng.choice(words) if rng.random() < 0.97 else STRANGER,
