@@ -215,7 +215,7 @@ SHARE_CHANGES: Final[tuple[Rule, ...]] = (
     Rule("alter_many", r" offsets\.groups\[0\]\.topics#?", ANY, "(absent)", _NO_GROUP),
     *(
         Rule("fetch", path, ANY, shown, "a request for no records says nothing of the partitions", when={"most": (0,)})
-        for path, shown in ((r".*", "(absent)"), (r"\.responses", None), (r".*#", ANY))
+        for path, shown in ((r".*", "(absent)"), (r"\.responses", None), (r".*#", ANY), (r".*\.error_code", "NONE"))
     ),
     Rule(
         "recreate|grow",
