@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 B1, B2 = BrokerId(1), BrokerId(2)
 TOPIC, GOOD, FAILED = UUID(int=1), UUID(int=100), UUID(int=200)
+IMAGE = SimpleNamespace(topics_by_id={TOPIC: SimpleNamespace(name="t")})
 CALL: Any = SimpleNamespace(version=12, listener_name="l", verdict=None)
 
 
@@ -150,7 +151,7 @@ def test_the_lag_counts_from_the_start_offset(start: int, done: int, lag: int) -
 
     context: Any = SimpleNamespace(
         groups=SimpleNamespace(share_group=lambda _: (ErrorCode.NONE, group)),
-        metadata=SimpleNamespace(partition=lambda *_: object()),
+        metadata=SimpleNamespace(image=IMAGE, partition=lambda *_: object()),
         share_states=SimpleNamespace(ask=ask, end_offsets=end_offsets),
     )
     wanted = DescribeShareGroupOffsetsRequestGroup(group_id="g", topics=None)
@@ -172,7 +173,7 @@ def test_a_missing_coordinator_delays_its_groups_once() -> None:
 
     context: Any = SimpleNamespace(
         groups=SimpleNamespace(share_group=lambda _: (ErrorCode.NONE, group)),
-        metadata=SimpleNamespace(partition=lambda *_: object()),
+        metadata=SimpleNamespace(image=IMAGE, partition=lambda *_: object()),
         share_states=SimpleNamespace(ask=ask),
     )
     groups = [DescribeShareGroupOffsetsRequestGroup(group_id=name, topics=None) for name in names]
