@@ -51,3 +51,22 @@ def test_offsets_beside_an_error_are_sent_again(last_epoch: int) -> None:
         assert not again.responses, "nothing has changed since"
 
     run_cluster(scenario)
+
+
+def test_an_offset_is_checked_after_a_full_answer() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        client = cluster.client(1)
+        await client.create_topic("t", partitions=2)
+        await client.produce("t", batch(b"x"))
+        wanted = [
+            FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20),
+            FetchPartition(partition=1, fetch_offset=BEYOND, partition_max_bytes=1 << 20),
+        ]
+        request = FetchRequest(
+            max_wait_ms=0, min_bytes=1, max_bytes=1, topics=[FetchTopic(topic="t", partitions=wanted)]
+        )
+        full, beyond = (await client.request(request, 12)).responses[0].partitions
+        assert full.records
+        assert beyond.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+    run_cluster(scenario)
