@@ -345,8 +345,6 @@ def test_quotas_are_set_found_and_removed(controller) -> None:
     assert found(("user", 0, "ann"), strict=True) == [{"user": "ann"}]
     assert found(("user", 1, None)) == [{"user": None}]
     assert found(("user", 2, None), strict=True) == [{"user": None}, {"user": "ann"}]
-    bad = DescribeClientQuotasRequest(components=[ComponentData(entity_type="colour", match_type=0, match="x")])
-    assert controller.handle(bad).error_code == ErrorCode.INVALID_REQUEST
     assert quota(controller, {"user": "ann"}, rate(0.0, remove=True)) == 0
     assert found(("user", 0, "ann"), strict=True) == []
 
@@ -400,6 +398,34 @@ def test_a_quota_of_an_address_fits_into_an_int32(controller) -> None:
     for value, code in ((2.0**31 - 1, 0), (2.0**31, ErrorCode.INVALID_REQUEST), (2.0**63, ErrorCode.INVALID_REQUEST)):
         assert quota(controller, {"ip": "10.0.0.1"}, rate(value, key)) == code
     assert dict(controller.image.quota((("ip", "10.0.0.1"),))) == {key: 2.0**31 - 1}
+
+
+@pytest.mark.parametrize("key", ["connection_creation_rate", "nonsense"])
+def test_an_unknown_quota_is_removed_beside_others(controller, key: str) -> None:
+    """Tools clear an entity by all names that they know, as Kafka lets them."""
+    assert quota(controller, {"user": "ann"}, rate(1000.0)) == 0
+    assert quota(controller, {"user": "ann"}, rate(0.0, remove=True), rate(0.0, key, remove=True)) == 0
+    assert not list(controller.image.quotas)
+
+
+@pytest.mark.parametrize(
+    ("components", "code"),
+    [
+        ([("colour", 0, "x")], ErrorCode.UNSUPPORTED_VERSION),
+        ([("", 0, "x")], ErrorCode.INVALID_REQUEST),
+        ([("user", 0, "a"), ("user", 1, None)], ErrorCode.INVALID_REQUEST),
+        ([("user", 0, "a"), ("ip", 2, None)], ErrorCode.INVALID_REQUEST),
+        ([("ip", 2, None), ("client-id", 2, None)], ErrorCode.INVALID_REQUEST),
+        ([("user", 1, "a")], ErrorCode.INVALID_REQUEST),
+        ([("user", 2, "a")], ErrorCode.INVALID_REQUEST),
+        ([("user", 0, None)], ErrorCode.INVALID_REQUEST),
+        ([("user", 7, None)], ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_impossible_filters_of_quotas_are_refused(controller, components: list, code: ErrorCode) -> None:
+    """A filter that could match nothing had an empty answer, which hides the mistake."""
+    asked = [ComponentData(entity_type=kind, match_type=how, match=match) for kind, how, match in components]
+    assert controller.handle(DescribeClientQuotasRequest(components=asked)).error_code == code
 
 
 @pytest.mark.parametrize("weak", [1, 2])

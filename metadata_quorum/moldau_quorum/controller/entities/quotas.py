@@ -120,7 +120,7 @@ def _changes(entity: QuotaEntity, operations: Sequence[OpData], image: MetadataI
     records: list[MetadataRecord] = []
     seen: dict[str, None] = {}
     for operation in operations:
-        if operation.key not in valid:
+        if operation.key not in valid and not operation.remove:  # to remove what cannot be set is no fault in Kafka
             raise RefusedError(
                 ErrorCode.INVALID_REQUEST, f"quota {operation.key!r} is unknown; known are {', '.join(valid)}"
             )
@@ -154,12 +154,10 @@ def describe_client_quotas(
     """
     components: dict[str, ComponentData] = {}
     for component in request.components:
-        if component.entity_type not in (USER, CLIENT_ID, IP) or component.entity_type in components:
-            return _describe_refused(f"entity type {component.entity_type!r} is unknown or appears twice")
-        if component.match_type not in (MATCH_EXACT, MATCH_DEFAULT, MATCH_ANY):
-            return _describe_refused(f"match type {component.match_type} is unknown")
-        if component.match_type == MATCH_EXACT and component.match is None:
-            return _describe_refused("an exact match needs a name")
+        try:
+            _check_component(component, components)
+        except RefusedError as refusal:
+            return _describe_refused(refusal)
         components[component.entity_type] = component
     entries: list[EntryData] = []
     for entity in sorted(image.quotas, key=quota_sort_key):
@@ -174,9 +172,26 @@ def describe_client_quotas(
     return Result(response=DescribeClientQuotasResponse(error_message=None, entries=entries))
 
 
-def _describe_refused(message: str) -> Result[DescribeClientQuotasResponse]:
+def _check_component(component: ComponentData, before: Mapping[str, ComponentData]) -> None:
+    kind, how = component.entity_type, component.match_type
+    if kind not in (USER, CLIENT_ID, IP):
+        code = ErrorCode.UNSUPPORTED_VERSION if kind else ErrorCode.INVALID_REQUEST
+        raise RefusedError(code, f"entity type {kind!r} is unknown; known are {USER}, {CLIENT_ID} and {IP}")
+    if kind in before:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"entity type {kind!r} appears twice")
+    if before and IP in (kind, *before):
+        raise RefusedError(ErrorCode.INVALID_REQUEST, "an ip entity cannot be combined with others")
+    if how not in (MATCH_EXACT, MATCH_DEFAULT, MATCH_ANY):
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"match type {how} is unknown")
+    if (how == MATCH_EXACT) != (component.match is not None):
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST, f"match type {how} needs {'a' if how == MATCH_EXACT else 'no'} name"
+        )
+
+
+def _describe_refused(refusal: RefusedError) -> Result[DescribeClientQuotasResponse]:
     return Result(
-        response=DescribeClientQuotasResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=message, entries=None)
+        response=DescribeClientQuotasResponse(error_code=refusal.code, error_message=refusal.message, entries=None)
     )
 
 
