@@ -61,6 +61,7 @@ def test_broker_keys_have_the_ranges_of_their_topic_twins():
                 continue  # other units; negative ones count as -1
             assert (twin.type, twin.choices) == (key.type, key.choices), synonym.name
             assert (twin.minimum, twin.maximum) == (key.minimum, key.maximum), synonym.name
+            assert twin.excluded == key.excluded, synonym.name
 
 
 def test_a_default_that_no_topic_could_have_is_refused(controller):
@@ -190,3 +191,13 @@ def test_a_minimum_of_one_broker_can_always_be_removed(controller) -> None:
     plant(controller, BROKER, "3", min_insync_replicas="1")
     assert alter(controller, (BROKER, "3", {"min.insync.replicas": None})) == [(0, None)]
     assert not controller.image.config(BROKER, "3")
+
+
+@pytest.mark.parametrize("level", ["-2", "-1", "0", "1", "9", "10"])
+def test_gzip_has_the_levels_of_kafka(controller, level: str) -> None:
+    wanted = ErrorCode.NONE if level in ("-1", "1", "9") else ErrorCode.INVALID_CONFIG
+    key = "compression.gzip.level"
+    assert [code for code, _ in alter(controller, (TOPIC, "t", {key: level}), (BROKER, "", {key: level}))] == [
+        wanted,
+        wanted,
+    ]

@@ -122,6 +122,7 @@ class ConfigKey:
     group: str = "General"
     minimum: float | None = None
     maximum: float | None = None
+    excluded: tuple[int, ...] = ()  # numbers between minimum and maximum that are not allowed
     choices: tuple[str, ...] = ()
     element: ElementForm | None = None  # of a list without choices
     ignores_case: bool = False  # of choices; the value keeps the spelling of the choice
@@ -157,7 +158,8 @@ class ConfigKey:
             return f"{kind} of at least {low}"
         if low is None:
             return f"{kind} of at most {high}"
-        return f"{kind} from {low} to {high}"
+        but = "".join(f", but not {number}" for number in self.excluded)
+        return f"{kind} from {low} to {high}{but}"
 
     def _bounds(self) -> tuple[list[float], list[float]]:
         low, high = _RANGES.get(self.type, (None, None))
@@ -190,6 +192,8 @@ class ConfigKey:
             lows, highs = self._bounds()
             # "not >=" instead of "<" so that NaN is refused.
             if not all(value >= bound for bound in lows) or not all(value <= bound for bound in highs):
+                raise ValueError(f"must be {self.allowed()}")
+            if value in self.excluded:
                 raise ValueError(f"must be {self.allowed()}")
         return value
 

@@ -88,6 +88,7 @@ LOG_KEYS = (
         dynamic=CLUSTER_WIDE,
         minimum=-1,
         maximum=9,
+        excluded=(0,),
         doc="Level of gzip where compression.type is gzip.",
     ),
     integer(

@@ -49,6 +49,7 @@ TOPIC_KEYS = (
         group="Topic",
         minimum=-1,
         maximum=9,
+        excluded=(0,),
         synonyms=(Synonym(name="compression.gzip.level"),),
         doc="Level of gzip where compression.type is gzip.",
     ),
