@@ -29,6 +29,7 @@ from moldau.runtime.config import TOPIC_CONFIG
 from moldau.values import ZERO_UUID, BrokerId
 from moldau_quorum.controller.context import SLICE_RECORDS, Context, DecisionView, RefusedError, Result
 from moldau_quorum.controller.entities.config_checks import check_tiered_topic, check_topic_config
+from moldau_quorum.controller.entities.config_kinds import check_elements
 from moldau_quorum.controller.entities.configs import topic_values
 from moldau_quorum.controller.partitions import acceptable_leader, new_directory
 from moldau_quorum.controller.placement import UsableBroker, place_replicas
@@ -155,6 +156,8 @@ class _DescribedConfigs:
         key = tuple(overrides.items())
         described = self._known.get(key)
         if described is None:
+            for name, value in overrides.items():
+                check_elements(TOPIC_CONFIG, name, value)
             check_topic_config(overrides, self._image, self._context)
             described = self._known[key] = [
                 CreatableTopicConfigs(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import alter_configs as full
 from moldau.protocol.messages import incremental_alter_configs as incremental
+from moldau.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.runtime.config import BROKER_CONFIG, TOPIC_CONFIG, topic_config
 from moldau_quorum.metadata.records import ConfigRecord
 from support.controller.model import CONFIG, ModelController
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, CLIENT_METRICS = 2, 4, 16
 SET, DELETE = 0, 1
 Resource = tuple[int, str, dict[str, str | None]]
 
@@ -191,6 +193,55 @@ def test_a_minimum_of_one_broker_can_always_be_removed(controller) -> None:
     plant(controller, BROKER, "3", min_insync_replicas="1")
     assert alter(controller, (BROKER, "3", {"min.insync.replicas": None})) == [(0, None)]
     assert not controller.image.config(BROKER, "3")
+
+
+LISTS = [
+    (TOPIC, "t", "cleanup.policy", "compact"),
+    (BROKER, "", "log.cleanup.policy", "compact"),
+    (CLIENT_METRICS, "m", "match", "client_id=a"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "key", "element"), LISTS, ids=[key for _, _, key, _ in LISTS])
+def test_an_empty_element_of_a_list_is_refused(controller, kind: int, name: str, key: str, element: str) -> None:
+    """``cleanup.policy=,`` was neither of the policies, so that records stayed for ever."""
+    for text in (",", " , ", f"{element},", f",{element}", f"{element},,{element}"):
+        assert alter(controller, (kind, name, {key: text}))[0][0] == ErrorCode.INVALID_CONFIG, text
+        assert replaced(controller, kind, name, key, text) == ErrorCode.INVALID_CONFIG, text
+    for text in (element, f" {element} ", "", " "):
+        assert alter(controller, (kind, name, {key: text}))[0][0] == ErrorCode.NONE, text
+        assert replaced(controller, kind, name, key, text) == ErrorCode.NONE, text
+
+
+def replaced(controller: ModelController, kind: int, name: str, key: str, value: str) -> int:
+    resource = full.AlterConfigsResource(
+        resource_type=kind, resource_name=name, configs=[full.AlterableConfig(name=key, value=value)]
+    )
+    return controller.handle(full.AlterConfigsRequest(resources=[resource])).responses[0].error_code
+
+
+def test_no_topic_is_made_with_an_empty_element(controller) -> None:
+    created = controller.handle(
+        CreateTopicsRequest(
+            topics=[
+                CreatableTopic(
+                    name="u",
+                    num_partitions=1,
+                    replication_factor=1,
+                    configs=[CreatableTopicConfig(name="cleanup.policy", value="compact,")],
+                )
+            ],
+            timeout_ms=0,
+        )
+    )
+    assert created.topics[0].error_code == ErrorCode.INVALID_CONFIG
+
+
+def test_stored_lists_with_empty_elements_stay(controller) -> None:
+    """An earlier version stored them; nodes go on with what they name, and other keys may change."""
+    plant(controller, TOPIC, "t", cleanup_policy="compact,")
+    assert alter(controller, (TOPIC, "t", {"retention.ms": "5"}))[0][0] == ErrorCode.NONE
+    assert topic_config(CONFIG, controller.image.topic_config("t")).get_list("cleanup.policy") == ("compact",)
 
 
 @pytest.mark.parametrize("level", ["-2", "-1", "0", "1", "9", "10"])

@@ -18,6 +18,7 @@ from moldau.runtime.config import (
     TOPIC_CONFIG,
     ConfigSchema,
     ConfigSource,
+    ConfigType,
 )
 from moldau_quorum.controller.context import RefusedError
 from moldau_quorum.controller.topic_names import check_topic_name
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from moldau.runtime.config import ConfigKey
 
 NODE_ID_DIGITS_MAX: Final = 10
+IP_OVERRIDES: Final = "max.connections.per.ip.overrides"
+"""A list whose empty elements count for nothing in Kafka, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +118,22 @@ def _check_node(name: str, image: MetadataImage) -> None:
     is_known = int(name) in image.brokers or int(name) in image.controllers
     if not is_known and not image.config(RESOURCE_BROKER, name):
         raise RefusedError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"no node with id {name} is registered")
+
+
+def check_elements(schema: ConfigSchema, name: str, value: str) -> None:
+    """Checks that a list that is set has no empty elements; values that were stored before keep theirs.
+
+    Raises:
+        RefusedError: INVALID_CONFIG.
+    """
+    if name == IP_OVERRIDES or not value.strip() or all(element.strip() for element in value.split(",")):
+        return
+    try:
+        key = schema.key(name)
+    except KeyError:
+        return  # refused as unknown, or kept from another version
+    if key.type is ConfigType.LIST:
+        raise RefusedError(ErrorCode.INVALID_CONFIG, f"{name} = {value!r}: an element of the list is empty")
 
 
 def check_known(schema: ConfigSchema, name: str, before: Mapping[str, str]) -> None:

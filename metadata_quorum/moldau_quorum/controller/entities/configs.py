@@ -48,6 +48,7 @@ from moldau_quorum.controller.context import (
 from moldau_quorum.controller.entities.config_checks import check_broker_config, check_plain_config, check_topic_config
 from moldau_quorum.controller.entities.config_kinds import (
     OVERRIDE_KINDS,
+    check_elements,
     check_known,
     check_resource,
     default_layer,
@@ -330,6 +331,7 @@ def apply_operations(
         check_known(schema, name, before)
         if operation.config_operation == SET:
             value = operation.value
+            check_elements(schema, name, value)
         elif operation.config_operation in (APPEND, SUBTRACT):
             value = _change_list(schema, name, after.get(name), operation.config_operation, operation.value)
         else:
@@ -385,6 +387,7 @@ def alter_configs(request: AlterConfigsRequest, image: MetadataImage, context: C
             if config.name in after:
                 raise RefusedError(ErrorCode.INVALID_REQUEST, f"{config.name} appears twice for one resource")
             check_known(schema_of(kind), config.name, before)
+            check_elements(schema_of(kind), config.name, config.value)
             after[config.name] = config.value
         return after, after
 
