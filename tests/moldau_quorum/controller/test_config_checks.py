@@ -252,3 +252,12 @@ def test_gzip_has_the_levels_of_kafka(controller, level: str) -> None:
         wanted,
         wanted,
     ]
+
+
+@pytest.mark.parametrize("name", ["cordoned.log.dirs", "log.dirs", "log.retention.ms", "no.such.key"])
+def test_a_key_that_is_not_set_may_be_deleted(controller, name: str) -> None:
+    """As in Kafka, a deletion is judged by what is left."""
+    before = controller.image
+    for broker in ("", "1"):
+        assert alter(controller, (BROKER, broker, {name: None}))[0][0] == ErrorCode.NONE
+    assert controller.image is before

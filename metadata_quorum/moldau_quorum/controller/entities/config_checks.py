@@ -189,7 +189,7 @@ def check_broker_config(
     if MIN_INSYNC_REPLICAS in changed:
         _check_min_insync(name, after, image)
     for key_name in changed:
-        _check_key(name, key_name, before, after.get(key_name))
+        _check_key(name, key_name, after.get(key_name))
     if CORDONED_LOG_DIRS in changed and CORDONED_LOG_DIRS in after:
         _check_cordons(before, after[CORDONED_LOG_DIRS], image, context)
     named = {key for key in changed if key in after}
@@ -205,9 +205,9 @@ def check_broker_config(
         _check_topics(name, before, after, [key for key in changed if key in TOPIC_SYNONYMS], image, context)
 
 
-def _check_key(broker: str, name: str, before: Mapping[str, str], value: str | None) -> None:
-    if value is None and name in before:
-        return  # any key may be removed, even an unknown one
+def _check_key(broker: str, name: str, value: str | None) -> None:
+    if value is None:
+        return  # any key may be removed, even an unknown one, and one that is not set
     try:
         key = BROKER_CONFIG.key(name)
     except KeyError:
@@ -218,8 +218,6 @@ def _check_key(broker: str, name: str, before: Mapping[str, str], value: str | N
         raise RefusedError(ErrorCode.INVALID_REQUEST, f"{name} cannot be changed while brokers run")
     if key.dynamic is DynamicScope.PER_BROKER and not broker:
         raise RefusedError(ErrorCode.INVALID_REQUEST, f"{name} is set for each broker, not for all at once")
-    if value is None:
-        return
     try:
         BROKER_CONFIG.parse_value(name, value)
     except ConfigError as error:
