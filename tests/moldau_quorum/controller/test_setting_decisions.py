@@ -220,6 +220,19 @@ def test_a_synonym_is_shown_in_its_own_unit(hours: str, value: str) -> None:
     assert [(each.name, each.value) for each in entry.synonyms] == [("log.retention.hours", hours)]
 
 
+def test_the_default_follows_a_first_synonym_that_is_set(controller) -> None:
+    """``log.retention.ms`` has no default; where it is set, Kafka shows that of ``log.retention.hours`` behind it."""
+
+    def synonyms() -> list[tuple[str, str | None]]:
+        resource = DescribeConfigsResource(resource_type=TOPIC, resource_name="t", configuration_keys=["retention.ms"])
+        answer = controller.handle(DescribeConfigsRequest(resources=[resource], include_synonyms=True))
+        return [(each.name, each.value) for each in answer.results[0].configs[0].synonyms]
+
+    assert synonyms() == []
+    assert alter(controller, BROKER, "", ("log.retention.ms", SET, "5")) == 0
+    assert synonyms() == [("log.retention.ms", "5"), ("log.retention.hours", "168")]
+
+
 def test_brokers_take_dynamic_values_only(controller) -> None:
     assert alter(controller, BROKER, "", ("node.id", SET, "9")) == ErrorCode.INVALID_REQUEST
     assert alter(controller, BROKER, "x", ("min.insync.replicas", SET, "2")) == ErrorCode.INVALID_REQUEST

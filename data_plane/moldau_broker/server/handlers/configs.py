@@ -193,7 +193,7 @@ def _overridable(context: ConfigsContext, kind: OverrideKind, overrides: Mapping
             layers += found
             values += [synonym.converted(text) for _, _, text in found]
         if key.default is not REQUIRED:
-            default = default_layer(key)
+            default = default_layer(key, [name for _, name, _ in layers])
             if kind.source is ConfigSource.DYNAMIC_GROUP and not key.synonyms:
                 default = key.name, key.format(key.default)  # in Kafka such a key of groups is its own synonym
             layers += [] if default is None else [(ConfigSource.DEFAULT, *default)]

@@ -32,7 +32,7 @@ from moldau_quorum.metadata.image import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from moldau.runtime.config import ConfigKey
 
@@ -57,18 +57,19 @@ OVERRIDE_KINDS: Final[Mapping[int, OverrideKind]] = {
 }
 
 
-def default_layer(key: ConfigKey) -> tuple[str, str | None] | None:
+def default_layer(key: ConfigKey, shown: Collection[str]) -> tuple[str, str | None] | None:
     """Returns name and value of the broker key whose default is that of a key.
 
-    None if the key falls back to none, or first to one without a default, such as ``log.retention.ms``: Kafka shows no
-    synonym then.
+    None if the key falls back to none, or first to one without a default, such as ``log.retention.ms``: Kafka shows the
+    default of another one then only if the first is ``shown``, because it is set.
     """
-    if not key.synonyms:
-        return None
-    fallback = BROKER_CONFIG.key(key.synonyms[0].name)
-    if fallback.default is None or fallback.default is REQUIRED:
-        return None
-    return fallback.name, fallback.format(fallback.default)
+    for synonym in key.synonyms:
+        fallback = BROKER_CONFIG.key(synonym.name)
+        if fallback.default is not None and fallback.default is not REQUIRED:
+            return fallback.name, fallback.format(fallback.default)
+        if key.synonyms[0].name not in shown:
+            break
+    return None
 
 
 def schema_of(resource_type: int) -> ConfigSchema:

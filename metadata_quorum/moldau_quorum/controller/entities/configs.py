@@ -130,7 +130,7 @@ def _override_value(
         for synonym in key.synonyms
         if static.is_set(synonym.name)
     ]
-    default = default_layer(key)
+    default = default_layer(key, [name for name, _, _ in chain])
     if default is not None:
         chain.append((*default, ConfigSource.DEFAULT))
     name, text, layer = chain[0] if chain else (key.name, _default_text(key), ConfigSource.DEFAULT)

@@ -96,6 +96,14 @@ def test_a_default_has_the_name_of_the_broker_key(key: str, default: list[tuple[
     assert [(each.name, each.value) for each in entry.synonyms] == default
 
 
+def test_the_default_of_hours_follows_a_retention_in_ms() -> None:
+    (entry,) = described(["retention.ms"], log_retention_ms="5")
+    assert [(each.name, each.value) for each in entry.synonyms] == [
+        ("log.retention.ms", "5"),
+        ("log.retention.hours", "168"),
+    ]
+
+
 @pytest.mark.parametrize("key", [KEY, f"listener.name.plaintext.{KEY}"])
 def test_the_default_of_all_brokers_has_only_what_is_set(key: str) -> None:
     """The file of this broker has a key of a listener, whose fallback is the plain key."""
