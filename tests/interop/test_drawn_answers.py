@@ -25,6 +25,7 @@ SEQUENCES = {
     "streams_groups": 40,
     "data_path": 50,
     "settings": 80,
+    "administration": 40,
 }
 """By area: joins of classic members take longest."""
 

@@ -271,10 +271,11 @@ answer, write twice, leave a gap or come with a former or a later epoch, in tran
 members of classic groups and of consumer groups that leave, come again under another id and commit with stale
 generations; groups with members of both of these protocols, or of another type than before; topics that are
 deleted and created again, and fetch sessions that outlive them; members of share groups that acknowledge what
-they hold, held, or never held, in sessions with right and wrong epochs; several members of streams groups with
-endpoints, standby tasks, and topologies whose topics come and go; batches of all codecs to topics with different
-settings; and settings with empty and absurd values. Ids that a broker gives appear as "the second id of t1". A
-sequence whose answers differ is shrunk to the steps that it needs.
+they hold, held, or never held, in sessions with right and wrong epochs, while locks expire and topics change; several
+members of streams groups with endpoints, standby tasks, and topologies whose topics come and go; batches of all codecs,
+and damaged ones, to topics with different settings; settings with empty and absurd values, of which those of brokers
+change for real where a broker goes on with them; and quotas, users, partitions, moves and pages of descriptions. Ids
+that a broker gives appear as "the second id of t1". A sequence whose answers differ is shrunk to the steps that it needs.
 These differences are allowed:
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from support.answers.drawn import rules
+from support.answers.drawn.administration import ADMINISTRATION
 from support.answers.drawn.classic_groups import CLASSIC_GROUPS
 from support.answers.drawn.consumer_groups import CONSUMER_GROUPS
 from support.answers.drawn.data_path import DATA_PATH
@@ -32,4 +33,5 @@ AREAS: Final[dict[str, tuple[Area, Sequence[rules.Rule]]]] = {
     "streams_groups": (STREAMS_GROUPS, rules.STREAMS_GROUPS),
     "data_path": (DATA_PATH, rules.DATA_PATH),
     "settings": (SETTINGS, rules.SETTINGS),
+    "administration": (ADMINISTRATION, rules.ADMINISTRATION),
 }

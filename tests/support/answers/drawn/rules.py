@@ -284,7 +284,83 @@ STREAMS_GROUPS: Final[tuple[Rule, ...]] = (
     Rule("list", r".*", ANY, ANY, "Kafka finds no group by this state", when={"states": (["NotReady"],)}),
 )
 
+_FAILS: Final = "Kafka fails with UNKNOWN_SERVER_ERROR"
+_DAMAGED: Final = MappingProxyType(
+    {
+        "a delete horizon": "no client sets the time at which the log cleaner may delete",
+        "another offset of the first record": "consumers cannot read records in the wrong order",
+        "a negative offset of the first record": "consumers cannot read records in the wrong order",
+        "a time of the broker": "the producer does not set the time of the broker",
+    }
+)
+_CUT: Final = (
+    *("a byte more", "length 2^31-1", "cut", "cut to the header", "cut to 16 bytes", "cut to 3 bytes"),
+    "a byte less",
+)
 DATA_PATH: Final[tuple[Rule, ...]] = (
+    Rule(
+        "produce_damaged",
+        r".*error_code",
+        "INVALID_RECORD",
+        "UNSUPPORTED_FOR_MESSAGE_FORMAT",
+        "the code says why the batch cannot be taken",
+        when={"how": ("magic 0", "magic 1")},
+    ),
+    Rule(
+        "produce_damaged",
+        r".*error_code",
+        ANY,
+        "CORRUPT_MESSAGE",
+        "bytes were lost on the way: the client may send the batch again",
+        when={"how": _CUT},
+    ),
+    Rule(
+        "produce_damaged",
+        r".*error_code",
+        "CORRUPT_MESSAGE",
+        "INVALID_RECORD",
+        "bytes follow the batch",
+        when={"how": ("a byte less",)},
+    ),
+    *(
+        Rule("produce_damaged", r".*", ANY, ANY, reason, ends=True, when={"how": (how,)})
+        for how, reason in _DAMAGED.items()
+    ),
+    Rule("produce_damaged|fetch_parts", r".*error_code", "UNKNOWN_SERVER_ERROR", ANY, _FAILS),
+    Rule(
+        "produce_parts",
+        r".*",
+        ANY,
+        ANY,
+        "each batch is appended; Kafka appends only the last one of a partition",
+        ends=True,
+        when={"twice": (True,)},
+    ),
+    Rule(
+        "fetch_parts",
+        r".*",
+        ANY,
+        ANY,
+        "each is answered; Kafka answers the last one of a partition",
+        when={"twice": (True,)},
+    ),
+    Rule(
+        "produce",
+        r".*error_code",
+        "INVALID_RECORD",
+        "INVALID_TIMESTAMP",
+        "of two errors the time comes first",
+        when={"topic": ("compacted",), "keyed": (False,)},
+    ),
+    Rule(
+        "look_up_parts",
+        r".*",
+        ANY,
+        ANY,
+        "each offset counts; Kafka takes the last one of a partition",
+        ends=True,
+        when={"twice": (True,), "what": ("delete_records",)},
+    ),
     Rule("produce", r".*log_append_time_ms", ANY, -1, OWN_APPEND_TIME),
     Rule(
         "produce",
@@ -301,6 +377,28 @@ DATA_PATH: Final[tuple[Rule, ...]] = (
         ANY,
         "of two errors that of the partition comes first",
         when={"at": (-3, -4, -5)},
+    ),
+    Rule(
+        "list_offsets|look_up_parts",
+        r" of a shortened log.*\.(timestamp|offset|leader_epoch)",
+        -1,
+        ANY,
+        "Kafka finds none if a deleted record would have been the first of that time",
+    ),
+    Rule(
+        "list_offsets",
+        r" of a shortened log.*\.(timestamp|offset|leader_epoch)",
+        ANY,
+        ANY,
+        "Kafka names a record that is deleted",
+        when={"at": (-3,)},
+    ),
+    Rule(
+        "produce_damaged",
+        r".*error_code",
+        "CORRUPT_MESSAGE",
+        "UNKNOWN_TOPIC_OR_PARTITION",
+        "of two errors the topic comes first",
     ),
     Rule(
         "list_offsets",
@@ -321,21 +419,21 @@ _BOUNDED: Final = (
 )
 _FREER: Final = (
     *("cordoned.log.dirs", "log.local.retention.bytes", "log.local.retention.ms"),
-    *("compression.gzip.level", "max.connection.creation.rate", "max.connections.per.ip"),
+    *("max.connection.creation.rate", "max.connections.per.ip"),
     *(f"remote.log.manager.{pool}.thread.pool.size" for pool in ("copier", "expiration", "follower")),
-    "remote.log.reader.threads",
+    *("remote.log.reader.threads", "num.io.threads"),
 )
 SETTINGS: Final[tuple[Rule, ...]] = (
     Rule(
-        "change|replace",
+        "change|replace|apply|exchange|level",
         r".*error_code",
         "INVALID_REQUEST",
         "INVALID_CONFIG",
         "the code says that a value is wrong, as it does for topics and groups",
-        when={"of": ("broker", "brokers", "metrics")},
+        when={"of": ("broker", "brokers", "metrics", "logger")},
     ),
     Rule(
-        "change",
+        "change|replace",
         r".*error_code",
         "INVALID_REQUEST",
         "INVALID_CONFIG",
@@ -343,7 +441,7 @@ SETTINGS: Final[tuple[Rule, ...]] = (
         when={"of": ("topic", "group")},
     ),
     Rule(
-        "change|replace",
+        "change|replace|apply|exchange",
         r".*error_code",
         "NONE",
         "INVALID_CONFIG",
@@ -351,7 +449,7 @@ SETTINGS: Final[tuple[Rule, ...]] = (
         when={**_OF_BROKERS, "name": _BOUNDED},
     ),
     Rule(
-        "change|replace",
+        "change|replace|apply|exchange",
         r".*error_code",
         "NONE",
         "INVALID_CONFIG",
@@ -359,7 +457,7 @@ SETTINGS: Final[tuple[Rule, ...]] = (
         when={**_OF_BROKERS, "name": _UNKNOWN},
     ),
     Rule(
-        "change|replace",
+        "change|replace|apply|exchange",
         r".*error_code",
         "NONE",
         "INVALID_CONFIG",
@@ -368,22 +466,13 @@ SETTINGS: Final[tuple[Rule, ...]] = (
         when={"of": ("topic",), "name": ("min.cleanable.dirty.ratio",)},
     ),
     Rule(
-        "change|replace",
+        "change|replace|apply|exchange",
         r".*error_code",
         "INVALID_CONFIG",
         "NONE",
-        "segments may be smaller than Kafka's least size of 1 MiB, and gzip may have the level 0",
+        "segments may be smaller than Kafka's least size of 1 MiB",
         ends=True,
-        when={"of": ("topic",), "name": ("segment.bytes", "compression.gzip.level")},
-    ),
-    Rule(
-        "change|replace",
-        r".*error_code",
-        "INVALID_CONFIG",
-        "NONE",
-        "empty elements of a list count for nothing",
-        ends=True,
-        when={"name": ("metrics", "match", "cleanup.policy", "max.connections.per.ip.overrides")},
+        when={"of": ("topic",), "name": ("segment.bytes",)},
     ),
     Rule(
         "describe",
@@ -394,7 +483,7 @@ SETTINGS: Final[tuple[Rule, ...]] = (
         when=_OF_METRICS,
     ),
     Rule(
-        "change|replace",
+        "change|replace|apply|exchange",
         r".*error_code",
         "INVALID_REQUEST",
         "NONE",
@@ -402,11 +491,12 @@ SETTINGS: Final[tuple[Rule, ...]] = (
         when={**_OF_BROKERS, "name": _FREER},
     ),
     Rule(
-        "change",
+        "change|apply",
         r".*error_code",
         "INVALID_CONFIG",
         "NONE",
         "`min.insync.replicas` of one broker may be deleted, although it cannot be set",
+        ends=True,
         when={**_OF_BROKERS, "name": ("min.insync.replicas",), "operation": (DELETE,)},
     ),
     Rule(
@@ -417,6 +507,35 @@ SETTINGS: Final[tuple[Rule, ...]] = (
         "metrics and patterns are lists, as their documentation says; Kafka refuses to append to them",
         ends=True,
         when={**_OF_METRICS, "operation": (APPEND, SUBTRACT)},
+    ),
+)
+
+ADMINISTRATION: Final[tuple[Rule, ...]] = (
+    Rule(
+        "scram",
+        r".*error_code",
+        "DUPLICATE_RESOURCE",
+        ANY,
+        "the mechanisms of a user are apart, as in the guide of Kafka",
+        ends=True,
+    ),
+    Rule(
+        "quota",
+        r".*",
+        ANY,
+        ANY,
+        "an entity that is named twice is refused; Kafka takes the last one without a word",
+        ends=True,
+        when={"twice": (True,)},
+    ),
+    Rule("elect", r".*", ANY, ANY, "each partition is answered once", when={"twice": (True,)}),
+    Rule(
+        "page",
+        r".*",
+        ANY,
+        ANY,
+        "a topic without partitions takes no place on a page",
+        when={"unknown": (True,)},
     ),
 )
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import trio
 
 from moldau.protocol.errors import ErrorCode
-from moldau.records import decode_records, iterate_batches
+from moldau.records import CorruptRecordError, decode_records, iterate_batches
 from support.answers.drawn.rules import Rule, rule_of
 from support.answers.session import AnswerSession, Broker, codes_of, differing, open_connection
 
@@ -133,11 +133,14 @@ def decoded(records: Any) -> list[str]:
     data = bytes(records or b"")
     lines = []
     for start, header in iterate_batches(data):
-        lines += [
-            f"{each.offset}: attributes {header.attributes}, epoch {header.producer_epoch}, "
-            f"sequence {header.base_sequence}, leader epoch {header.partition_leader_epoch}, {each.key!r}"
-            for each in decode_records(data, start, header)
-        ]
+        shown = (
+            f"attributes {header.attributes}, epoch {header.producer_epoch}, sequence {header.base_sequence}, "
+            f"leader epoch {header.partition_leader_epoch}"
+        )
+        try:
+            lines += [f"{each.offset}: {shown}, {each.key!r}" for each in decode_records(data, start, header)]
+        except CorruptRecordError:
+            lines.append(f"{header.base_offset}: {shown}, damaged")
     return lines
 
 

@@ -90,14 +90,15 @@ def _one(rng: random.Random, kind: str, topics: tuple[str, ...]) -> Step:
         case "produce":
             return Step(kind, place | {"count": rng.randint(1, 3), "by": rng.choice(("name", "id", "former id"))})
         case "open":
-            how = {"session": rng.choice(_SESSIONS), "version": rng.choice((12, 13, 15, 17))}
+            how = {"session": rng.choice(_SESSIONS), "version": rng.choice((7, 11, 12, 13, 15, 17, 18))}
             return Step(kind, how | {"parts": _parts(rng, topics) or [(topics[0], 0, 0)]})
         case "next":
-            epoch = rng.choices((0, 1, -1, "close"), (84, 5, 5, 6))[0]
+            epoch = rng.choices((0, 1, -1, 1000, "close"), (82, 5, 5, 2, 6))[0]
             parts = _parts(rng, topics) if rng.random() < 0.4 else []
             forgotten = [each[:2] for each in _parts(rng, topics)] if rng.random() < 0.25 else []
             forgotten = [each for each in forgotten if each not in [part[:2] for part in parts]]
             drawn = {"session": rng.choice(_SESSIONS), "epoch": epoch, "parts": parts, "forgotten": forgotten}
+            drawn |= {"known": rng.random() < 0.97, "isolation": rng.choice((0, 1))}
             return Step(kind, drawn)
         case "list_offsets":
             return Step(
@@ -232,6 +233,7 @@ class _Topics(World):
             max_bytes=1 << 20,
             session_id=session_id,
             session_epoch=epoch,
+            isolation_level=drawn.get("isolation", 0),
             topics=[
                 FetchTopic(topic=self.session.name(word), topic_id=self._id(word), partitions=parts)
                 for word, parts in topics.items()
@@ -251,10 +253,11 @@ class _Topics(World):
 
     async def _next(self, name: str, drawn: Any) -> None:
         session_id, epoch, version = self.sessions.get(drawn["session"], (12_345, 1, 17))
+        session_id = session_id if drawn["known"] else 54_321
         sent = -1 if drawn["epoch"] == "close" else max(1, epoch + drawn["epoch"])
         answer = await self.session.ask(name, self._fetch(drawn, session_id, sent), version)
         self._merge(name)
-        if not isinstance(answer, str) and answer.error_code == ErrorCode.NONE and sent == epoch:
+        if not isinstance(answer, str) and answer.error_code == ErrorCode.NONE and sent == epoch and drawn["known"]:
             self.sessions[drawn["session"]] = (session_id, epoch + 1, version)
 
     def _merge(self, name: str) -> None:

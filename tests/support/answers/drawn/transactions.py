@@ -8,9 +8,10 @@ from moldau.protocol.messages.describe_producers import DescribeProducersRequest
 from moldau.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from moldau.protocol.messages.list_transactions import ListTransactionsRequest
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from moldau.records import iterate_batches
 from support.answers.classic_groups import commit, find
 from support.answers.drawn.sequences import Area, DrawnSession, Step, World, decoded, length, weighted
-from support.answers.records import batch, deletion, fetch, list_offsets, produce
+from support.answers.records import batch, deletion, epochs, fetch, list_offsets, produce
 from support.answers.topics import made
 from support.answers.transactions import Producer, begin
 
@@ -37,6 +38,7 @@ _WEIGHTS: Final = {
     "fetch": 8,
     "list_offsets": 4,
     "stored": 5,
+    "epochs": 2,
     "commit_plainly": 2,
     "delete_records": 3,
 }
@@ -99,9 +101,17 @@ def _one(rng: random.Random, kind: str, producers: tuple[str, ...], newer: bool)
             states = rng.choice(([], ["Ongoing"], ["CompleteCommit"], ["CompleteAbort", "Empty"]))
             return Step(kind, {"states": states, "of": rng.choice((None, "t1", "t2"))})
         case "fetch":
-            return Step(kind, place | {"offset": rng.choice((0, 0, 1, 2, 3, 5, 8)), "isolation": rng.choice((0, 1, 1))})
+            limits = {
+                "bytes": rng.choice((1 << 20, 1 << 20, 200, 1)),
+                "part_bytes": rng.choice((1 << 20, 1 << 20, 100)),
+            }
+            drawn = {"offset": rng.choice((0, 0, 1, 2, 3, 5, 8)), "isolation": rng.choice((0, 1, 1))}
+            return Step(kind, place | drawn | limits | {"version": rng.choice((4, 7, 11, 12, 13, 16, 18))})
         case "list_offsets":
-            return Step(kind, place | {"at": rng.choice((-1, -1, -2, -3, 0)), "isolation": rng.choice((0, 1))})
+            drawn = {"at": rng.choice((-1, -1, -2, -3, 0)), "isolation": rng.choice((0, 1))}
+            return Step(kind, place | drawn | {"version": rng.choice((2, 5, 7, 9, 10))})
+        case "epochs":
+            return Step(kind, place | {"of": rng.choice((0, 0, 5, -1)), "version": rng.choice((2, 3, 4))})
         case "stored":
             return Step(kind, group | {"stable": rng.random() < 0.5})
         case "commit_plainly":
@@ -272,34 +282,37 @@ class _Transactions(World):
         await self.session.ask(name, DescribeProducersRequest(topics=topics))
 
     async def _fetch(self, name: str, drawn: Any) -> None:
-        topic = drawn["topic"]
-        part = (drawn["partition"], -1, drawn["offset"], -1)
-        answer = await self.session.ask(
-            name,
-            fetch(
-                self.session.name(topic),
-                self.ids[topic],
-                part,
-                isolation_level=drawn["isolation"],
-                max_wait_ms=0,
-                min_bytes=0,
-            ),
+        topic, part = drawn["topic"], drawn["partition"]
+        request = fetch(
+            self.session.name(topic),
+            self.ids[topic],
+            (part, -1, drawn["offset"], -1),
+            isolation_level=drawn["isolation"],
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=drawn["bytes"],
         )
+        request.topics[0].partitions[0].partition_max_bytes = drawn["part_bytes"]
+        answer = await self.session.ask(name, request, drawn["version"])
         if not isinstance(answer, str) and answer.responses:
             compared: Any = self.session.answers[name]
             [shown] = compared["responses"][0]["partitions"]
-            if shown.get("aborted_transactions"):
-                # Kafka lists transactions that begin later than what the answer may hold, too.
-                shown["aborted_transactions"] = [
-                    each for each in shown["aborted_transactions"] if each["first_offset"] < shown["last_stable_offset"]
-                ]
-            self.session.answers[f"{name} records"] = decoded(answer.responses[0].partitions[0].records)
+            records = answer.responses[0].partitions[0].records
+            end = max((header.last_offset for _, header in iterate_batches(bytes(records or b""))), default=-1) + 1
+            # Kafka lists transactions that begin later than the records that the answer holds, too.
+            aborted = [each for each in shown.get("aborted_transactions") or () if each["first_offset"] < end]
+            shown["aborted_transactions"] = aborted or None
+            self.session.answers[f"{name} records"] = decoded(records)
 
     async def _list_offsets(self, name: str, drawn: Any) -> None:
-        part = (drawn["partition"], -1, drawn["at"])
-        await self.session.ask(
-            name, list_offsets(self.session.name(drawn["topic"]), part, isolation=drawn["isolation"])
+        request = list_offsets(
+            self.session.name(drawn["topic"]), (drawn["partition"], -1, drawn["at"]), isolation=drawn["isolation"]
         )
+        await self.session.ask(name, request, max(7, drawn["version"]) if drawn["at"] == -3 else drawn["version"])
+
+    async def _epochs(self, name: str, drawn: Any) -> None:
+        request = epochs(self.session.name(drawn["topic"]), (drawn["partition"], -1, drawn["of"]))
+        await self.session.ask(name, request, drawn["version"])
 
     async def _stored(self, name: str, drawn: Any) -> None:
         topics = [
