@@ -24,8 +24,8 @@ SEQUENCES = {
     "share_changes": 20,
     "streams_groups": 40,
     "data_path": 50,
-    "settings": 80,
-    "administration": 40,
+    "settings": 60,
+    "administration": 30,
 }
 """By area: joins of classic members take longest."""
 

@@ -376,7 +376,7 @@ DATA_PATH: Final[tuple[Rule, ...]] = (
         "UNSUPPORTED_VERSION",
         ANY,
         "of two errors that of the partition comes first",
-        when={"at": (-3, -4, -5)},
+        when={"at": (-3, -4, -5, -6)},
     ),
     Rule(
         "list_offsets|look_up_parts",

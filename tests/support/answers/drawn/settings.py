@@ -30,6 +30,7 @@ from support.answers.topics import made
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Sequence
 
 _KINDS: Final = {"topic": TOPIC, "group": GROUP, "metrics": METRICS, "broker": BROKER, "brokers": BROKER}
 _VALUES: Final = (
@@ -112,7 +113,7 @@ _NAMES: Final = _names()
 
 def _draw(rng: random.Random) -> list[Step]:
     kinds = rng.sample(list(_KINDS), rng.randint(1, 3))
-    weights = _WEIGHTS | (_OF_BROKERS if rng.random() < 0.4 else {})
+    weights = _WEIGHTS | (_OF_BROKERS if rng.random() < 0.25 else {})
     return [_one(rng, weighted(rng, weights), rng.choice(kinds)) for _ in range(length(rng))]
 
 
@@ -152,13 +153,12 @@ class _Settings(World):
         self.session = session
         self.changed: dict[str, set[str]] = {of: set() for of in _KINDS}
         self.changes = 0
-        self.applied: dict[tuple[str, str], None] = {}
+        self.has_applied = False
 
     async def prepare(self) -> None:
-        """Creates a topic, and sets what cannot be deleted."""
+        """Creates a topic, and begins with brokers without settings."""
         await made(self.session, "topic")
-        await self.session.quietly(change(BROKER, "", [("min.insync.replicas", SET, "1")]))
-        await self._settled()
+        await self._cleared()
 
     async def send(self, name: str, step: Step) -> None:
         """Sends one step."""
@@ -173,11 +173,17 @@ class _Settings(World):
         await self.session.ask(name, change(*self._resource(of), drawn["changes"], validate=only_checked))
         self.changed[of].update(key for key, _, _ in drawn["changes"])
 
+    def _replacement(
+        self, of: str, changes: Sequence[tuple[str, str | None]], *, checks: bool
+    ) -> alter_configs.AlterConfigsRequest:
+        kind, name = self._resource(of)
+        configs = [alter_configs.AlterableConfig(name=key, value=value) for key, value in changes]
+        resource = alter_configs.AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
+        return alter_configs.AlterConfigsRequest(resources=[resource], validate_only=checks)
+
     async def _replace(self, name: str, drawn: Any) -> None:
-        kind, resource = self._resource(drawn["of"])
-        configs = [alter_configs.AlterableConfig(name=key, value=value) for key, value in drawn["changes"]]
-        of = alter_configs.AlterConfigsResource(resource_type=kind, resource_name=resource, configs=configs)
-        request = alter_configs.AlterConfigsRequest(resources=[of], validate_only=kind == BROKER)
+        of = drawn["of"]
+        request = self._replacement(of, drawn["changes"], checks=_KINDS[of] == BROKER)
         await self.session.ask(name, request)
         self.changed[drawn["of"]].update(key for key, _ in drawn["changes"])
 
@@ -192,16 +198,14 @@ class _Settings(World):
     async def _apply(self, name: str, drawn: Any) -> None:
         """Changes brokers."""
         await self.session.ask(name, change(*self._resource(drawn["of"]), drawn["changes"]))
-        self.applied.update(dict.fromkeys((drawn["of"], key) for key, _, _ in drawn["changes"]))
+        self.has_applied = True
         await self._settled()
 
     async def _exchange(self, name: str, drawn: Any) -> None:
         """Replaces all settings of brokers."""
-        kind, resource = self._resource(drawn["of"])
-        configs = [alter_configs.AlterableConfig(name=key, value=value) for key, _, value in drawn["changes"]]
-        of = alter_configs.AlterConfigsResource(resource_type=kind, resource_name=resource, configs=configs)
-        await self.session.ask(name, alter_configs.AlterConfigsRequest(resources=[of], validate_only=False))
-        self.applied.update(dict.fromkeys((drawn["of"], key) for key, _, _ in drawn["changes"]))
+        changes = [(key, value) for key, _, value in drawn["changes"]]
+        await self.session.ask(name, self._replacement(drawn["of"], changes, checks=False))
+        self.has_applied = True
         await self._settled()
 
     async def _settled(self) -> None:
@@ -230,12 +234,14 @@ class _Settings(World):
 
     async def finish(self) -> None:
         """Takes all changes of brokers back."""
-        for of, key in self.applied:
-            await self.session.quietly(change(*self._resource(of), [(key, DELETE, None)]))
-        if ("brokers", "min.insync.replicas") in self.applied:  # which cannot be deleted
-            await self.session.quietly(change(BROKER, "", [("min.insync.replicas", SET, "1")]))
-        if self.applied:
-            await self._settled()
+        if self.has_applied:
+            await self._cleared()
+
+    async def _cleared(self) -> None:
+        """Deletes all settings of brokers, but for one that must stay."""
+        for of, configs in (("broker", []), ("brokers", [("min.insync.replicas", "1")])):
+            await self.session.quietly(self._replacement(of, configs, checks=False))
+        await self._settled()
 
 
 SETTINGS: Final = Area(_Settings, _draw)

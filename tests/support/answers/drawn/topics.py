@@ -90,7 +90,7 @@ def _one(rng: random.Random, kind: str, topics: tuple[str, ...]) -> Step:
         case "produce":
             return Step(kind, place | {"count": rng.randint(1, 3), "by": rng.choice(("name", "id", "former id"))})
         case "open":
-            how = {"session": rng.choice(_SESSIONS), "version": rng.choice((7, 11, 12, 13, 15, 17, 18))}
+            how = {"session": rng.choice(_SESSIONS), "version": rng.randint(7, 18)}
             return Step(kind, how | {"parts": _parts(rng, topics) or [(topics[0], 0, 0)]})
         case "next":
             epoch = rng.choices((0, 1, -1, 1000, "close"), (82, 5, 5, 2, 6))[0]
