@@ -275,7 +275,8 @@ they hold, held, or never held, in sessions with right and wrong epochs, while l
 members of streams groups with endpoints, standby tasks, and topologies whose topics come and go; batches of all codecs,
 and damaged ones, to topics with different settings; settings with empty and absurd values, of which those of brokers
 change for real where a broker goes on with them; and quotas, users, partitions, moves and pages of descriptions. Ids
-that a broker gives appear as "the second id of t1". A sequence whose answers differ is shrunk to the steps that it needs.
+that a broker gives appear as "the second id of t1". A sequence whose answers differ is shrunk to the steps that it
+needs.
 These differences are allowed:
 """
 

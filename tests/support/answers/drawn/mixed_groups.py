@@ -144,7 +144,7 @@ class _Groups(ClassicGroups):
     def __init__(self, session: DrawnSession) -> None:
         super().__init__(session)
         self.how: dict[tuple[str, str], Any] = {}
-        """What was drawn for the last join of a member."""
+        """The draws of the last join of each member."""
         self.generations: dict[tuple[str, str], int] = {}
         self.given: dict[tuple[str, str], list[tuple[str, int]]] = {}
         """The last assignments of classic members."""

@@ -19,6 +19,7 @@ from moldau_jepsen.checkers.group.administered import (
     Sighting,
     check_administered,
 )
+from moldau_jepsen.checkers.group.dead_letters import DeadLetter
 from moldau_jepsen.checkers.group.share import (
     CLOCK_RATE_MAX,
     Acknowledged,
@@ -100,7 +101,7 @@ def overwritten(second: float, third: float, read: float, *, stale_ms: float = 0
 
 LOCK_MS = 80
 PLACE = (P, 5)
-ACCEPT, RELEASE = Acknowledgement.ACCEPT, Acknowledgement.RELEASE
+ACCEPT, RELEASE, REJECT = Acknowledgement.ACCEPT, Acknowledgement.RELEASE, Acknowledgement.REJECT
 SENT = Sent(PLACE, 9)
 
 
@@ -115,11 +116,24 @@ def answer(
 
 
 def shared(*events: Event) -> Callable[[], Found]:
+    return judged_share([SENT, *events])
+
+
+def buried(*events: Event) -> Callable[[], Found]:
+    """A record that member 1 had once, of a group with a dead letter queue."""
+    return judged_share([SENT, came(1, 0, 10), *events], has_queue=True)
+
+
+def judged_share(events: Sequence[Event], *, has_queue: bool = False) -> Callable[[], Found]:
     def found() -> Found:
-        verdict = check_share_group([SENT, *events], delivery_count_max=5, lock_ms=LOCK_MS)
+        verdict = check_share_group(events, delivery_count_max=5, lock_ms=LOCK_MS, has_queue=has_queue)
         return {each.kind.value for each in verdict.anomalies}
 
     return found
+
+
+def letter(deliveries: int, *, is_rejection: bool = False) -> DeadLetter:
+    return DeadLetter(PLACE, 9, deliveries, is_rejection)
 
 
 def two_holders(
@@ -331,6 +345,26 @@ SHARE_BORDERS = (
     ),
     Border("share-two-holders", "done by another meanwhile", done_by_another(76), done_by_another(75)),
     Border("share-delivered-again", "the end of the acceptance", again(31, ACCEPT, 3), again(30, ACCEPT, 3)),
+    Border("share-letter-missing", "the rejection", buried(answer(1, 20, 30, REJECT)), buried(answer(1, 20, 30))),
+    Border("share-letter-missing", "the limit", buried(came(1, 20, 30, 5)), buried(came(1, 20, 30, 5), letter(5))),
+    Border(
+        "share-letter-wrong",
+        "below the limit",
+        buried(came(1, 20, 30, 5), letter(4)),
+        buried(came(1, 20, 30, 5), letter(5)),
+    ),
+    Border(
+        "share-letter-wrong",
+        "above the limit",
+        buried(came(1, 20, 30, 5), letter(6)),
+        buried(came(1, 20, 30, 5), letter(5)),
+    ),
+    Border(
+        "share-letter-wrong",
+        "the rejection",
+        buried(answer(1, 20, 30, REJECT, is_stored=False), answer(1, 40, 50), letter(1, is_rejection=True)),
+        buried(answer(1, 20, 30, REJECT, is_stored=None), answer(1, 40, 50), letter(1, is_rejection=True)),
+    ),
     Border("share-count", "the end of the release", again(31, RELEASE, 2), again(30, RELEASE, 2)),
     Border("share-count", "one more", again(31, RELEASE, 2), again(31, RELEASE, 3)),
     Border(

@@ -10,7 +10,7 @@ from moldau_broker.server.share.core.runs import Run
 from moldau_broker.server.share.core.share_partition import SharePartition
 from moldau_broker.server.share.core.values import NO_EFFECTS, AcquiredRange, Effects, RecordState
 from moldau_broker.server.share.dead_letters import origin
-from moldau_broker.server.share.dead_letters.letters import Found
+from moldau_broker.server.share.dead_letters.letters import Found, find_records
 from moldau_broker.server.share.dead_letters.writer import DeadLetterWriter
 from moldau_broker.server.share.share_partition_manager import SharePartitionManager
 
@@ -101,7 +101,7 @@ def dead_letters_not_written() -> list[Patch]:
 
 def dead_letters_of_the_next_record() -> list[Patch]:
     """A dead letter copies the record behind the one that it names."""
-    find = origin.find_records
+    find = find_records
 
     def shifted(data: bytes, first: int, end: int, bytes_max: int) -> Found:
         records, reached = find(data, first, end + 1, bytes_max)
