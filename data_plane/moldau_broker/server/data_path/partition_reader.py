@@ -142,7 +142,7 @@ class PartitionReader:
             # Behind an open transaction, which may be below the high watermark, the leader would not read on either.
             return FetchPartitionResult(wanted.partition, ErrorCode.OFFSET_NOT_AVAILABLE)
         if offset == upper or (upper < offset <= log.log_end_offset) or (remaining <= 0 and not first):
-            if not log.log_start_offset <= offset <= log.log_end_offset:
+            if offset < log.log_start_offset or upper < offset > log.log_end_offset:
                 return self._out_of_range(wanted, partition)
             aborted: list[tuple[int, int]] | None = [] if query.isolation_level == READ_COMMITTED else None
             return FetchPartitionResult(
