@@ -152,6 +152,14 @@ MIXED_GROUPS: Final[tuple[Rule, ...]] = (
 _GONE_ID: Final = "the topic of that id is gone; a client looks at the metadata after either code"
 TOPICS: Final[tuple[Rule, ...]] = (
     Rule(
+        "list_offsets",
+        r".*\.(timestamp|offset|leader_epoch)",
+        ANY,
+        -1,
+        "Kafka names a record that is deleted",
+        when={"at": (-3,)},
+    ),
+    Rule(
         "alter", r".*error_code", "INVALID_CONFIG", "UNKNOWN_TOPIC_OR_PARTITION", "of two errors the topic comes first"
     ),
     Rule(
@@ -424,6 +432,17 @@ _FREER: Final = (
     *("remote.log.reader.threads", "num.io.threads"),
 )
 SETTINGS: Final[tuple[Rule, ...]] = (
+    Rule(
+        "change|replace",
+        r".*error_code",
+        "NONE",
+        "INVALID_CONFIG",
+        "a dead letter queue whose name no topic can have would be noticed with the first dead letter",
+        when={"name": ("errors.deadletterqueue.topic.name",)},
+    ),
+    Rule(
+        "level", r".*configs\[0\]\.value", "ERROR", "INFO", "without a level of its own a logger has that of the file"
+    ),
     Rule(
         "change|replace|apply|exchange|level",
         r".*error_code",
