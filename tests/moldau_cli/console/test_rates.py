@@ -1,5 +1,9 @@
 """Goal: rates are what was written between two samples, and memory is bounded. Method: samples made by hand."""
 
+from itertools import product
+
+import pytest
+
 from moldau_cli.console.core.rates import FRESH_MS, POINTS_MAX, TOPICS_MAX, RateHistory, Sample
 from moldau_cli.console.data.cluster import points
 
@@ -37,6 +41,18 @@ def test_deleted_records_are_no_negative_rate():
     history.observe(sample(0, {("t", 0): 100}, {("t", 0): 5000}))
     history.observe(sample(1, {("t", 0): 0}, {("t", 0): 0}))
     assert (history.total[-1].records, history.total[-1].bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("changes", list(product((-50, 0, 10), repeat=3)))
+def test_a_falling_partition_hides_no_other(changes):
+    """Retention makes one partition smaller while the others of the topic are written to."""
+    before = {("t", number): 100 for number in range(3)}
+    after = {("t", number): 100 + change for number, change in enumerate(changes)}
+    history = RateHistory()
+    history.observe(sample(0, before, before))
+    history.observe(sample(1, after, after))
+    grown = sum(max(0, change) for change in changes)
+    assert [(point.records, point.bytes) for point in (*history.topic("t"), *history.total)] == [(grown, grown)] * 2
 
 
 def test_a_deleted_topic_is_forgotten():
