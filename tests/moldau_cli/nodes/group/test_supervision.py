@@ -5,6 +5,9 @@ Method: the pure core on a clock of the test; stories, and one property over ran
 
 from __future__ import annotations
 
+from itertools import product
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -117,6 +120,27 @@ def test_a_process_that_someone_stops_comes_back() -> None:
     group.leaving(0, STEADY_MS + 5001)
     assert group.stop(STEADY_MS + 5002) == []
     assert group.ended(0, 0, STEADY_MS + 5003) == [Exit(code=0)]
+
+
+WAYS = ("killed", "stopped", "stopped, then killed")
+
+
+@pytest.mark.parametrize("ends", list(product(WAYS, (STEADY_MS - 1, STEADY_MS), repeat=2)), ids=str)
+def test_steady_service_counts_however_it_ends(ends: tuple[str | float, ...]) -> None:
+    """A node that is restarted by hand now and then waits no longer each time; its shutdown is no service."""
+    group, now, failures = serving(2), 0.0, 0
+    for way, served_ms in [("killed", 1.0), ("killed", 1.0), *zip(ends[::2], ends[1::2], strict=True)]:
+        assert isinstance(served_ms, float)
+        now += served_ms
+        if way != "killed":
+            group.leaving(1, now)
+            now += STEADY_MS
+        assert group.ended(1, 0 if way == "stopped" else -9, now) == []
+        failures = 1 if served_ms >= STEADY_MS else failures + 1
+        assert group.next_deadline_ms() == now + RESTART_MIN_MS * 2 ** (failures - 1)
+        now = group.next_deadline_ms() or 0.0
+        assert group.on_timer(now) == [Start(index=1)]
+        group.ready(1, now)
 
 
 def test_a_silent_process_is_killed_once() -> None:
