@@ -4,6 +4,7 @@ Method: calls given up by hand at each of their moments; then real threads, wher
 that interrupts the main thread, so that no time is involved.
 """
 
+import asyncio
 import contextlib
 import signal
 import threading
@@ -13,7 +14,7 @@ from dataclasses import replace
 import pytest
 import trio
 
-from moldau import blocking
+from moldau import aio, blocking
 from moldau.blocking import portal as portal_module
 from moldau.blocking.consumer_calls import ConsumerCalls
 from moldau.blocking.portal import Call, Portal
@@ -180,28 +181,60 @@ class Recorder:
     def call_or_undo(self, _, function, *_arguments, **_more):
         self.calls.append(function)
 
+    async def call_async(self, function, *_arguments, **_more):
+        self.calls.append(function)
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda consumer: consumer.assign([("t", 0)]),
-        lambda consumer: consumer.subscribe(["t"]),
-        lambda consumer: consumer.unsubscribe(),
-        lambda consumer: consumer.poll(0),
-        lambda consumer: consumer.poll_columns(0),
-        lambda consumer: next(consumer.batches()),
-        lambda consumer: consumer.seek(("t", 0), 5),
-        lambda consumer: consumer.seek_to_beginning(),
-        lambda consumer: consumer.seek_to_end(),
-        lambda consumer: consumer.pause(("t", 0)),
-    ],
-)
-def test_what_the_loop_has_not_received_goes_back_first(call):
-    """Each call acts on what the application has seen; one that is interrupted before that loses nothing."""
-    consumer = blocking.Consumer({"bootstrap.servers": "b:1", "group.id": "g"})
+    async def call_async_or_undo(self, _, function, *_arguments, **_more):
+        self.calls.append(function)
+
+
+CALLS = {
+    "assign": ([("t", 0)],),
+    "subscribe": (["t"],),
+    "unsubscribe": (),
+    "poll": (0,),
+    "poll_columns": (0,),
+    "batches": (),
+    "seek": (("t", 0), 5),
+    "seek_to_beginning": (),
+    "seek_to_end": (),
+    "pause": (("t", 0),),
+}
+"""The calls that act on what the application has seen, with arguments."""
+
+
+def with_an_unread_record(consumer):
+    """Returns a consumer whose loop has not received the record at offset 7, and its portal."""
     consumer._portal = portal = Recorder()
     record, shape = Record(7, 0, None, b"v"), {"next_offset": 8, "leader_epoch": 0, "high_watermark": 8}
     consumer._unread.fill([ConsumedBatch(topic="t", partition=0, records=[record], **shape)])
+    return consumer, portal
+
+
+@pytest.mark.parametrize(("name", "arguments"), CALLS.items(), ids=CALLS)
+def test_unread_records_go_back_first_under_asyncio(name, arguments):
+    """Else ``unsubscribe``, for one, would commit records that the loop never receives."""
+
+    async def main():
+        consumer, portal = with_an_unread_record(aio.Consumer({"bootstrap.servers": "b:1", "group.id": "g"}))
+        portal.is_interrupted = True
+        answer = getattr(consumer, name)(*arguments)
+        if answer is not None:
+            await (anext(answer) if name == "batches" else answer)
+        assert (len(portal.calls), portal.calls[0]) == (2, consumer._seek_back)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("name", "arguments"), CALLS.items(), ids=CALLS)
+def test_what_the_loop_has_not_received_goes_back_first(name, arguments):
+    """Each call acts on what the application has seen; one that is interrupted before that loses nothing."""
+    consumer, portal = with_an_unread_record(blocking.Consumer({"bootstrap.servers": "b:1", "group.id": "g"}))
+
+    def call(consumer):
+        answer = getattr(consumer, name)(*arguments)
+        return next(answer) if name == "batches" else answer
+
     with pytest.raises(Interrupt):
         call(consumer)
     assert (len(consumer._unread), portal.calls) == (1, [])
