@@ -21,6 +21,20 @@ def test_misuse_is_refused_in_the_simulation() -> None:
     run_simulated(misuse.test_misuse, seed=1, brokers=1, controllers=1, settings={})
 
 
+def test_what_heal_has_lifted_is_not_named() -> None:
+    """The error of a cluster that is not healthy names the faults still in force, and only those."""
+
+    async def scenario(running: Cluster) -> None:
+        await running.pause(1)
+        for _ in range(2):
+            await running.cut(101, 1)
+            await misuse.refused("; still in force: cut(101, 1), pause(1)", running.wait_healthy, 1)
+            await running.heal()
+            await misuse.refused("; still in force: pause(1)", running.wait_healthy, 1)
+
+    run_simulated(scenario, seed=1, brokers=1, controllers=1, settings={})
+
+
 @pytest.mark.processes
 def test_misuse_is_refused_on_processes(tmp_path: Path) -> None:
     with cluster(brokers=1, controllers=1, hostile=True, directory=tmp_path) as local:
