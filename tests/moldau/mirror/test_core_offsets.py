@@ -5,6 +5,8 @@ mirrored partition (gaps, repeated records, recreated targets) against a naive l
 examples.
 """
 
+from itertools import product
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -81,6 +83,34 @@ def test_a_pair_before_a_break_does_not_follow_it():
     for sync in [*due, *emitter.take_delayed()]:
         store.add(sync)
     assert store.translate(P, 1) == 507
+
+
+OTHER = TopicPartition("orders", 1)
+STEPS = {"next": (0, 1), "gap": (5, 1), "many": (0, 12), "flush": (0, 0)}
+"""The offsets that a step leaves out, and the records that it copies."""
+
+
+def pairs_of(emitter, steps):
+    """Returns the pairs of ``P`` that each step makes due."""
+    upstream, found = 0, []
+    for skipped, count in map(STEPS.get, steps):
+        upstream += skipped
+        due = emitter.copied(P, upstream, 100 + upstream, count) if count else emitter.take_delayed()
+        found.append([sync for sync in due if sync.partition == P])
+        upstream += count
+    return found
+
+
+@pytest.mark.parametrize("before", list(product(STEPS, repeat=2)), ids="-".join)
+def test_a_forgotten_partition_is_like_a_new_one(before):
+    """Nothing of before is written later, not even by a flush that comes before the next record."""
+    for after in product(STEPS, repeat=3):
+        emitter = SyncEmitter(lag_max=10)
+        emitter.copied(OTHER, 0, 100, 2)
+        pairs_of(emitter, before)
+        emitter.forget(P)
+        steps = (*after, "flush")
+        assert pairs_of(emitter, steps) == pairs_of(SyncEmitter(lag_max=10), steps)
 
 
 @st.composite
