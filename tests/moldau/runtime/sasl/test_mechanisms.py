@@ -197,6 +197,7 @@ def test_blanks_at_the_ends_of_a_name_are_escaped(value, written):
         ("RULE:^CN=x$/y/", "CN=z", None),
         ("RULE:CN=(a\\/b)/$1/,DEFAULT", "CN=a/b", "a/b"),
         ("RULE:CN=a/b/", "CN=ab", None),
+        ("RULE:CN=(.*)/$1\\/clients/", "CN=a", "a/clients"),
     ],
 )
 def test_mapping_rules(rules, name, expected):
