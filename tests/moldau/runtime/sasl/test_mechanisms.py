@@ -198,10 +198,18 @@ def test_blanks_at_the_ends_of_a_name_are_escaped(value, written):
         ("RULE:CN=(a\\/b)/$1/,DEFAULT", "CN=a/b", "a/b"),
         ("RULE:CN=a/b/", "CN=ab", None),
         ("RULE:CN=(.*)/$1\\/clients/", "CN=a", "a/clients"),
+        ("RULE:CN=(.*)/DOMAIN\\\\$1/", "CN=a", "DOMAIN\\a"),
     ],
 )
 def test_mapping_rules(rules, name, expected):
     assert MappingRules(rules).apply(name) == expected
+
+
+@given(st.text(st.characters(exclude_characters="\n"), max_size=8))
+def test_an_escaped_replacement_stands_for_itself(text):
+    """Java takes each character behind a backslash as it is, so ``\\$1`` is no group, and two backslashes are one."""
+    escaped = "".join(f"\\{letter}" for letter in text)
+    assert MappingRules(f"RULE:CN=(.*)/{escaped}/").apply("CN=a") == text
 
 
 @pytest.mark.parametrize("rules", ["RULE:a", "RULE:(/x/", "default", "RULE:a/$1/", "DEFAULT DEFAULT", "RULE:a/b/X"])

@@ -23,6 +23,8 @@ _SHORT_NAMES: Final = {
 _BLANKS: Final = " \r"
 _RULE = re.compile(r"(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)")
 _BETWEEN = re.compile(r"\s*(?:,\s*|$)")
+_FILLED = re.compile(r"\\(.)|\$(\d)")
+"""The parts of a replacement that do not stand for themselves: an escaped character, and a group."""
 
 
 def distinguished_name(certificate: Mapping[str, object]) -> str:
@@ -91,9 +93,9 @@ class MappingRules:
                 pattern = re.compile(match[2].replace("\\/", "/"))
             except re.error as error:
                 raise ValueError(f"{match[2]!r} is no regular expression: {error}") from None
-            replacement = match[3].replace("\\/", "/")
-            for number in re.findall(r"\$(\d)", replacement):
-                if int(number) > pattern.groups:
+            replacement = match[3]
+            for _, number in _FILLED.findall(replacement):
+                if number and int(number) > pattern.groups:
                     raise ValueError(f"{replacement!r}: the pattern has no group {number}")
             self._rules.append(_Rule(pattern=pattern, replacement=replacement, case=match[4]))
 
@@ -110,5 +112,8 @@ class MappingRules:
 
 
 def _filled(replacement: str, match: re.Match[str]) -> str:
-    """Returns ``replacement`` with the groups of ``match`` in place of ``$1`` ..."""
-    return re.sub(r"\$(\d)", lambda group: match[int(group[1])] or "", replacement)
+    """Returns ``replacement`` with the groups of ``match`` in place of ``$1`` ..., and without backslashes.
+
+    Java takes the character behind a backslash as it is: ``DOMAIN\\\\$1`` has one in front of the group.
+    """
+    return _FILLED.sub(lambda part: part[1] or match[int(part[2])] or "", replacement)
