@@ -2,6 +2,7 @@
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -131,14 +132,19 @@ def test_a_partition_without_a_leader_is_named():
     assert notes(timeline, 100)[0][1].startswith("The partition has no leader")
 
 
-def test_a_new_active_controller_is_named():
+@pytest.mark.parametrize("leaders", list(itertools.product((-1, 101, 102), repeat=4)), ids=str)
+def test_a_new_active_controller_is_named(leaders):
+    """Whether a look came while there was none must not matter."""
     timeline = Timeline({101: "controller", 102: "controller"})
-    timeline.saw_quorum(0, 101, 1)
-    timeline.saw_quorum(10, -1, 1)
-    timeline.saw_quorum(20, 102, 2)
-    assert timeline.document(30)["active_controller"] == 102
-    timeline.saw_quorum(40, 101, 3)
-    assert notes(timeline, 50) == [("quorum", "Controller 101 is the new active controller, in epoch 3.")]
+    expected, last = [], -1
+    for epoch, leader in enumerate(leaders):
+        timeline.saw_quorum(10 * epoch, leader, epoch)
+        assert timeline.document(10 * epoch)["active_controller"] == leader
+        if leader != -1:
+            if last not in (-1, leader):
+                expected.append(("quorum", f"Controller {leader} is the new active controller, in epoch {epoch}."))
+            last = leader
+    assert notes(timeline, 50) == expected
 
 
 def test_a_failed_write_is_shown():

@@ -64,6 +64,7 @@ class Timeline:
         self._processes: dict[int, str] = {}
         self._partition: PartitionView | None = None
         self._active_controller = -1
+        self._last_controller = -1  # the active one, or the last one that was
         self._writes: deque[tuple[float, float, int]] = deque(maxlen=WRITES_MAX)  # acknowledged, latency, broker
         self._failures: deque[tuple[float, str]] = deque(maxlen=NOTES_MAX)
         self._notes: deque[Note] = deque(maxlen=NOTES_MAX)
@@ -145,8 +146,10 @@ class Timeline:
 
     def saw_quorum(self, now_ms: float, leader: int, epoch: int) -> None:
         """Takes the active controller, -1 while there is none."""
-        before, self._active_controller = self._active_controller, leader
-        if before not in (-1, leader) and leader != -1:
+        before, self._active_controller = self._last_controller, leader
+        if leader != -1:
+            self._last_controller = leader
+        if leader != -1 and before not in (-1, leader):
             self._note(now_ms, "quorum", f"Controller {leader} is the new active controller, in epoch {epoch}.")
         self._draw(now_ms)
 
