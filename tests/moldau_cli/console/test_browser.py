@@ -13,7 +13,7 @@ import pytest
 
 from moldau.blocking import Admin, Consumer, Producer
 from moldau_jepsen.launcher import ClusterSpec, open_cluster, start_cluster
-from support.console.browser import absent, open_browser
+from support.console.browser import WAIT_S, absent, open_browser
 from support.proof import proof_beyond
 from support.started import PIPE, Command
 
@@ -394,6 +394,86 @@ def test_a_hidden_tab_has_no_connection(browser):
     """A browser has six for all tabs: a seventh tab stayed empty, and no button of the six got an answer."""
     browser.go("messages", "Show records")  # a page without a stream of its own
     assert browser.driver.execute_async_script(HIDDEN) == [2, 1, 2, 2, 0]
+
+
+UNFOCUSED = """
+const [steps, always, done] = arguments, { EventSource, setTimeout, clearTimeout } = window;
+const streams = new Set(), timers = new Map();
+let opened = 0, has = true, hides = false;
+window.EventSource = class extends EventTarget {
+  constructor() { super(); opened += 1; streams.add(this); }
+  close() { streams.delete(this); }
+};
+window.setTimeout = (call) => { timers.set(timers.size + 1, call); return timers.size; };
+window.clearTimeout = (number) => { if (number) timers.set(number, () => {}); };
+Object.defineProperty(document, "hasFocus", { configurable: true, value: () => has });
+Object.defineProperty(document, "hidden", { configurable: true, get: () => hides });
+const focus = (to) => { has = to; window.dispatchEvent(new Event(to ? "focus" : "blur")); };
+const hide = (to) => { hides = to; document.dispatchEvent(new Event("visibilitychange")); };
+const event = (kind) => new MessageEvent(kind, { data: '{"status": 503}' });
+const answer = (kind) => streams.forEach((each) => each.dispatchEvent(event(kind)));
+const pass = () => [...timers].forEach(([number, call]) => { timers.set(number, () => {}); call(); });
+const actions = {
+  blur: () => focus(false), focus: () => focus(true), hide: () => hide(true), show: () => hide(false),
+  data: () => answer("data"), trouble: () => answer("trouble"), pass,
+};
+import("./dom.js").then(({ live }) => {
+  const end = live("topics", {}, () => {}, () => {}, always);
+  const seen = steps.map((step) => { actions[step](); return [streams.size, opened]; });
+  end();
+  pass();
+  focus(true);
+  delete document.hasFocus;
+  delete document.hidden;
+  Object.assign(window, { EventSource, setTimeout, clearTimeout });
+  done([...seen, [streams.size, opened]]);
+});
+"""
+
+
+@pytest.mark.parametrize(
+    ("always", "steps"),
+    [
+        # Each step is followed by the streams that are open, and by how many have been opened.
+        (False, {"data": (1, 1), "blur": (0, 1), "blur ": (0, 1), "pass": (1, 2), "trouble": (0, 2), "focus": (1, 3)}),
+        (False, {"blur": (1, 1), "data": (0, 1), "hide": (0, 1), "pass": (0, 1), "show": (1, 2)}),
+        (True, {"data": (1, 1), "blur": (0, 1), "hide": (1, 2), "data ": (1, 2), "show": (0, 2)}),
+    ],
+)
+def test_a_window_without_focus_holds_no_stream(browser, always, steps):
+    """It closes its stream with the answer, and asks again after a rest; a window with the focus keeps its own."""
+    browser.go("messages", "Show records")  # a page without a stream of its own
+    found = browser.driver.execute_async_script(UNFOCUSED, [step.strip() for step in steps], always)
+    opened = [*steps.values()][-1][1]
+    assert list(map(tuple, found)) == [*steps.values(), (0, opened)]
+
+
+def test_eight_windows_follow_the_cluster(browser, cluster):
+    """A browser has six connections to a console: with a stream for each window, the seventh stayed empty."""
+    here, driver = browser.run("return location.href.split('#')[0]"), browser.driver
+    driver.set_page_load_timeout(WAIT_S)
+    first = driver.current_window_handle
+    try:
+        for _ in range(8):
+            driver.switch_to.new_window("window")
+            driver.get(f"{here}#/topics")
+            browser.wait("document.querySelector('main')?.innerText.includes('flights')")
+            assert not browser.run("return document.hidden"), "a hidden window would need no connection"
+        with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
+            from moldau.admin import NewTopic
+
+            admin.create_topics([NewTopic(name="seen-by-all", partitions=1, replication_factor=1)])
+        for window in driver.window_handles:
+            if window != first:
+                driver.switch_to.window(window)
+                browser.wait("document.querySelector('main').innerText.includes('seen-by-all')")
+                assert browser.run("return document.getElementById('live').innerText") == "live"
+    finally:
+        for window in driver.window_handles:
+            if window != first:
+                driver.switch_to.window(window)
+                driver.close()
+        driver.switch_to.window(first)
 
 
 RESTARTED = """

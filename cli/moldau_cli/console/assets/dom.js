@@ -119,24 +119,37 @@ export async function api(path, parameters = {}, options = {}) {
   return document;
 }
 
+// A window without focus rests as long as a stream waits between two answers (`INTERVALS_S`, `REST`, `QUESTION_S`).
+const REST_MS = 2000, WATCHING_MS = 250, REST = 4, REST_MAX_MS = REST * 30000;
+
 // Calls `show(document)` at each new document and `fail(text, refused)` at each error; `refused` means that the cluster answers, and that
 // the question has no answer (no such topic, a missing right). Returns a function that ends it.
-// A hidden page has no connection, unless it must go on watching (`always`): a browser has six for all tabs, and none of them would
-// get another answer.
+// A browser has six connections for all pages, and none of them would get another answer. So only the window with the focus keeps its
+// stream; another one closes its own with each answer and asks again after a rest. A hidden page has no connection, unless it must go on
+// watching (`always`): timers of hidden pages are rare, so it keeps its stream.
 export function live(path, parameters, show, fail, always = false) {
   const query = new URLSearchParams(parameters).toString();
   const light = document.getElementById("live");
   const say = (state) => { light.dataset.state = state; if (light.textContent !== state) light.textContent = state; };
-  let source = null, again = 0, silent = 0;
+  let source = null, again = 0, silent = 0, restMs = 0; // a rest is known once the stream has answered
   const heard = () => { clearTimeout(silent); silent = 0; };
-  const close = () => { clearTimeout(again); heard(); source?.close(); source = null; };
+  const close = () => { clearTimeout(again); again = restMs = 0; heard(); source?.close(); source = null; };
+  const rests = (event) => (event?.type === "blur" || !document.hasFocus()) && !(always && document.hidden);
+  const rest = () => {
+    const ms = restMs;
+    close();
+    again = setTimeout(() => { again = 0; open(); }, ms);
+  };
   const open = () => {
-    const own = source = new EventSource(`api/live/${path}${query ? `?${query}` : ""}`);
-    say("connecting");
-    own.addEventListener("data", (event) => { say("live"); show(JSON.parse(event.data)); });
+    const own = source = new EventSource(`api/live/${path}${query ? `?${query}` : ""}`), began = performance.now();
+    const answered = () => {
+      restMs ||= Math.min(Math.max(always ? WATCHING_MS : REST_MS, REST * (performance.now() - began)), REST_MAX_MS);
+      if (rests()) rest();
+    };
+    own.addEventListener("data", (event) => { say("live"); answered(); show(JSON.parse(event.data)); });
     own.addEventListener("trouble", (event) => {
       const { error, status } = JSON.parse(event.data), refused = status < 500;
-      say(refused ? "live" : "waiting"); fail(error, refused);
+      say(refused ? "live" : "waiting"); answered(); fail(error, refused);
     });
     own.onopen = () => { heard(); if (light.dataset.state !== "waiting") say("live"); };
     own.onerror = async () => {
@@ -156,8 +169,14 @@ export function live(path, parameters, show, fail, always = false) {
       again = setTimeout(() => window.dispatchEvent(new Event("hashchange")), 3000);
     };
   };
-  const turn = () => { if (document.hidden) close(); else if (!source) open(); };
-  if (!always) document.addEventListener("visibilitychange", turn);
-  if (always || !document.hidden) open();
-  return () => { document.removeEventListener("visibilitychange", turn); close(); };
+  const begin = () => { clearTimeout(again); again = 0; say("connecting"); open(); };
+  const turn = (event) => {
+    if (document.hidden && !always) close();
+    else if (source) { if (rests(event) && restMs) rest(); }
+    else if (!rests(event) || !again) begin();
+  };
+  const places = [[document, "visibilitychange"], [window, "focus"], [window, "blur"]];
+  for (const [place, event] of places) place.addEventListener(event, turn);
+  turn();
+  return () => { for (const [place, event] of places) place.removeEventListener(event, turn); close(); };
 }
