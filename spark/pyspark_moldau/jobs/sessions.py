@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
     from pyspark_moldau.jobs.config.job_config import JobConfig, SinkConfig, SourceConfig
+    from pyspark_moldau.jobs.queries.session_values import Carrier
 
 _CALL: Final = re.compile(r"(count|first|last|sum|min|max|list)\((.+)\)", re.DOTALL)
 _UNITS_MS: Final = {"second": 1000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000, "week": 604_800_000}
@@ -142,9 +143,9 @@ def sessions_of(records: DataFrame, job: SessionsJob) -> DataFrame:
         ]
         carriers = tuple(map(carrier_of, kinds))
         rows = with_checked_times(rows).withColumn(MILLIS, functions.unix_millis(TIME))
-        for number, carrier in enumerate(carriers):
+        for number, kind in enumerate(kinds):
             column = functions.col(f"{OWN}{number}")
-            column = checked_text(column) if isinstance(kinds[number], StringType) else given(column, carrier)
+            column = checked_text(column) if isinstance(kind, StringType) else given(column, kind)
             rows = rows.withColumn(f"{OWN}{number}", column)
     columns = tuple((function, carrier) for (function, _), carrier in zip(job.columns.values(), carriers, strict=True))
     output = StructType(
@@ -157,7 +158,9 @@ def sessions_of(records: DataFrame, job: SessionsJob) -> DataFrame:
             ),
         ]
     )
-    step = partial(_step, job.gap_ms, job.events_max, tuple(output.names), columns)
+    zone = records.sparkSession.conf.get("spark.sql.session.timeZone")
+    assert zone is not None, "Spark has a default"
+    step = partial(_step, job.gap_ms, job.events_max, tuple(output.names), columns, zone)
     found = (
         rows.withWatermark(TIME, job.watermark)
         .groupBy(*aliased(names))
@@ -211,14 +214,16 @@ def _step(
     gap_ms: int,
     events_max: int,
     names: tuple[str, ...],
-    columns: tuple[tuple[str, str], ...],
+    columns: tuple[tuple[str, Carrier], ...],
+    zone: str,
     key: tuple[str, ...],
     frames: Iterator[pd.DataFrame],
     state: GroupState,
 ) -> Iterator[pd.DataFrame]:
     """Runs in tasks, for each key with new records or a session to close.
 
-    ``names`` are those of the result, ``columns`` the functions and carriers of its last columns.
+    ``names`` are those of the result, ``columns`` the functions and carriers of its last columns; ``zone`` is
+    Spark's time zone.
     """
     import pandas as pd
 
@@ -234,12 +239,12 @@ def _step(
     elif state.exists:
         state.remove()
     if step.closed:
-        rows = [(*key, *_summary(session, columns)) for session in step.closed]
+        rows = [(*key, *_summary(session, columns, zone)) for session in step.closed]
         # Objects keep integers with nulls among them what they are.
         yield pd.DataFrame(rows, columns=[*names], dtype=object)
 
 
-def _events(frame: pd.DataFrame, columns: tuple[tuple[str, str], ...]) -> Iterator[Event]:
+def _events(frame: pd.DataFrame, columns: tuple[tuple[str, Carrier], ...]) -> Iterator[Event]:
     times = frame[MILLIS]
     places = zip(*(frame[f"{OWN}{name}"].tolist() for name in PLACE), strict=True)
     values: list[list[object]] = []
@@ -250,11 +255,11 @@ def _events(frame: pd.DataFrame, columns: tuple[tuple[str, str], ...]) -> Iterat
     yield from zip(times.tolist(), places, zip(*values, strict=True), strict=True)
 
 
-def _summary(session: list[Event], columns: tuple[tuple[str, str], ...]) -> Iterator[Any]:
+def _summary(session: list[Event], columns: tuple[tuple[str, Carrier], ...], zone: str) -> Iterator[Any]:
     yield session[0][0]
     yield session[-1][0]
     for index, (function, carrier) in enumerate(columns):
-        yield summary_of(function, carrier, [event[2][index] for event in session])
+        yield summary_of(function, carrier, [event[2][index] for event in session], zone)
 
 
 def column_type(name: str, function: str, argument: DataType) -> DataType:

@@ -2,13 +2,26 @@
 
 import datetime
 import math
+import pickle
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
-from pyspark.sql import functions
+from pyspark.sql import functions, types
 
-from pyspark_moldau.jobs.queries.session_values import DATE, DOUBLE, TIME, WHOLE, read, summary_of
+from pyspark_moldau.jobs.queries.session_values import (
+    DATE,
+    DOUBLE,
+    PLAIN,
+    TIME,
+    WHOLE,
+    Form,
+    Nested,
+    carrier_of,
+    read,
+    summary_of,
+)
 from pyspark_moldau.jobs.sessions import TIME as EVENT_TIME
 from pyspark_moldau.jobs.sessions import checked_text, sessions_of, with_checked_times
 from pyspark_moldau.session.java import find_java
@@ -51,6 +64,78 @@ def test_states_of_earlier_releases_are_read():
     assert summary_of("min", DATE, [datetime.date(1970, 1, 3), 1]) == "1"
 
 
+DOUBLES = types.ArrayType(types.DoubleType())
+PARTS = types.StructType(
+    [
+        types.StructField("d", types.DoubleType()),
+        types.StructField("t", types.TimestampType()),
+        types.StructField("text", types.StringType()),
+        types.StructField("all", DOUBLES),
+        types.StructField("by", types.MapType(types.IntegerType(), types.FloatType())),
+    ]
+)
+GIVEN = {
+    "_0": "NaN",
+    "_1": f"{FAR_US}",
+    "_2": "NaN",
+    "_3": np.array(["NaN", None, "1.5"], dtype=object),
+    "_4": np.array([{"_0": "7", "_1": "NaN"}, {"_0": "8", "_1": None}], dtype=object),
+}
+SENT = {
+    "_0": "nan",
+    "_1": f"{FAR_US}",
+    "_2": "NaN",
+    "_3": ["nan", None, "1.5"],
+    "_4": [{"_0": "7", "_1": "nan"}, {"_0": "8", "_1": None}],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "sent"),
+    [
+        (DOUBLES, GIVEN["_3"], SENT["_3"]),
+        (PARTS, GIVEN, SENT),
+        (types.ArrayType(PARTS), np.array([None, GIVEN], dtype=object), [None, SENT]),
+        (types.MapType(PARTS, DOUBLES), [{"_0": GIVEN, "_1": None}], [{"_0": SENT, "_1": None}]),
+    ],
+)
+def test_parts_travel_as_what_they_are(kind, given, sent):
+    """NaN inside of an array, a struct or a map became null, and a far time there ended the job."""
+    carrier = carrier_of(kind)
+    values = pickle.loads(pickle.dumps([None, read(given, carrier)]))
+    found = [summary_of(function, carrier, values) for function in ("first", "last", "count", "list")]
+    assert found == [None, sent, 1, [None, sent]]
+
+
+def test_parts_that_nothing_changes_travel_as_they_are():
+    kind = types.MapType(
+        types.StringType(), types.StructType([types.StructField("s", types.ArrayType(types.BinaryType()))])
+    )
+    assert carrier_of(kind) == PLAIN
+    assert carrier_of(types.ArrayType(types.DateType())) == Nested(Form.ARRAY, (DATE,))
+
+
+def test_parts_in_states_of_earlier_releases_are_read():
+    """They hold what pandas made: arrays of numpy with NaN for null, dicts, and times of the session's time zone."""
+    former = {
+        "d": math.nan,
+        "t": pd.Timestamp("1970-01-01 02:00:01.5"),
+        "text": None,
+        "all": np.array([1.5, math.nan]),
+        "by": {7: np.float32(0.5), 8: None},
+    }
+    sent = {"_0": "nan", "_1": "3601500000", "_2": None, "_3": ["1.5", None], "_4": [{"_0": "7", "_1": "0.5"}]}
+    sent["_4"].append({"_0": "8", "_1": None})
+    assert summary_of("last", carrier_of(PARTS), [None, former], "Europe/Zurich") == sent
+    days, whole = types.ArrayType(types.DateType()), types.ArrayType(types.LongType())
+    times = np.array([pd.Timestamp(7, unit="us"), pd.NaT, None], dtype=object)
+    assert summary_of("first", carrier_of(types.ArrayType(types.TimestampType())), [times]) == ["7", None, None]
+    assert summary_of("first", carrier_of(days), [np.array([datetime.date(1970, 1, 3), None])]) == ["2", None]
+    assert summary_of("list", carrier_of(whole), [np.array([1.0, math.nan]), None]) == [["1", None], None]
+    squares = types.ArrayType(whole)
+    assert summary_of("first", carrier_of(squares), [np.array([[1, 2], [3, 4]])]) == [["1", "2"], ["3", "4"]]
+
+
 @with_spark
 def test_spark_gets_each_value_back(tmp_path):
     spark = shared_session()
@@ -60,7 +145,12 @@ def test_spark_gets_each_value_back(tmp_path):
         "timestamp_seconds(3600 + id * id * 100) as timestamp, if(id < 2, 'N1', 'N2') as key, "
         "if(id = 0, double('NaN'), 0.5D) as d, "
         f"if(id = 0, float('NaN'), float('0.1')) as f, if(id = 0, {far}, null) as t, "
-        "if(id = 0, date_from_unix_date(20000000), null) as day from range(0, 3, 1, 1)"
+        "if(id = 0, date_from_unix_date(20000000), null) as day, "
+        "if(id = 0, null, array(double('NaN'), null, 0.5D)) as ds, "
+        "array(if(id = 0, 9007199254740993, null), id) as ns, "
+        f"if(id = 0, named_struct('a', {far}, 'x.y', float('NaN'), 'z', array(map(date'1970-01-02', id))), null) as s, "
+        f"map(named_struct('d', if(id = 0, double('NaN'), 0.5D)), if(id = 0, null, {far})) as m "
+        "from range(0, 3, 1, 1)"
     )
     records.write.parquet(str(tmp_path / "records"))
     columns = {
@@ -74,6 +164,12 @@ def test_spark_gets_each_value_back(tmp_path):
         "a day": ("first", "day"),
         "count": ("count", "d"),
         "wholes": ("list", "nullif(offset, 0)"),
+        "arrays": ("list", "ds"),
+        "array": ("first", "ns"),
+        "struct": ("first", "s"),
+        "structs": ("list", "s"),
+        "maps": ("list", "m"),
+        "alike": ("count", "if(offset = 0, named_struct('a', t, 'A', d), null)"),
     }
     job = SimpleNamespace(
         where="",
@@ -107,6 +203,12 @@ def test_spark_gets_each_value_back(tmp_path):
         "date",
         "bigint",
         "array<bigint>",
+        "array<array<double>>",
+        "array<bigint>",
+        "struct<a:timestamp,x.y:float,z:array<map<date,bigint>>>",
+        "array<struct<a:timestamp,x.y:float,z:array<map<date,bigint>>>>",
+        "array<map<struct<d:double>,timestamp>>",
+        "bigint",
     ]
     texts = found.selectExpr(*(f"cast(`{name}` as string)" for name in found.columns)).collect()
     assert [tuple(row) for row in texts] == [
@@ -124,6 +226,12 @@ def test_spark_gets_each_value_back(tmp_path):
             "+56728-02-22",
             "2",
             "[null, 1]",
+            "[null, [NaN, null, 0.5]]",
+            "[9007199254740993, 0]",
+            "{+57971-02-25 00:00:00, NaN, [{1970-01-02 -> 0}]}",
+            "[{+57971-02-25 00:00:00, NaN, [{1970-01-02 -> 0}]}, null]",
+            "[{{NaN} -> null}, {{0.5} -> +57971-02-25 00:00:00}]",
+            "1",
         )
     ]
 
