@@ -276,7 +276,7 @@ class RunClients:
             counts = Counter(type(event).__name__ for event in self._share.events)
             found["share group"] = (
                 f"{counts['Sent']} records sent, {counts['Delivered']} deliveries, {counts['Acknowledged']} answers, "
-                f"{self._share.evidence}"
+                f"{counts['DeadLetter']} dead letters, {self._share.evidence}"
             )
         if self._streams is not None:
             found["streams group"] = self._streams.done
