@@ -269,6 +269,11 @@ class RunClients:
         return [text for one in judged for _, text in one.wrong()]
 
     @property
+    def created_topics(self) -> list[str]:
+        """Topics that workloads have created beside those of the options."""
+        return [] if self._share is None else self._share.created_topics
+
+    @property
     def groups(self) -> dict[str, str]:
         """How much the share group and the streams group did, for the report, if there are any."""
         found: dict[str, str] = {}

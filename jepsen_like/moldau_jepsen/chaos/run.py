@@ -331,7 +331,7 @@ class _Run:
                 await workload.final_read(options.final_read_s)
                 self.is_final = True
             if cluster is None and not options.keep_data:
-                names = [*options.clients.topics, *options.clients.internal_topics]
+                names = [*options.clients.topics, *options.clients.internal_topics, *workload.created_topics]
                 bootstrap, connection = str(options.bootstrap), options.clients.connection
                 self.left = await delete_topics(self.environment, bootstrap, names, connection)
             nursery.cancel_scope.cancel()

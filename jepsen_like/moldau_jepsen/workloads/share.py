@@ -62,8 +62,6 @@ class ShareOptions:
     """The options of the workload."""
 
     topic: str = "share"
-    queue: str = "dlq.share"
-    """The topic of the group's dead letters, which the workload creates with one partition."""
     partitions: int = 2
     group: str = "share"
     slots: int = 3
@@ -95,6 +93,11 @@ class ShareOptions:
     def quiet_ms(self) -> int:
         """If nothing has come for so long, nothing is left: sessions and locks of dead members have ended."""
         return 2 * self.lock_ms + self.session_ms
+
+    @property
+    def queue(self) -> str:
+        """The topic of the group's dead letters, which the workload creates with one partition."""
+        return f"dlq.{self.topic}"
 
     @property
     def hosts(self) -> list[str]:
@@ -147,6 +150,11 @@ class ShareWorkload:
     def stop(self) -> None:
         """Ends the sender and the members."""
         self._stopping.set()
+
+    @property
+    def created_topics(self) -> list[str]:
+        """The topics that the workload itself has created."""
+        return [self._options.queue] if self._has_queue else []
 
     def now_ms(self) -> float:
         """Returns the time of the run."""

@@ -149,6 +149,7 @@ def test_runs_on_a_cluster_started_elsewhere_share_no_name(tmp_path: Path) -> No
     assert len(plain) == 18
     assert names(one) == [f"one-{name}" for name in plain]
     assert not set(names(other)) & {*names(one), *plain}
+    assert (one.share.queue, other.share.queue) == ("dlq.one-share", "dlq.other-share")
     # The promises of the judge have the same names.
     assert one.promised.pipes == (("one-pipe-source", "one-pipe-target"),)
     assert one.promised.banks[0].topics == ("one-bank-east", "one-bank-west")
