@@ -443,6 +443,37 @@ def test_the_lag_of_a_group_needs_all_ends():
     assert page["lag"] is None, "the lag that is not known may be the largest"
 
 
+class OtherGroup(OneGroup):
+    """An admin client of a cluster whose group the calls of consumer groups describe as dead."""
+
+    def __init__(self, kind, offsets):
+        self._kind, self._offsets = kind, offsets
+
+    async def describe_groups(self, names):
+        return dict.fromkeys(names, SimpleNamespace(state="Dead"))
+
+    async def list_groups(self, *, states, types):
+        return [SimpleNamespace(group_id="g", type=self._kind)]
+
+    async def list_group_offsets(self, group):
+        if isinstance(self._offsets, KafkaError):
+            raise self._offsets
+        return self._offsets
+
+
+@pytest.mark.parametrize(
+    ("kind", "offsets"),
+    [
+        ("share", KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)),
+        ("streams", {TopicPartition("t", 0): SimpleNamespace(offset=40)}),
+    ],
+)
+def test_a_group_of_another_type_names_its_command(kind, offsets):
+    """The list links to each group: a share group was said not to exist, a streams group to be dead."""
+    with pytest.raises(LookupError, match=rf"g is a {kind} group.*moldau {kind}-groups describe g"):
+        trio.run(groups.group, OtherGroup(kind, offsets), "g")
+
+
 @pytest.mark.parametrize(
     ("given", "used"), [({}, 8000), ({"request.timeout.ms": "500"}, 500), ({"request.timeout.ms": "30000"}, 16_000)]
 )

@@ -76,13 +76,18 @@ async def groups(admin: Admin, wanted: str = "") -> dict[str, Json]:
     return {"rows": rows, "total": len(listed), "notes": list(notes.texts)}
 
 
-async def _absence(admin: Admin, group_id: str) -> str:
-    """Returns why a group has no page: there is none, or it is of a type that has other members and offsets."""
+async def _check_type(admin: Admin, group_id: str) -> None:
+    """Checks that a group is not of a type that has other members and offsets; such a group is described as dead.
+
+    Raises:
+        LookupError: it is; the error names the command that shows it.
+    """
     listed, _ = await ask_groups(admin, within_s=PART_TIMEOUT_S)
     kind = next((each.type for each in listed if each.group_id == group_id), None)
-    if kind not in ("share", "streams"):
-        return f"there is no group {group_id}"
-    return f"{group_id} is a {kind} group, which has no page here: moldau {kind}-groups describe shows it"
+    if kind in ("share", "streams"):
+        raise LookupError(
+            f"{group_id} is a {kind} group, which has no page here: moldau {kind}-groups describe {group_id} shows it"
+        )
 
 
 async def group(admin: Admin, group_id: str) -> dict[str, Json]:
@@ -90,13 +95,15 @@ async def group(admin: Admin, group_id: str) -> dict[str, Json]:
 
     Raises:
         KafkaError: the group may not be described.
-        LookupError: there is no such group.
+        LookupError: there is no such group, or it is a share or streams group.
     """
     notes = Notes()
     found = (await admin.describe_groups([group_id]))[group_id]
+    if found.state == "Dead":
+        await _check_type(admin, group_id)
     committed = await _committed(admin, group_id)
     if found.state == "Dead" and not committed:
-        raise LookupError(await _absence(admin, group_id))
+        raise LookupError(f"there is no group {group_id}")
     owners = {(each.topic, each.partition): member for member in found.members for each in member.assignment}
     ends = await _ends(admin, committed.keys() | owners.keys(), notes)
     rows: list[Json] = []
