@@ -266,6 +266,20 @@ def test_a_record_is_produced_by_keyboard(browser):
     browser.wait("document.querySelector('main').innerText.includes('typed by hand')")
 
 
+def test_a_send_takes_the_last_answer_away(browser):
+    """Else "All in-sync replicas have it" of the last record would stand beside one that waits."""
+    browser.go("produce?topic=flights", "Send with acks=all")
+    press, outcome = "document.querySelector('main form [type=submit]').click()", "document.querySelector('.outcome')"
+    browser.run(press)
+    browser.wait(f"{outcome}.innerText.includes('All in-sync replicas have it')")
+    browser.run("window.ask = window.fetch; window.fetch = () => new Promise(() => {})")
+    try:
+        browser.run(press)
+        assert browser.run(f"return {outcome}.innerText") == "Sending."
+    finally:
+        browser.run("window.fetch = window.ask")
+
+
 def test_a_form_says_what_it_lacks(browser):
     """A line of headers without = was left out of the record without a word; a blank time was that of 1970."""
     browser.go("produce?topic=flights", "Send with acks=all")

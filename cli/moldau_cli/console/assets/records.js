@@ -157,6 +157,7 @@ export function produce(root, parameters) {
     const record = { topic: of.topic.value.trim(), partition: of.partition.value === "" ? null : Number(of.partition.value), ...value("key"), ...value("value"), headers };
     const button = form.querySelector("button[type=submit]");
     button.disabled = true;
+    outcome.replaceChildren(h("p", { class: "quiet" }, "Sending."));
     try {
       const placed = await api("records", {}, { method: "POST", body: JSON.stringify(record) });
       outcome.replaceChildren(h("p", { class: "notice good" }, `All in-sync replicas have it: partition ${placed.partition}, offset ${placed.offset}, after ${placed.took_ms} ms. `,
