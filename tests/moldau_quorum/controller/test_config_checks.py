@@ -10,10 +10,10 @@ from moldau.protocol.messages import incremental_alter_configs as incremental
 from moldau.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.runtime.config import BROKER_CONFIG, TOPIC_CONFIG, topic_config
-from moldau_quorum.metadata.records import ConfigRecord
+from moldau_quorum.metadata.records import ConfigRecord, FeatureLevelRecord
 from support.controller.model import CONFIG, ModelController
 
-TOPIC, BROKER, CLIENT_METRICS = 2, 4, 16
+TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 SET, DELETE = 0, 1
 Resource = tuple[int, str, dict[str, str | None]]
 
@@ -186,6 +186,31 @@ def test_no_broker_has_a_minimum_of_its_own_with_elr() -> None:
     assert alter(controller, (BROKER, "3", {key: None})) == [(0, None)]
     assert controller.handle(enable).error_code == ErrorCode.NONE
     assert alter(controller, (BROKER, "3", {key: "1"}))[0][0] == ErrorCode.INVALID_CONFIG
+
+
+def test_a_dead_letter_queue_needs_its_level_of_features() -> None:
+    """Below it brokers write no dead letters, so rejected records would be lost without a line of the log."""
+    key, feature = "errors.deadletterqueue.topic.name", "share.version"
+    controller = ModelController()
+    controller.join(1, 2, 3)
+
+    def change(level: int, upgrade_type: int) -> str | None:
+        update = FeatureUpdateKey(feature=feature, max_version_level=level, upgrade_type=upgrade_type)
+        answer = controller.handle(UpdateFeaturesRequest(feature_updates=[update]))
+        assert answer.error_code in (ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION)
+        return answer.error_message
+
+    controller.apply([FeatureLevelRecord(name=feature, level=1)])
+    needs = f"{key} = 'dlq.t': needs share.version 2; the cluster is at 1"
+    assert alter(controller, (GROUP, "g", {key: "dlq.t"})) == [(ErrorCode.INVALID_CONFIG, needs)]
+    assert alter(controller, (GROUP, "g", {key: ""})) == [(0, None)]
+    assert change(2, upgrade_type=1) is None
+    assert alter(controller, (GROUP, "g", {key: "dlq.t"})) == [(0, None)]
+    assert "level 1 would end the dead letter queue of group 'g'" in str(change(1, upgrade_type=2))
+    assert change(1, upgrade_type=3) is None
+    other = "share.delivery.count.limit"
+    assert alter(controller, (GROUP, "g", {other: "3"})) == [(0, None)], "what is set already blocks no other key"
+    assert alter(controller, (GROUP, "g", {key: None})) == [(0, None)]
 
 
 def test_a_minimum_of_one_broker_can_always_be_removed(controller) -> None:

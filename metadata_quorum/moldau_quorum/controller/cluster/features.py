@@ -19,7 +19,7 @@ from moldau.protocol.messages.update_features import (
 from moldau_quorum.controller.context import ELR_FEATURE, MIN_INSYNC_REPLICAS, Context, RefusedError, Result
 from moldau_quorum.controller.entities.config_checks import is_tiered
 from moldau_quorum.metadata.directory_ids import is_reserved
-from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC
+from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC
 from moldau_quorum.metadata.records import (
     METADATA_LEVEL_CORDONS,
     METADATA_LEVEL_DIRECTORIES,
@@ -42,6 +42,9 @@ GROUP_VERSION: Final = "group.version"
 TRANSACTION_VERSION: Final = "transaction.version"
 SHARE_VERSION: Final = "share.version"
 STREAMS_VERSION: Final = "streams.version"
+SHARE_LEVEL_QUEUES: Final = 2
+"""The first level of ``share.version`` at which share groups have dead letter queues."""
+DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
 
 SUPPORTED_FEATURES: Final[dict[str, tuple[int, int]]] = {
     METADATA_VERSION: (METADATA_LEVEL_FIRST, METADATA_LEVEL_LATEST),
@@ -171,8 +174,38 @@ def _update(update: FeatureUpdateKey, image: MetadataImage, context: Context) ->
                 ErrorCode.INVALID_UPDATE_VERSION,
                 f"level {level} would forget {forgotten}: this needs an unsafe downgrade",
             )
+    if name == SHARE_VERSION and level < SHARE_LEVEL_QUEUES and update.upgrade_type != UNSAFE_DOWNGRADE:
+        _check_queues(level, image)
     change = FeatureLevelRecord(name=name, level=level)
     return [change, *_eligible_replicas_records(level, image, context)] if name == ELR_FEATURE else [change]
+
+
+def _check_queues(level: int, image: MetadataImage) -> None:
+    """Checks that no group has a dead letter queue.
+
+    Raises:
+        RefusedError: one has: below the level brokers would drop its dead letters without a line of the log.
+    """
+    for (kind, name), values in sorted(image.configs.items()):
+        if kind == RESOURCE_GROUP and values.get(DEAD_LETTER_TOPIC):
+            raise RefusedError(
+                ErrorCode.INVALID_UPDATE_VERSION,
+                f"level {level} would end the dead letter queue of group {name!r}: this needs an unsafe downgrade",
+            )
+
+
+def check_queue(before: Mapping[str, str], after: Mapping[str, str], image: MetadataImage) -> None:
+    """Checks that a group may name a dead letter queue; one that it names already may stay (KIP-1191).
+
+    Raises:
+        RefusedError: INVALID_CONFIG, brokers would drop its dead letters without a line of the log.
+    """
+    topic, level = after.get(DEAD_LETTER_TOPIC), image.features.get(SHARE_VERSION, 0)
+    if topic and topic != before.get(DEAD_LETTER_TOPIC) and level < SHARE_LEVEL_QUEUES:
+        raise RefusedError(
+            ErrorCode.INVALID_CONFIG,
+            f"{DEAD_LETTER_TOPIC} = {topic!r}: needs {SHARE_VERSION} {SHARE_LEVEL_QUEUES}; the cluster is at {level}",
+        )
 
 
 def _check_node(node: str, name: str, level: int, ranges: Mapping[str, tuple[int, int]] | None) -> None:

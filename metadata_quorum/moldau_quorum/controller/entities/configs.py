@@ -36,6 +36,7 @@ from moldau.runtime.config import (
     DynamicScope,
 )
 from moldau.values import list_elements
+from moldau_quorum.controller.cluster.features import check_queue
 from moldau_quorum.controller.context import (
     MIN_INSYNC_REPLICAS,
     SLICE_RECORDS,
@@ -56,7 +57,7 @@ from moldau_quorum.controller.entities.config_kinds import (
 )
 from moldau_quorum.controller.partitions import refresh_eligible
 from moldau_quorum.controller.walks import elect_leaderless, with_last
-from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
+from moldau_quorum.metadata.image import RESOURCE_BROKER, RESOURCE_GROUP, RESOURCE_TOPIC, MetadataImage
 from moldau_quorum.metadata.records import ConfigRecord, MetadataRecord
 
 if TYPE_CHECKING:
@@ -160,6 +161,8 @@ def _check_values(
         check_topic_config(after, image, context, topic=name, before=before)
     elif resource_type in OVERRIDE_KINDS:
         check_plain_config(resource_type, after, context)
+        if resource_type == RESOURCE_GROUP:
+            check_queue(before, after, image)
     else:
         check_broker_config(name, before, after, _changed_keys(before, after, named), image, context)
 

@@ -236,7 +236,7 @@ def test_a_group_without_a_queue_has_no_dead_letters():
         member = Member(cluster, 1, "a", group="h")
         await member.fetch(0, max_wait_ms=1000)
         assert codes(await member.acknowledge({0: [(0, 1, REJECT)]})) == {0: OK}
-        update = FeatureUpdateKey(feature="share.version", max_version_level=1, upgrade_type=2)
+        update = FeatureUpdateKey(feature="share.version", max_version_level=1, upgrade_type=3)
         answer = await client.request(UpdateFeaturesRequest(feature_updates=[update], timeout_ms=5000))
         assert answer.error_code == OK
         await cluster.until(lambda: cluster.image().features["share.version"] == 1)
