@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -10,6 +11,7 @@ from moldau.protocol.errors import KafkaError
 from moldau_cli import output
 from moldau_cli.client import with_admin
 from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.operations.partial import describe_present
 from moldau_cli.operations.survey import current_replicas, running_moves, sizes_of
 from moldau_cli.operations.throttling import lift_throttle, throttle_moves
 from moldau_cli.plans.balance.execution import next_step
@@ -28,6 +30,8 @@ R = TypeVar("R")
 
 GO_ON: Final = "moves in progress go on, with their throttle; the same command continues with the others"
 POLL_S: Final = 0.5
+KNOWN_POLL_S: Final = 0.05
+KNOWN_POLLS_MAX: Final = 60
 REQUEST_PARTITIONS_MAX: Final = 500
 """Partitions whose moves start with one request."""
 
@@ -160,6 +164,28 @@ async def elect_preferred(admin: Admin, partitions: Iterable[Partition]) -> int:
             changed += len(error.results) if isinstance(error.results, list) else 0
             output.note(f"not elected: {', '.join(sorted(error.failures))}")
     return changed
+
+
+async def count_leaders(
+    admin: Admin, topics: Iterable[str], strayed: Iterable[Partition], elected: int
+) -> dict[int, int]:
+    """Returns how many partitions each broker leads once the brokers know ``elected`` new leaders of ``strayed``.
+
+    The controller answers an election before the brokers know it. After some seconds the last answer counts: a topic
+    may be deleted meanwhile, or a leader lose its place again.
+    """
+    import trio
+
+    names, places = list(topics), set(strayed)
+    for attempt in range(KNOWN_POLLS_MAX):
+        if attempt:
+            await trio.sleep(KNOWN_POLL_S)
+        described = await describe_present(admin, names)
+        parts = [(name, part) for name, topic in described.items() for part in topic.partitions]
+        back = sum((name, part.partition) in places and part.leader == part.replicas[0] for name, part in parts)
+        if back >= elected:
+            break
+    return Counter(part.leader for _, part in parts)
 
 
 async def _start(admin: Admin, targets: dict[Partition, list[int]]) -> None:

@@ -135,8 +135,7 @@ def leaders(bootstrap_server: BootstrapServer = None) -> None:
     """Give leadership to the preferred replicas, and show how many partitions each broker leads."""
 
     async def work(admin: Admin) -> tuple[int, Mapping[int, tuple[int, int]]]:
-        from moldau_cli.operations.moves import elect_preferred
-        from moldau_cli.operations.partial import describe_present
+        from moldau_cli.operations.moves import count_leaders, elect_preferred
         from moldau_cli.operations.survey import survey
 
         seen = await survey(admin)
@@ -147,11 +146,9 @@ def leaders(bootstrap_server: BootstrapServer = None) -> None:
             if part.leader >= 0 and part.leader != part.replicas[0]
         ]
         changed = await elect_preferred(admin, strayed)
-        now = Counter(
-            part.leader for topic in (await describe_present(admin, seen.topics)).values() for part in topic.partitions
-        )
+        now = await count_leaders(admin, seen.topics, strayed, changed)
         preferred = Counter(one.replicas[0] for one in seen.placed.values())
-        return changed, {node: (now[node], preferred[node]) for node in sorted(seen.brokers)}
+        return changed, {node: (now.get(node, 0), preferred[node]) for node in sorted(seen.brokers)}
 
     changed, brokers = with_admin(bootstrap_server, work)
     rows: list[dict[str, output.Json]] = [
