@@ -9,12 +9,8 @@ from moldau.runtime.config.declaration import ConfigError
 from moldau.runtime.config.schemas import GROUP_CONFIG
 from moldau.values import reset_duration_ms
 from moldau_broker.server.share.core.values import ShareLimits
-from moldau_broker.server.share.dead_letters.queue import (
-    SHARE_VERSION_WITH_QUEUES,
-    DeadLetterQueue,
-    dead_letter_queue,
-)
-from moldau_quorum.controller.cluster.features import SHARE_VERSION
+from moldau_broker.server.share.dead_letters.queue import DeadLetterQueue, dead_letter_queue
+from moldau_quorum.controller.cluster.features import SHARE_LEVEL_QUEUES, SHARE_VERSION
 from moldau_quorum.metadata.image import RESOURCE_GROUP
 
 if TYPE_CHECKING:
@@ -59,7 +55,7 @@ def group_settings(broker: Config, image: MetadataImage, group_id: str) -> Share
     def limit(name: str) -> int:
         return config.get_int(name) if config.is_set(name) else broker.get_int(f"group.{name}")
 
-    has_queues = image.features.get(SHARE_VERSION, 0) >= SHARE_VERSION_WITH_QUEUES
+    has_queues = image.features.get(SHARE_VERSION, 0) >= SHARE_LEVEL_QUEUES
     queue = dead_letter_queue(config, broker) if has_queues else None
     return ShareGroupSettings(
         limits=ShareLimits(

@@ -9,10 +9,10 @@ from moldau.consumer import Consumer
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_broker.server.share.core.values import Cause
 from moldau_broker.server.share.dead_letters.letters import HEADER_PREFIX
-from moldau_broker.server.share.dead_letters.queue import ALLOWED, SHARE_VERSION_WITH_QUEUES
+from moldau_broker.server.share.dead_letters.queue import ALLOWED
 from moldau_jepsen.checkers.group.dead_letters import DeadLetter
 from moldau_jepsen.history import TopicPartition
-from moldau_quorum.controller.cluster.features import SHARE_VERSION
+from moldau_quorum.controller.cluster.features import SHARE_LEVEL_QUEUES, SHARE_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +31,7 @@ async def has_queues(admin: Admin) -> bool:
         KafkaError: The cluster did not answer.
     """
     features = {each.name: each.level for each in await admin.describe_features()}
-    return features.get(SHARE_VERSION, 0) >= SHARE_VERSION_WITH_QUEUES
+    return features.get(SHARE_VERSION, 0) >= SHARE_LEVEL_QUEUES
 
 
 async def create_queue(admin: Admin, topic: str) -> None:

@@ -200,7 +200,7 @@ def every_step(records: int) -> list[Step]:
 @pytest.mark.parametrize("writes_dead_letters", [False, True])
 @pytest.mark.parametrize(
     ("length", "least"),
-    [(4, 500), pytest.param(5, 1800, marks=pytest.mark.proof), pytest.param(6, 5000, marks=pytest.mark.proof)],
+    [(4, 500), pytest.param(5, 1700, marks=pytest.mark.proof), pytest.param(6, 5000, marks=pytest.mark.proof)],
 )
 def test_every_short_history(length, least, writes_dead_letters):
     """All histories of two members over three records; situations that are equal are continued once."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 PREFIX: Final = "errors.deadletterqueue.topic.name.prefix"
 CREATES: Final = "errors.deadletterqueue.auto.create.topics.enable"
 ALLOWED: Final = "errors.deadletterqueue.group.enable"
-SHARE_VERSION_WITH_QUEUES: Final = 2
-"""The first level of ``share.version`` at which records can be stored as ``ARCHIVING``."""
 TOPIC_CONFIGS: Final = {ALLOWED: "true", "message.timestamp.type": "CreateTime"}
 """The configuration of a queue that a broker creates, as in Kafka."""
 
