@@ -101,6 +101,28 @@ def test_acknowledged_records_are_those_that_readers_get(tmp_path, size):
         assert values == lines[: len(values)]
 
 
+@pytest.mark.parametrize("size", [0, 1, 2, 3])
+def test_records_of_a_refused_commit_do_not_count(tmp_path, size):
+    """Any commit may fail, as a coordinator fences the producer; the transactions before it stay."""
+
+    class Fenced(Producer):
+        async def commit_transaction(self):
+            if commits.pop():
+                raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
+            await super().commit_transaction()
+
+    source = tmp_path / "lines"
+    for count, good in product(range(1, 8), range(7)):
+        if good >= (-(-count // size) if size else 1):
+            continue  # there are fewer commits
+        source.write_bytes(b"".join(b"%d\n" % number for number in range(count)))
+        job = Job(topic="t", sources=[source], rules=LineRules(), parse=parsed, transaction_records=size)
+        producer, commits = Fenced(is_transactional=True), [True] + [False] * good
+        with pytest.raises(KafkaError):
+            trio.run(send_all, producer, job, trio.CancelScope())
+        assert job.acknowledged.total() == len(producer.committed) == good * size, (count, good)
+
+
 def test_records_behind_a_refused_one_count(tmp_path):
     """Those of another partition, or of a later batch, are in the topic: who sends the rest must not send them."""
 
