@@ -71,6 +71,13 @@ def test_durations(text, ms):
     assert parse_duration_ms(text) == ms
 
 
+@pytest.mark.parametrize(("start", "before_ms"), [("PT", 0), ("PT1M", 60_000), ("P365DT", 365 * 86_400_000)])
+def test_no_millisecond_of_a_duration_is_lost(start, before_ms):
+    """Seconds with a fraction, such as 1.001, are a little less as a number of the machine."""
+    for ms in range(5_000):
+        assert parse_duration_ms(f"{start}{ms // 1000}.{ms % 1000:03}S") == before_ms + ms
+
+
 def test_times():
     assert parse_time_ms("1700000000000") == 1_700_000_000_000
     assert parse_time_ms("2023-11-14T22:13:20") == 1_700_000_000_000
