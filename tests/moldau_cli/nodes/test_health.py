@@ -1,5 +1,6 @@
 """Goal: the verdict on a cluster names the most serious problem first. Method: descriptions made by hand."""
 
+from itertools import permutations
 from uuid import UUID
 
 from moldau.admin import LogDirDescription, PartitionDescription, QuorumDescription, QuorumReplica, TopicDescription
@@ -68,6 +69,15 @@ def test_a_voter_that_does_not_answer_is_down():
     assert found[0].detail == "does not answer the active controller"
     assert verdict(found) == "degraded"
     assert judge({}, {}, quorum(heard=(-1, 9_000, 0)), [1]) == [], "the leader does not tell times"
+
+
+def test_a_voter_that_was_never_heard_is_down():
+    """It ended before the leader was elected, so the leader has no time for it: none is not a good sign."""
+    for lead, silent in permutations(range(3), 2):
+        heard = [9_000, 9_000, 9_000]
+        heard[silent] = -1
+        found = judge({}, {}, quorum(leader=101 + lead, heard=heard), [1])
+        assert [(problem.kind, problem.subject) for problem in found] == [("voter-down", f"voter {101 + silent}")]
 
 
 def test_a_registered_broker_without_replicas_is_missed():
