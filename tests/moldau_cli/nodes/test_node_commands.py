@@ -11,6 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -23,10 +24,12 @@ from moldau.runtime.config.listeners import SecurityProtocol
 from moldau.runtime.ports.real import real_environment
 from moldau.runtime.tls.context import ListenerTls
 from moldau_cli.errors import UsageError
+from moldau_cli.nodes import checks
 from moldau_cli.nodes import format as format_module
 from moldau_cli.nodes.checks import clock_offset_ms
 from moldau_cli.nodes.file import INTERNAL_REPLICAS, NewNode, configuration_text, parse_voters
 from moldau_jepsen.launcher.ports import take_free_ports
+from moldau_quorum.node.voters.voter_address import QuorumView
 from support.certificates import authority
 from support.client.socket_cluster import cluster
 from support.commands import run_command
@@ -214,6 +217,34 @@ def test_directories_of_two_clusters_are_found(tmp_path):
         ("problem", "belongs to node 2 of cluster two"),
     ]
     assert done.returncode == 1
+
+
+def test_any_directory_shows_a_voter_of_another_cluster(tmp_path, monkeypatch):
+    """The first directory that knows a cluster counts; one that is missing, new or damaged hides no other."""
+
+    async def answers(*_):
+        await trio.lowlevel.checkpoint()
+        return {101: QuorumView(leader_id=-1, cluster_id="other", addresses={})}
+
+    monkeypatch.setattr(checks, "ask_voters", answers)
+    kinds = {"missing": None, "new": b"cluster.id=\n", "damaged": b"\xff", "own": b"cluster.id=own\n"}
+    kinds["other"] = b"cluster.id=other\n"
+    for number, held in enumerate(product(kinds, repeat=3)):
+        directories = [tmp_path / f"{number}-{at}" for at in range(3)]
+        for directory, kind in zip(directories, held, strict=True):
+            directory.mkdir()
+            if kinds[kind] is not None:
+                (directory / "meta.properties").write_bytes(kinds[kind])
+        file = f"process.roles=broker\nnode.id=2\nlog.dirs={','.join(map(str, directories))}\n"
+        file += "controller.quorum.voters=101@127.0.0.1:1\ncontroller.listener.names=CONTROLLER\n"
+        config = parse_server_config(file, "node.properties", {})
+        (found,) = trio.run(checks.check_quorum, real_environment(), config)
+        knows = next((at for at, kind in enumerate(held) if kind in ("own", "other")), None)
+        if knows is not None and held[knows] == "own":
+            assert (found.state, held) == (checks.PROBLEM, held)
+            assert found.detail == f"belongs to cluster other, but {directories[knows]} to cluster own"
+        else:
+            assert (found.state, held) == (checks.OK, held)
 
 
 def test_format_refuses_foreign_directories(tmp_path):
