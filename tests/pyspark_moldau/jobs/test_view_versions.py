@@ -6,6 +6,7 @@ Method: the folder as the killed build leaves it; the query that fills the versi
 import json
 import threading
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -143,6 +144,16 @@ def test_a_merge_leaves_the_views_of_its_caller(batch, monkeypatch, fails):
     else:
         assert views.serve_merged(job, session) == "merged"
     assert session.views == {"records": "of the caller", "others": "too"}
+
+
+def test_a_new_result_leaves_the_former_to_its_readers(tmp_path):
+    """They found it just before, and read its files for a while; older results go, also those of a replayed batch."""
+    rows, results = MagicMock(), []
+    rows.coalesce().write.mode().parquet = lambda path: Path(path).mkdir(parents=True)
+    for batch in (0, 1, 1, 2, 3, 3):
+        views._write_result(tmp_path, 1, rows, batch)
+        results.append(views._result(tmp_path / "v1"))
+        assert {each.name for each in (tmp_path / "v1").glob("result-*")} == {*results[-2:]}
 
 
 def test_a_batch_is_not_merged_with_another_query(batch):
