@@ -3,6 +3,8 @@
 Method: the disk of the leader is full while records are sent; the same story runs in both worlds.
 """
 
+import errno
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 import trio
 
 from moldau import Consumer, Producer
+from moldau_broker.log.errors import LogStorageError
 from moldau_jepsen.launcher import LauncherUsageError
 from moldau_jepsen.testing import cluster
 from moldau_jepsen.testing.scenario import Cluster, SimulatedProcesses, run_on_processes, run_simulated
@@ -85,6 +88,32 @@ def test_a_full_disk_excuses_no_later_end() -> None:
     for is_broken in (False, True):
         with pytest.raises(SimulationError, match="broker-1 ended with") if is_broken else nullcontext():
             run_simulated(scenario, seed=1, brokers=1, controllers=1, settings={})
+
+
+def test_a_full_disk_excuses_no_other_error_beside_it() -> None:
+    """A node ends with the errors of all its tasks, in groups: each of them must be that of a disk."""
+    full, failed, other = OSError(errno.ENOSPC, "full"), LogStorageError("/d", "failed"), AssertionError("a defect")
+    excused = [full, failed, ExceptionGroup("both", [failed, ExceptionGroup("inner", [full])])]
+    convicted = [
+        other,
+        ExceptionGroup("after", [full, other]),
+        ExceptionGroup("before", [other, full]),
+        ExceptionGroup("inner", [full, ExceptionGroup("deep", [failed, other])]),
+    ]
+
+    def run(ends: Sequence[Exception]) -> None:
+        async def scenario(cluster: Cluster) -> None:
+            assert isinstance(cluster, SimulatedProcesses)
+            await cluster.fill_disk(1)
+            simulated = cluster.simulated
+            simulated.world.failures.extend((simulated.host(1), error) for error in ends)
+
+        run_simulated(scenario, seed=1, brokers=1, controllers=1, settings={})
+
+    run(excused)
+    for error in convicted:
+        with pytest.raises(SimulationError, match="broker-1 ended with"):
+            run([error])
 
 
 async def a_wrong_node(cluster: Cluster) -> None:
