@@ -97,8 +97,8 @@ class LedPartition:
     deadline_ms: float | None = None
     touched_ms: float = 0.0
     pending: dict[int, Pending] = field(default_factory=dict)
-    dead_letters: deque[DeadLetters] = field(default_factory=deque)
-    """Those that a task writes, in order; the first of them is under way."""
+    dead_letters: deque[tuple[DeadLetters, float]] = field(default_factory=deque)
+    """Those that a task writes, in order, and since when they wait; the first of them is under way."""
     watch: WatchKey = field(init=False)
     """Fetches that find nothing wait for this: records released, or the state read."""
 

@@ -364,7 +364,8 @@ class SharePartitionManager:
             if effects.persist is not None:
                 self._nursery.start_soon(self._write, led, core, effects.persist)
             if effects.dead_letters:
-                led.dead_letters.extend(effects.dead_letters)
+                now_ms = self._clock.monotonic_ms()
+                led.dead_letters.extend((letters, now_ms) for letters in effects.dead_letters)
                 if len(led.dead_letters) == len(effects.dead_letters):
                     self._nursery.start_soon(self._write_dead_letters, led, core)
         self._arm(led)
@@ -395,8 +396,8 @@ class SharePartitionManager:
         """Writes what ``led.dead_letters`` holds, which is at most the records in flight."""
         origin = LedSource(led, core, self.settings, self.remote_reader)
         while led.dead_letters:
-            letters = led.dead_letters[0]
-            if not await self.dead_letters.write(origin, letters):
+            letters, since_ms = led.dead_letters[0]
+            if not await self.dead_letters.write(origin, letters, since_ms):
                 return  # the next leader continues
             led.dead_letters.popleft()
             self._perform(led, core.dead_letters_written(letters.first, letters.last))

@@ -8,6 +8,7 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_broker.log.errors import LogError, LogStorageError, OffsetOutOfRangeError
 from moldau_broker.server.remote_reading.values import RemoteRange, RemoteStorageError
 from moldau_broker.server.share.dead_letters.letters import Found, Source, find_records
+from moldau_broker.server.share.dead_letters.writer import Attempts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +38,7 @@ class LedSource:
         self._core = core
         self._settings = settings
         self._remote = remote
+        self.attempts = Attempts()
         self.source = Source(led.key.group_id, led.partition.key.topic, led.key.partition)
 
     @property

@@ -3,12 +3,14 @@
 The dead letters of partition *p* go to partition *p* modulo the number of the queue's partitions. A write
 that may succeed later is tried again, for ``GIVE_UP_MS`` at the most: meanwhile the records count as in flight, so a
 queue that cannot be written holds up its group. Then, or if the write is refused for good, the dead letters are given
-up, and a line of the log names the records.
+up, and a line of the log names the records. The time runs for all dead letters of a share-partition together: many
+ranges of records may wait.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
 
 BACKOFF: Final = BackoffPolicy(initial_ms=200.0, max_ms=5_000.0)
 GIVE_UP_MS: Final = 300_000.0
-"""How long dead letters are tried again after the last one that was written; Kafka tries five times."""
+"""How long dead letters are tried again, after the last one of the share-partition that was written or after their
+records were given up, whichever is later; Kafka tries five times."""
 PRODUCE_TIMEOUT_MS: Final = 7_500
 """How long a leader waits for its in-sync replicas; less than ``Peers`` waits for the answer."""
 PRODUCE_VERSION: Final = 13
@@ -58,8 +61,23 @@ class CreatesTopic(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class Attempts:
+    """The attempts to write the dead letters of one share-partition."""
+
+    written_ms: float = -inf
+    """When the last of them was written, on the monotonic clock."""
+    failure: Exception | None = None
+    """Why the last attempt failed, if it was one that may succeed later; None after a success."""
+
+
 class DeadLetterSource(Protocol):
     """The share-partition that gives records up."""
+
+    @property
+    def attempts(self) -> Attempts:
+        """The attempts so far."""
+        ...
 
     @property
     def source(self) -> Source:
@@ -119,16 +137,19 @@ class DeadLetterWriter:
         self._logger = logger
         self.counts = DeadLetterCounts()
 
-    async def write(self, origin: DeadLetterSource, letters: DeadLetters) -> bool:
+    async def write(self, origin: DeadLetterSource, letters: DeadLetters, since_ms: float) -> bool:
         """Writes the dead letters of a range of records at least once; returns whether they are done.
 
-        They are done as well if they had to be given up. Otherwise the share-partition ended before.
+        They are done as well if they had to be given up. Otherwise the share-partition ended before. ``since_ms`` is
+        when the records were given up: the dead letters may have waited for others.
         """
-        offset, failures = letters.first, 0
-        until_ms = self._clock.monotonic_ms() + GIVE_UP_MS
+        offset, failures, attempts = letters.first, 0, origin.attempts
         while offset <= letters.last:
             if origin.is_over:
                 return False
+            until_ms = max(since_ms, attempts.written_ms) + GIVE_UP_MS
+            if attempts.failure is not None and self._clock.monotonic_ms() >= until_ms:
+                return self._give_up(origin, letters, offset, attempts.failure)
             try:
                 offset = await self._write_some(origin, letters, offset)
             except _RefusedError as refused:
@@ -137,11 +158,12 @@ class DeadLetterWriter:
                 failures += 1
                 delay_ms = BACKOFF.delay_ms(failures, self._random)
                 is_final = isinstance(error, KafkaError) and not error.code.retriable
-                if is_final or self._clock.monotonic_ms() + delay_ms >= until_ms:
+                if is_final:
                     return self._give_up(origin, letters, offset, error)
-                await trio.sleep(delay_ms / 1000)
+                attempts.failure = error
+                await trio.sleep(min(delay_ms, max(0.0, until_ms - self._clock.monotonic_ms())) / 1000)
             else:
-                failures, until_ms = 0, self._clock.monotonic_ms() + GIVE_UP_MS
+                failures, attempts.failure, attempts.written_ms = 0, None, self._clock.monotonic_ms()
         return True
 
     def _give_up(self, origin: DeadLetterSource, letters: DeadLetters, offset: int, why: Exception) -> bool:

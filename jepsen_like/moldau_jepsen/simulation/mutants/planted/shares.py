@@ -93,7 +93,7 @@ def share_lock_never_expires() -> list[Patch]:
 def dead_letters_not_written() -> list[Patch]:
     """Records that are given up are archived without a dead letter."""
 
-    async def write(self: DeadLetterWriter, origin: DeadLetterSource, letters: DeadLetters) -> bool:
+    async def write(self: DeadLetterWriter, origin: DeadLetterSource, letters: DeadLetters, since_ms: float) -> bool:
         return True
 
     return [(DeadLetterWriter, "write", write)]

@@ -226,6 +226,49 @@ def test_dead_letters_are_given_up_in_the_end():
     run(scenario, brokers=2)
 
 
+def test_many_dead_letters_are_given_up_in_the_same_time():
+    """Ranges with accepted records between them; one time for each in turn would hold up the group for days."""
+
+    async def scenario(cluster):
+        leader = await cluster.leader("t")
+        other = next(each for each in cluster.broker_ids if each != leader)
+        member = Member(cluster, leader, "a")
+        await cluster.client(leader).produce("t", batch(*[b"v"] * 20))
+        cluster.kill(other)
+        await cluster.until(lambda: len(cluster.partition_image("dlq.t").isr) == 1)
+        await member.fetch(0, max_wait_ms=1000)
+        assert codes(await member.acknowledge({0: [(0, 19, (1, 3) * 10)]})) == {0: OK}
+        await trio.sleep(0.9 * GIVE_UP_MS / 1000)
+        assert states(cluster)[1] is RecordState.ARCHIVING
+        await trio.sleep(0.2 * GIVE_UP_MS / 1000)
+        assert set(cluster.memory.start_offsets.values()) == {20}
+        assert cluster.running[leader].context.share_partitions.dead_letters.counts.given_up == 10
+
+    run(scenario, brokers=2, log_retention_ms="-1")
+
+
+def test_later_dead_letters_have_their_own_time():
+    """Those of a record that is rejected minutes after another are tried for as long."""
+
+    async def scenario(cluster):
+        leader = await cluster.leader("t")
+        other = next(each for each in cluster.broker_ids if each != leader)
+        member = Member(cluster, leader, "a")
+        await cluster.client(leader).produce("t", batch(b"0"), batch(b"1"))
+        cluster.kill(other)
+        await cluster.until(lambda: len(cluster.partition_image("dlq.t").isr) == 1)
+        for offset in range(2):
+            await member.fetch(0, max_wait_ms=1000, max_records=1)
+            assert codes(await member.acknowledge({0: [(offset, offset, REJECT)]})) == {0: OK}
+            await trio.sleep(0.9 * GIVE_UP_MS / 1000)
+        assert set(cluster.memory.start_offsets.values()) == {1}
+        cluster.start_broker(other)
+        await cluster.until(lambda: set(cluster.memory.start_offsets.values()) == {2})
+        assert [letter[1] for letter in await letters_in(cluster)] == [("t", 0, 1)]
+
+    run(scenario, brokers=2, log_retention_ms="-1")
+
+
 def test_a_group_without_a_queue_has_no_dead_letters():
     """Nor has any group while the cluster is at a level of its features that older brokers support."""
 
