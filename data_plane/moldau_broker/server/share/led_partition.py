@@ -96,6 +96,8 @@ class LedPartition:
     failure: ErrorCode = ErrorCode.NONE
     deadline_ms: float | None = None
     touched_ms: float = 0.0
+    was_left: bool = False
+    """Whether the group has had no members since the state was read, so that its offsets may have been altered."""
     pending: dict[int, Pending] = field(default_factory=dict)
     dead_letters: deque[tuple[DeadLetters, float]] = field(default_factory=deque)
     """Those that a task writes, in order, and since when they wait; the first of them is under way."""
@@ -113,6 +115,11 @@ class LedPartition:
         if self.core is not None and self.core.closed:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.NONE
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is left to do until a member comes: all is stored, and no dead letter is under way."""
+        return self.core is not None and self.core.is_stored and not self.dead_letters
 
     def upper_offset(self, settings: ShareGroupSettings) -> int:
         """Returns the offset (exclusive) up to which the group may read."""

@@ -4,7 +4,8 @@ A share-partition comes into being with the first fetch of a group from a partit
 read from the share coordinator first; fetches wait for that. It ends when leadership of the partition ends, when the
 share coordinator fences this leader, or when no record is acquired and no fetch has asked for it for ``IDLE_MS``, or no
 member of the group has a session here: its state is then read again when it is needed. While a group has no members,
-its offsets can be altered or deleted, and only a write or a read would show that to this leader.
+its offsets can be altered or deleted, and only a write or a read would show that to this leader. Dead letters keep a
+state for minutes, so that of a group which has had no members is read again when a member comes.
 
 All methods that are not coroutines change the state without a checkpoint and return. Writes and reads run in tasks of
 ``run``; a share-partition has at most one.
@@ -138,7 +139,7 @@ class SharePartitionManager:
             core = led.core
             if core is not None and core.is_behind:
                 self._perform(led, core.write_again())
-            elif core is not None and led.touched_ms + IDLE_MS <= now_ms and core.is_at_rest and not led.pending:
+            elif core is not None and led.touched_ms + IDLE_MS <= now_ms and led.is_at_rest and not led.pending:
                 self._perform(led, core.close())
 
     def _all(self) -> list[LedPartition]:
@@ -163,15 +164,17 @@ class SharePartitionManager:
     def open(self, group_id: str, partition: Partition) -> LedPartition:
         """Returns the share-partition of a group; begins to read its state if it is new."""
         key = ShareKey(group_id, partition.topic_id, partition.key.partition)
-        groups = self._led.setdefault((key.topic_id, key.partition), {})
-        led = groups.get(group_id)
+        led = self.find(group_id, (key.topic_id, key.partition))
+        if led is not None and led.was_left and led.core is not None and led.core.is_stored:
+            self._perform(led, led.core.close())  # a dead letter kept it, and is taken up when the state is read again
+            led = None
         if led is None:
             assert self._nursery is not None, "``run`` has not begun"
             led = LedPartition(key, partition, partition.replica.state.leader_epoch)
             if self._is_over:
                 led.failure = ErrorCode.NOT_LEADER_OR_FOLLOWER
                 return led
-            groups[group_id] = led
+            self._led.setdefault((key.topic_id, key.partition), {})[group_id] = led
             self._nursery.start_soon(self._load, led)
         led.touched_ms = self._clock.monotonic_ms()
         if led.core is not None:
@@ -333,8 +336,10 @@ class SharePartitionManager:
     def _leave(self, led: LedPartition) -> None:
         """Forgets a share-partition without members, unless something of it is not stored yet."""
         core = led.core
-        if core is not None and not self.sessions.has_any_of(led.key.group_id) and core.is_at_rest:
-            self._perform(led, core.close())
+        if core is not None and not self.sessions.has_any_of(led.key.group_id):
+            led.was_left = True
+            if led.is_at_rest:
+                self._perform(led, core.close())
 
     def connection_closed(self, owner: Hashable) -> None:
         """Ends the sessions of a connection, and releases the records of their members."""

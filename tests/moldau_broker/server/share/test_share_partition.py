@@ -420,7 +420,7 @@ def test_what_is_given_up_stays_unstored_after_another_failure():
     acknowledge(share, 10, 19, 1)
     share.persisted(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     assert share.is_behind
-    assert not share.is_at_rest
+    assert not share.is_stored
     write = share.write_again().persist
     assert write is not None
     assert write.start_offset == 10

@@ -518,13 +518,13 @@ class SharePartition:
         self._runs.drop_before(self.start_offset)
 
     @property
-    def is_at_rest(self) -> bool:
+    def is_stored(self) -> bool:
         """Whether the stored state is all there is: no record is in hand, and no write is under way or due."""
         return (
             self._writing is None
             and not self._queued
             and not self.is_behind
-            and all(run.state not in (RecordState.ACQUIRED, RecordState.ARCHIVING) for run in self._runs.runs)
+            and all(run.state is not RecordState.ACQUIRED for run in self._runs.runs)
         )
 
     def snapshot(self) -> tuple[tuple[int, int, RecordState, int, str], ...]:

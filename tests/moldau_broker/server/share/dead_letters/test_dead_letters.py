@@ -226,6 +226,44 @@ def test_dead_letters_are_given_up_in_the_end():
     run(scenario, brokers=2)
 
 
+def test_dead_letters_go_on_when_a_group_has_members_again():
+    """Its state is read again then, and says which are left."""
+
+    async def scenario(cluster):
+        a, b = Member(cluster, 1, "a"), Member(cluster, 1, "b")
+        await cluster.client(1).produce("t", batch(b"0", b"1"))
+        await a.fetch(0, max_wait_ms=1000)
+        writer = cluster.running[1].context.share_partitions.dead_letters
+        write, writer.write = writer.write, never
+        assert codes(await a.acknowledge({0: [(0, 1, (3, 1))]}, share_session_epoch=-1)) == {0: OK}
+        (key,) = cluster.memory.start_offsets
+        assert states(cluster) == {0: RecordState.ARCHIVING, 1: RecordState.ACKNOWLEDGED}
+        writer.write = write
+        assert acquired(await b.fetch(0)) == {}, "nothing was altered"
+        await cluster.until(lambda: cluster.memory.start_offsets[key] == 2)
+        assert [letter[1] for letter in await letters_in(cluster)] == [("t", 0, 0)]
+
+    run(scenario)
+
+
+def test_offsets_can_be_altered_beside_dead_letters():
+    """A group has no members then, as in F310; only a read of the state shows what was altered."""
+
+    async def scenario(cluster):
+        a, b = Member(cluster, 1, "a"), Member(cluster, 1, "b")
+        await cluster.client(1).produce("t", batch(b"0", b"1"))
+        await a.fetch(0, max_wait_ms=1000)
+        cluster.running[1].context.share_partitions.dead_letters.write = never
+        assert codes(await a.acknowledge({0: [(0, 1, (3, 1))]}, share_session_epoch=-1)) == {0: OK}
+        (key,) = cluster.memory.start_offsets
+        cluster.memory.state_epochs[key], cluster.memory.start_offsets[key] = 1, 0
+        cluster.memory.records[key] = {}
+        assert acquired(await b.fetch(0, max_wait_ms=1000)) == {0: [(0, 1, 1)]}
+        assert codes(await b.acknowledge({0: [(0, 1, ACCEPT)]})) == {0: OK}
+
+    run(scenario)
+
+
 def test_many_dead_letters_are_given_up_in_the_same_time():
     """Ranges with accepted records between them; one time for each in turn would hold up the group for days."""
 
