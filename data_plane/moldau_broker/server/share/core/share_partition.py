@@ -61,6 +61,7 @@ FENCED = frozenset(
         ErrorCode.FENCED_STATE_EPOCH,
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.INVALID_REQUEST,  # there is no state any more: the group, or its offsets, are deleted
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,

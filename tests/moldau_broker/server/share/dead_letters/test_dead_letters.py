@@ -264,6 +264,31 @@ def test_offsets_can_be_altered_beside_dead_letters():
     run(scenario)
 
 
+def test_a_group_that_is_deleted_beside_dead_letters_ends():
+    """A share coordinator without the state refuses the write for good, and no member comes to read the state."""
+
+    async def scenario(cluster):
+        member = Member(cluster, 1, "a")
+        await cluster.client(1).produce("t", batch(b"0"))
+        await member.fetch(0, max_wait_ms=1000)
+        shares = cluster.running[1].context.share_partitions
+        deleted, write = trio.Event(), shares.dead_letters.write
+
+        async def later(*given):
+            await deleted.wait()
+            return await write(*given)
+
+        shares.dead_letters.write = later
+        answer = await member.acknowledge({0: [(0, 0, REJECT)]}, share_session_epoch=-1)
+        assert codes(answer) == {0: OK}
+        cluster.memory.refusals = [ErrorCode.INVALID_REQUEST]
+        deleted.set()
+        await cluster.until(lambda: not cluster.memory.refusals)
+        assert shares.find("g", (member.topic_id, 0)) is None
+
+    run(scenario)
+
+
 def test_many_dead_letters_are_given_up_in_the_same_time():
     """Ranges with accepted records between them; one time for each in turn would hold up the group for days."""
 
