@@ -102,8 +102,8 @@ class Model:
         self.write()
         return self.token - 1
 
-    def write(self) -> None:
-        if self.writing is None and self.queued:
+    def write(self, *, repeats: bool = False) -> None:
+        if self.writing is None and (self.queued or repeats):
             self.writing, self.unstored, self.queued = self.unstored + self.queued, [], []
 
     def persisted(self, error: ErrorCode) -> list[int]:
@@ -126,6 +126,7 @@ class Model:
         return tokens
 
     def letters_written(self, offsets: list[int]) -> None:
+        is_gone = min(offsets) < self.start
         for offset in offsets:
             self.letters.remove(offset)
             record = self.records.get(offset)
@@ -133,7 +134,7 @@ class Model:
                 self.records[offset] = Record(RecordState.ARCHIVED, record.count)
                 self.queued.append((0, offset, RecordState.ARCHIVED, record.count))
         self.advance()
-        self.write()
+        self.write(repeats=is_gone)
 
     def expire(self, now: float) -> None:
         for offset, record in self.records.items():

@@ -218,7 +218,7 @@ class SharePartitionManager:
             self._end(led, error)
             return
         led.core = core
-        self._perform(led, core.unfinished_dead_letters())
+        self._perform(led, core.unfinished_dead_letters(stored.batches))
         self._wake(led)
         self._leave(led)
 

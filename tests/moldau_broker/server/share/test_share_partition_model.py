@@ -151,7 +151,7 @@ class Pair:
         following = SharePartition.restore(
             self.real.limits, batches, leader_epoch=2, state_epoch=1, start_offset=start, log_start_offset=start
         )
-        left = following.unfinished_dead_letters().dead_letters
+        left = following.unfinished_dead_letters(batches).dead_letters
         found = {offset for each in left for offset in range(each.first, each.last + 1)}
         assert found == {offset for offset in self.model.letters if offset >= start}
 

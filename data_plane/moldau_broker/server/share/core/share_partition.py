@@ -122,7 +122,7 @@ class SharePartition:
         self._unstored: list[_Entry] = []  # releases of expired locks from a failed write, for the write after it
         self._writing: list[_Entry] | None = None  # the write under way
         self.is_behind = False
-        """Whether a write of expired locks has failed, and none has succeeded since."""
+        """Whether a write that no member waits for has failed or is due, and none has succeeded since."""
 
     @classmethod
     def restore(
@@ -363,7 +363,7 @@ class SharePartition:
         return Effects(persist=self._next_write())
 
     def write_again(self) -> Effects:
-        """Repeats the write of expired locks that has failed, unless another write is under way."""
+        """Repeats the write that no member waits for, unless another write is under way."""
         return Effects(persist=self._next_write(repeats=True)) if self.is_behind else NO_EFFECTS
 
     def _next_write(self, *, repeats: bool = False) -> Persist | None:
@@ -425,10 +425,12 @@ class SharePartition:
 
     # --- dead letters ----------------------------------------------------------------------------------------------
 
-    def unfinished_dead_letters(self) -> Effects:
-        """Returns the dead letters that the last leader may not have written; called once, after ``restore``."""
-        runs = [StateBatch(run.first, run.end - 1, run.state, run.delivery_count) for run in self._runs.runs]
-        return Effects(dead_letters=self._dead_letters(runs))
+    def unfinished_dead_letters(self, stored: Sequence[StateBatch]) -> Effects:
+        """Returns the dead letters that the last leader may not have written; called once, after ``restore``.
+
+        ``stored`` is the whole state: records that the log has lost since they were given up get a dead letter, too.
+        """
+        return Effects(dead_letters=self._dead_letters(stored))
 
     def _dead_letters(self, stored: Iterable[StateBatch]) -> tuple[DeadLetters, ...]:
         return tuple(
@@ -447,15 +449,19 @@ class SharePartition:
 
         As after an expired lock, the write is not waited for: losing it only writes the dead letters again.
         """
-        first, end = max(first, self.start_offset), min(last + 1, self.end_offset)
-        if self.closed or first >= end:
+        if self.closed:
             return NO_EFFECTS
+        is_gone = first < self.start_offset  # the log has lost records: the start offset says that they are done
+        self.is_behind = self.is_behind or is_gone
+        first, end = max(first, self.start_offset), min(last + 1, self.end_offset)
+        if first >= end:
+            return Effects(persist=self._next_write(repeats=is_gone))
         for run in self._runs.cut(first, end):
             if run.state is RecordState.ARCHIVING:
                 run.become(RecordState.ARCHIVED, run.delivery_count)
                 self._queued.append((0, StateBatch(run.first, run.end - 1, run.state, run.delivery_count)))
         self._tidy()
-        return Effects(persist=self._next_write(), acquirable=True)
+        return Effects(persist=self._next_write(repeats=is_gone), acquirable=True)
 
     # --- time, the log, and the end --------------------------------------------------------------------------------
 

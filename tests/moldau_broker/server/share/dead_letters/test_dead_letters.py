@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from moldau.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -162,6 +163,35 @@ def test_the_next_leader_writes_what_is_left():
         assert [letter[1:] for letter in await letters_in(cluster)] == [(("t", 0, 0), 1, "rejected")]
 
     run(scenario, brokers=3)
+
+
+def test_the_next_leader_writes_of_records_that_are_gone():
+    """Retention may have deleted them meanwhile; the dead letter still says which they were."""
+
+    async def scenario(cluster):
+        leader = await cluster.leader("t")
+        member = Member(cluster, leader, "a")
+        await cluster.client(leader).produce("t", batch(b"0", b"1"), batch(b"2"))
+        await member.fetch(0, max_wait_ms=1000)
+        cluster.running[leader].context.share_partitions.dead_letters.write = never
+        assert codes(await member.acknowledge({0: [(0, 2, (3, 3, 1))]})) == {0: OK}
+        cluster.kill(leader)
+        following = await cluster.leader("t", other_than=leader)
+        await delete_records(cluster, following, 2)
+        other = Member(cluster, following, "b")
+        assert acquired(await other.fetch(0, max_wait_ms=1000)) == {}
+        await cluster.until(lambda: cluster.running[following].context.share_partitions.dead_letters.counts.written)
+        assert [letter[1] for letter in await letters_in(cluster)] == [("t", 0, 0), ("t", 0, 1)]
+        await cluster.until(lambda: set(cluster.memory.start_offsets.values()) == {3})
+
+    run(scenario, brokers=3)
+
+
+async def delete_records(cluster, leader, offset):
+    part = DeleteRecordsPartition(partition_index=0, offset=offset)
+    topic = DeleteRecordsTopic(name="t", partitions=[part])
+    answer = await cluster.client(leader).request(DeleteRecordsRequest(topics=[topic], timeout_ms=5000))
+    assert answer.topics[0].partitions[0].error_code == OK, answer
 
 
 async def never(*_):
