@@ -446,7 +446,7 @@ def share_partition_manager(
     logger = EventLogger("moldau.broker.share-delivery", node=broker_id)
 
     def batch_bytes_max(topic: str) -> int:
-        return replicas.topic_settings(topic).log.max_message_bytes
+        return replicas.topic_settings(topic).log.batch_bytes_max
 
     return SharePartitionManager(
         environment,

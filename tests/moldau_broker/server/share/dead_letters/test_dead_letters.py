@@ -120,6 +120,24 @@ def test_records_that_are_delivered_too_often_go_there():
     run(scenario, partitions=2, group={"share.record.lock.duration.ms": "15000"})
 
 
+def test_dead_letters_fit_the_segments_of_the_queue():
+    """A batch that is larger than ``segment.bytes`` is refused for good, and all its dead letters with it."""
+
+    async def scenario(cluster):
+        await configure(cluster, 2, "dlq.t", {"segment.bytes": "2000"})
+        member = Member(cluster, 1, "a")
+        values = [b"%d" % number * 700 for number in range(3)]
+        await cluster.client(1).produce("t", batch(*values), partition=0)
+        await member.fetch(0, max_wait_ms=1000)
+        assert codes(await member.acknowledge({0: [(0, 2, REJECT)]})) == {0: OK}
+        await cluster.until(lambda: set(cluster.memory.start_offsets.values()) == {3})
+        counts = cluster.running[1].context.share_partitions.dead_letters.counts
+        assert (counts.written, counts.given_up) == (3, 0)
+        assert [letter[0] for letter in await letters_in(cluster)] == values[:2], "one fetch reads one segment"
+
+    run(scenario, group={COPY: "true"})
+
+
 def test_a_record_waits_for_its_dead_letter():
     """While the queue cannot be written the record is archiving; the records behind it are delivered meanwhile."""
 
