@@ -56,7 +56,8 @@ class LedSource:
         Raises:
             KafkaError: KAFKA_STORAGE_ERROR, they cannot be read at present.
         """
-        log, upper = self._led.partition.log, self._led.partition.replica.high_watermark
+        log = self._led.partition.log
+        upper = log.log_end_offset  # members have had the records: they are committed, if this leader knows that or not
         first_there = max(first, log.log_start_offset)
         if first_there >= end:
             return Found({}, end)

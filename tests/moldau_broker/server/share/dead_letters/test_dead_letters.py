@@ -138,6 +138,29 @@ def test_dead_letters_fit_the_segments_of_the_queue():
     run(scenario, group={COPY: "true"})
 
 
+def test_a_new_leader_copies_what_it_does_not_know_as_committed():
+    """Its high watermark lags for a moment, but members have had the record."""
+
+    async def scenario(cluster):
+        member = Member(cluster, 1, "a")
+        await cluster.client(1).produce("t", batch(b"0"), batch(b"1"))
+        await member.fetch(0, max_wait_ms=1000)
+        shares = cluster.running[1].context.share_partitions
+        replica = shares.find("g", (member.topic_id, 0)).partition.replica
+        write = shares.dead_letters.write
+
+        async def write_as_new_leader(*given):
+            replica.high_watermark = 1
+            return await write(*given)
+
+        shares.dead_letters.write = write_as_new_leader
+        assert codes(await member.acknowledge({0: [(0, 1, REJECT)]})) == {0: OK}
+        await cluster.until(lambda: set(cluster.memory.start_offsets.values()) == {2})
+        assert [letter[0] for letter in await letters_in(cluster)] == [b"0", b"1"]
+
+    run(scenario, group={COPY: "true"})
+
+
 def test_a_record_waits_for_its_dead_letter():
     """While the queue cannot be written the record is archiving; the records behind it are delivered meanwhile."""
 
