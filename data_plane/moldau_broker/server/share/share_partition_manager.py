@@ -404,6 +404,7 @@ class SharePartitionManager:
             letters, since_ms = led.dead_letters[0]
             if not await self.dead_letters.write(origin, letters, since_ms):
                 return  # the next leader continues
+            await trio.lowlevel.checkpoint()  # those that are given up wait for nothing, and there may be thousands
             led.dead_letters.popleft()
             self._perform(led, core.dead_letters_written(letters.first, letters.last))
         self._leave(led)

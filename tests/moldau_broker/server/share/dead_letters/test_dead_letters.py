@@ -261,6 +261,35 @@ def test_a_queue_that_must_not_be_written_is_no_obstacle(group, queue_partitions
     assert "partition=t-0" in line
 
 
+def test_other_tasks_run_between_dead_letters_that_are_given_up():
+    """A group may have thousands in flight, and those that are given up at once wait for nothing."""
+
+    async def scenario(cluster):
+        member = Member(cluster, 1, "a")
+        await cluster.client(1).produce("t", batch(*[b"v"] * 40))
+        await member.fetch(0, max_wait_ms=1000)
+        writer, begun, turns = cluster.running[1].context.share_partitions.dead_letters, trio.Event(), []
+        write = writer.write
+
+        async def watched(*given):
+            begun.set()
+            turns.append("dead letter")
+            return await write(*given)
+
+        async def other():
+            await begun.wait()
+            turns.append("other")
+
+        writer.write = watched
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other)
+            assert codes(await member.acknowledge({0: [(0, 39, (1, 3) * 20)]})) == {0: OK}
+            await cluster.until(lambda: writer.counts.given_up == 20)
+        assert turns[:-1].count("other") == 1
+
+    run(scenario, group={QUEUE: "orders"})
+
+
 def test_brokers_create_the_queue_if_they_may():
     """With Kafka's settings for such a topic: groups may use it, and times are those of the dead letters."""
 
