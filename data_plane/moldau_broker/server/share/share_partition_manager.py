@@ -124,6 +124,7 @@ class SharePartitionManager:
             now_ms = self._clock.monotonic_ms()
             for led in self._all():
                 if led.core is not None and led.deadline_ms is not None and led.deadline_ms <= now_ms:
+                    led.core.limits = self.settings(led.key.group_id).limits
                     self._perform(led, led.core.on_timer(now_ms))
             if now_ms >= sweep_ms:
                 self._sweep(now_ms)
@@ -327,6 +328,7 @@ class SharePartitionManager:
         found: list[Pending] = []
         for led in self._all():
             if led.key.group_id == group_id and led.core is not None:
+                led.core.limits = self.settings(group_id).limits
                 pending = self._begun(led, led.core.release(member))
                 if pending is not None:
                     found.append(pending)

@@ -161,6 +161,27 @@ def test_a_new_leader_copies_what_it_does_not_know_as_committed():
     run(scenario, group={COPY: "true"})
 
 
+@pytest.mark.parametrize("end", ["lock", "session"])
+@pytest.mark.parametrize("queue", ["dlq.t", ""])
+def test_a_record_is_given_up_by_the_present_settings(end, queue):
+    """Not by those of the last fetch: the queue may have been set, or taken away, while the member had the record."""
+
+    async def scenario(cluster):
+        member = Member(cluster, 1, "a")
+        await cluster.client(1).produce("t", batch(b"0"), partition=0)
+        await member.fetch(0, max_wait_ms=1000)
+        assert codes(await member.acknowledge({0: [(0, 0, RELEASE)]})) == {0: OK}
+        assert acquired(await member.fetch(0, max_wait_ms=1000)) == {0: [(0, 0, 2)]}
+        await configure(cluster, 32, "g", {QUEUE: queue})
+        if end == "session":
+            member.client.close()
+        await cluster.until(lambda: set(cluster.memory.start_offsets.values()) == {1})
+        assert len(await letters_in(cluster)) == (1 if queue else 0)
+        assert not cluster.running[1].context.share_partitions.dead_letters.counts.given_up
+
+    run(scenario, group={QUEUE: "" if queue else "dlq.t"})
+
+
 def test_a_record_waits_for_its_dead_letter():
     """While the queue cannot be written the record is archiving; the records behind it are delivered meanwhile."""
 
