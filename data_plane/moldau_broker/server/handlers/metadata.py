@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
     from moldau_broker.server.cluster_metadata.topic_creation import TopicCreation
     from moldau_broker.server.handlers.context import Call
+    from moldau_quorum.broker_side.controller_client import ForwardedClient
     from moldau_quorum.broker_side.metadata_follower import MetadataFollower
     from moldau_quorum.metadata.image import MetadataImage, PartitionImage, TopicImage
 
@@ -192,13 +193,7 @@ async def _create_missing(context: MetadataContext, request: MetadataRequest, ca
     ]
     plain = [name for name in missing if name not in INTERNAL_TOPICS]
     if plain:
-        await context.topic_creation.ensure(
-            plain,
-            partitions=context.config.get_int("num.partitions"),
-            replication_factor=context.config.get_int("default.replication.factor"),
-            configs={},
-            client=call.forwarded,
-        )
+        await _ensure_with_defaults(context, plain, {}, call.forwarded)
     if OFFSETS_TOPIC in missing:
         await ensure_offsets_topic(context)
     if TRANSACTIONS_TOPIC in missing:
@@ -281,13 +276,21 @@ async def create_with_defaults(context: InternalTopicsContext, topic: str, confi
     Returns:
         The error of the controller; REQUEST_TIMED_OUT: this broker does not know the topic in time.
     """
-    errors = await context.topic_creation.ensure(
-        [topic],
+    errors = await _ensure_with_defaults(context, [topic], configs, None)
+    return errors.get(topic, ErrorCode.NONE)
+
+
+async def _ensure_with_defaults(
+    context: InternalTopicsContext, topics: Sequence[str], configs: Mapping[str, str], client: ForwardedClient | None
+) -> dict[str, ErrorCode]:
+    """Creates topics with the broker's defaults for partitions and replicas; see ``TopicCreation.ensure``."""
+    return await context.topic_creation.ensure(
+        topics,
         partitions=context.config.get_int("num.partitions"),
         replication_factor=context.config.get_int("default.replication.factor"),
         configs=configs,
+        client=client,
     )
-    return errors.get(topic, ErrorCode.NONE)
 
 
 async def ensure_share_state_topic(context: InternalTopicsContext) -> ErrorCode:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from moldau_jepsen.checkers.group.share import Acknowledged, Delivered, Place
+    from moldau_jepsen.checkers.group.share import Acknowledged, Place
 
 
 class DeadLetter(NamedTuple):
@@ -36,7 +36,6 @@ class Evidence:
 
     value: int | None
     """That of the producer's acknowledgement, or of a delivery."""
-    received: Sequence[Delivered]
     rejections: Sequence[Acknowledged]
     acceptances: Sequence[Acknowledged]
 

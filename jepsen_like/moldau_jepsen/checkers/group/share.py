@@ -193,7 +193,6 @@ def _evidence(
         answers = acknowledgements.get(place, [])
         found[place] = Evidence(
             value=sent.get(place, received[0].value if received else None),
-            received=received,
             rejections=[each for each in answers if each.kind is Acknowledgement.REJECT],
             acceptances=[each for each in answers if each.kind is Acknowledgement.ACCEPT],
         )

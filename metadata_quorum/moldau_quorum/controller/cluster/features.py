@@ -16,6 +16,7 @@ from moldau.protocol.messages.update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from moldau.runtime.config.keys.groups.group import DEAD_LETTER_TOPIC
 from moldau_quorum.controller.context import ELR_FEATURE, MIN_INSYNC_REPLICAS, Context, RefusedError, Result
 from moldau_quorum.controller.entities.config_checks import is_tiered
 from moldau_quorum.metadata.directory_ids import is_reserved
@@ -44,7 +45,6 @@ SHARE_VERSION: Final = "share.version"
 STREAMS_VERSION: Final = "streams.version"
 SHARE_LEVEL_QUEUES: Final = 2
 """The first level of ``share.version`` at which share groups have dead letter queues."""
-DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
 
 SUPPORTED_FEATURES: Final[dict[str, tuple[int, int]]] = {
     METADATA_VERSION: (METADATA_LEVEL_FIRST, METADATA_LEVEL_LATEST),

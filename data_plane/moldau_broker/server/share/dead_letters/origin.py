@@ -9,6 +9,7 @@ from moldau_broker.log.errors import LogError, LogStorageError, OffsetOutOfRange
 from moldau_broker.server.remote_reading.values import RemoteRange, RemoteStorageError
 from moldau_broker.server.share.dead_letters.letters import Found, Source, find_records
 from moldau_broker.server.share.dead_letters.writer import Attempts
+from moldau_broker.server.share.led_partition import READ_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from moldau_broker.server.share.dead_letters.queue import DeadLetterQueue
     from moldau_broker.server.share.led_partition import LedPartition
     from moldau_broker.server.share.settings import ShareGroupSettings
-
-READ_BYTES_MAX = 1 << 20
-"""Bytes of one read, and about as many of the records that it keeps; the first batch is read whole in any case."""
 
 
 class LedSource:
