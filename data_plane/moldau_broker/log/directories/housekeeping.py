@@ -43,7 +43,8 @@ class Housekeeping:
         self._retention_times = RetentionTimes()
         self._unsynced: dict[PartitionLog, None] = {}
         """Logs for which a sync was due at the last tick, or may become due without a further change."""
-        self._flushing: dict[PartitionLog, None] = {}
+        self._flushing: dict[PartitionLog, list[Callable[[], object]]] = {}
+        """Logs whose flush is under way or queued, with what to call at its end."""
         self.flush_listener: Callable[[TopicPartition], object] = lambda key: None
         """Called in the event loop after each flush of a partition's log that did not take the log offline."""
         self.start_listener: Callable[[TopicPartition], object] = lambda key: None
@@ -264,16 +265,24 @@ class Housekeeping:
         """Returns whether a flush of a log is under way."""
         return log in self._flushing
 
+    def at_flush_end(self, log: PartitionLog, call: Callable[[], object]) -> None:
+        """Calls ``call`` in the event loop when the flush of a log that is under way has ended or failed."""
+        self._flushing[log].append(call)
+
     def _tracked(self, work: Work, log: PartitionLog) -> Work:
-        self._flushing[log] = None
+        self._flushing[log] = []
+
+        def ended() -> None:
+            for call in self._flushing.pop(log, ()):
+                call()
 
         def complete() -> None:
-            self._flushing.pop(log, None)
+            ended()
             work.complete()
             self.flush_listener(log.topic_partition)
 
         def failed(error: BaseException) -> None:
-            self._flushing.pop(log, None)
+            ended()
             if log.storage.released:  # deleted or replaced meanwhile; if its disk is bad, other logs on it fail
                 self.flush_listener(log.topic_partition)
                 return

@@ -280,6 +280,10 @@ class LogManager:
         """Returns whether a flush of a log is under way; see ``Housekeeping.is_flushing``."""
         return self._housekeeping.is_flushing(log)
 
+    def at_flush_end(self, log: PartitionLog, call: Callable[[], object]) -> None:
+        """Calls ``call`` when the flush of a log has ended; see ``Housekeeping.at_flush_end``."""
+        self._housekeeping.at_flush_end(log, call)
+
     def log_start_work(self, log: PartitionLog) -> Work | None:
         """Returns work that makes log start offsets durable; see ``Housekeeping.log_start_work``."""
         return self._housekeeping.log_start_work(log)

@@ -242,6 +242,20 @@ class LogTasks:
             del self._scopes[entry]
             self._patience.ended(entry)
 
+    def wait_began(self, directory: str) -> Outstanding:
+        """Counts from now that clients wait for work in a directory that began for another reason, or is queued.
+
+        Call ``wait_ended`` at the end of that work. Until then the disk has as little time as for a sync of their own.
+        """
+        entry = self._patience.began(directory, is_awaited=True)
+        entry.begun_ms = self._environment.clock.monotonic_ms()
+        self._work_began.notify()
+        return entry
+
+    def wait_ended(self, entry: Outstanding) -> None:
+        """Ends a wait."""
+        self._patience.ended(entry)
+
     async def watch_disks(self, logs: LogManager) -> None:
         """Fails the log directories whose disk hangs, until cancelled; see ``DiskPatience``."""
         clock = self._environment.clock
@@ -313,6 +327,15 @@ class LogSyncs:
             self._passes[directory] = passes + 1
             self._syncs.start(self._pass, directory)
 
+    def _wait_for_flush(self, log: PartitionLog) -> None:
+        """Watches the flush of a log that the housekeeping has begun, because clients wait for it now.
+
+        The housekeeping allows it ten times as long, and queues it behind others, which is right for a flush that no
+        client waits for. When it has ended, ``flush_listener`` requests a sync of what it did not cover.
+        """
+        entry = self._tasks.wait_began(log.parent_directory)
+        self._logs.at_flush_end(log, lambda: self._tasks.wait_ended(entry))
+
     async def _pass(self, directory: str) -> None:
         """Syncs logs of a directory until none is requested."""
         requested = self._requested[directory]
@@ -328,6 +351,8 @@ class LogSyncs:
                     elif log.storage.released:
                         # A future log may have replaced it and been synced with that: the waits must check again.
                         self._logs.flush_listener(log.topic_partition)
+                    elif self._logs.is_flushing(log):
+                        self._wait_for_flush(log)
                 if works:
                     await self._tasks.perform_together(works, is_awaited=True)
                 else:

@@ -107,6 +107,26 @@ def test_a_flush_that_is_heard_of_has_ended() -> None:
     assert heard == [(1, False)]
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_who_waits_for_a_flush_hears_of_its_end_once(fails: bool) -> None:
+    """Whether it succeeds or fails, and only of the flush that was under way."""
+    _, manager, log = opened()
+    put(log)
+    work = manager.flush_work(log)
+    ends: list[int] = []
+    manager.at_flush_end(log, lambda: ends.append(1))
+    manager.at_flush_end(log, lambda: ends.append(2))
+    assert not ends
+    if fails:
+        work.failed(OSError("disk"))
+    else:
+        run_work(work)
+        put(log)
+        run_work(manager.flush_work(log))
+    assert ends == [1, 2]
+    assert log.failed == fails
+
+
 def test_periodic_flushes_and_syncs_for_answers_take_turns() -> None:
     """The periodic flush and a sync for an answer do not run at the same time."""
     _, manager, log = opened()
