@@ -140,7 +140,10 @@ def _directory(given: str) -> str:
 
 @commands.command()
 def check(file: File) -> None:
-    """Check this machine against a configuration: ports, directories, certificates, file limits, voters, clocks."""
+    """Check this machine against a configuration.
+
+    Looks at ports, directories, certificates, file limits, the object store, the other voters and clocks.
+    """
     _report(_read(file))
 
 

@@ -1,4 +1,4 @@
-"""Checks a machine against the configuration of a node: ports, directories, certificates, file limits, voters, clocks.
+"""Checks a machine against a node's configuration: ports, directories, certificates, object store, voters, clocks.
 
 Nothing is changed; ports are bound for a moment. A fact that cannot be known yet (voters that do not run) is a warning.
 """
@@ -28,6 +28,7 @@ from moldau.runtime.config import (
 )
 from moldau.runtime.config.processes import EVERY_INTERFACE
 from moldau.runtime.ports.descriptors import COMFORTABLE
+from moldau.runtime.ports.objects import ObjectStoreError
 from moldau.runtime.tls.context import controllers_environment, listener_tls
 from moldau_cli.nodes.certificates import unnamed_host
 from moldau_cli.nodes.format import directories, foreign_files
@@ -52,6 +53,8 @@ CERTIFICATE_DAYS_MIN: Final = 14
 """With fewer days left an operator should renew a certificate now."""
 ASK_TIMEOUT_S: Final = 3.0
 """For each voter; a machine behind a firewall does not answer at all."""
+STORE_TIMEOUT_S: Final = 15.0
+"""For the object store, whose client repeats what fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +87,7 @@ async def check_node(environment: Environment, config: Config, descriptors: int)
     )
     found += check_addresses(config)
     found += check_certificates(environment, config)
+    found += await check_object_store(environment, config)
     return found + await check_quorum(environment, config)
 
 
@@ -145,6 +149,35 @@ def check_certificates(environment: Environment, config: Config) -> list[Finding
             detail = f"does not name {host}, the host that others connect to: they refuse it"
             found.append(Finding(check="certificate", subject=str(endpoint), state=WARNING, detail=detail))
     return found
+
+
+async def check_object_store(environment: Environment, config: Config) -> list[Finding]:
+    """Lists a folder of the object store, as a broker does first when it starts.
+
+    Raises:
+        ConfigError: the store cannot be opened with this configuration.
+    """
+    if "broker" not in config.get_list("process.roles") or not config.get_bool("remote.log.storage.system.enable"):
+        return []
+    # Its library is loaded by nodes with a store alone.
+    from moldau_broker.remote_log.core.names import probe_name
+    from moldau_broker.remote_log.storage.opening import URL, open_object_store
+    from moldau_broker.server.remote_log.store_probe import advice_for
+
+    store = open_object_store(environment, config)
+    cluster_id, _ = _own_cluster(process_configs(config)[0])
+    folder, slash, _ = probe_name(cluster_id or "unknown", config.get_int("node.id")).rpartition("/")
+    state, detail = OK, "answers"
+    try:
+        with trio.fail_after(STORE_TIMEOUT_S):
+            await store.list(folder + slash)
+    except (ObjectStoreError, trio.TooSlowError) as error:
+        slow = isinstance(error, trio.TooSlowError)
+        cause = f"no answer within {STORE_TIMEOUT_S:g} s" if slow else " ".join(str(error).split())
+        state, detail = PROBLEM, f"{cause}; {advice_for(cause)}"
+    finally:
+        store.close()
+    return [Finding(check="object store", subject=config.get_str(URL), state=state, detail=detail)]
 
 
 def check_directories(environment: Environment, config: Config) -> list[Finding]:

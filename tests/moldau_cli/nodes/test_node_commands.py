@@ -380,6 +380,40 @@ def test_the_check_reads_certificates(tmp_path):
     assert done.stderr.startswith(f"moldau: {file}: ssl.truststore.location: ")
 
 
+@pytest.mark.parametrize(
+    ("role", "url", "more", "state", "detail"),
+    [
+        ("broker", "file://{store}", "", "ok", "answers"),
+        ("broker", "file://{store}/away", "", "problem", "; mount it, or make it"),
+        (
+            "broker",
+            "s3://bucket",
+            "endpoint.url=http://127.0.0.1:1",
+            "problem",
+            "correct remote.log.storage.s3.endpoint",
+        ),
+        ("controller", "file://{store}/away", "", None, ""),
+    ],
+)
+def test_the_check_asks_the_object_store(tmp_path, role, url, more, state, detail):
+    """Without an answer the brokers would start, and copy nothing."""
+    (port,) = take_free_ports(1)
+    options = ("--role", role, "--node-id", "1", "--host", "127.0.0.1", "--port", str(port))
+    file, _ = init(tmp_path, "n", *options, voters=f"1@127.0.0.1:{port}" if role == "controller" else "101@127.0.0.1:1")
+    store = tmp_path / "store"
+    store.mkdir()
+    keys = ["remote.log.storage.system.enable=true", f"remote.log.storage.url={url.format(store=store)}"]
+    if more:
+        keys += [f"remote.log.storage.s3.{key}" for key in (more, "access.key.id=a", "secret.access.key=b", "region=r")]
+    file.write_text("\n".join([file.read_text(), *keys, ""]))
+    done = run_command("node", "check", str(file), "--json")
+    assert done.returncode == (1 if state == "problem" else 0), done
+    found = {one["state"]: one["detail"] for one in json.loads(done.stdout)["checks"] if one["check"] == "object store"}
+    assert list(found) == [state] * (state is not None)
+    assert detail in found.get(state, "")
+    assert list(store.iterdir()) == [], "a check changes nothing"
+
+
 @pytest.mark.parametrize(("days", "state"), [(-1, "problem"), (5, "warning"), (200, "ok")])
 def test_the_check_says_when_certificates_expire(tmp_path, days, state):
     """Such a node starts, but no peer accepts its certificate after that day."""
