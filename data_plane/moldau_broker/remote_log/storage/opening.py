@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -67,6 +68,10 @@ def _s3_settings(disk: Disk, config: Config, bucket: str, prefix: str) -> S3Sett
         parts = urlsplit(endpoint)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
             raise ConfigError([f"{ENDPOINT} = {endpoint!r}: must be a URL such as https://s3.example.com:9000"])
+    # A name of the bucket before an address is no name of a host, and the library ends its thread over it.
+    uses_path_style = config.get_bool("remote.log.storage.s3.path.style.access") or (
+        endpoint is not None and _is_address(urlsplit(endpoint).hostname or "")
+    )
     if (key_id is None) != (secret is None):
         missing = SECRET if secret is None else KEY_ID
         raise ConfigError([f"{missing}: missing broker configuration key; {KEY_ID} and {SECRET} are set together"])
@@ -77,9 +82,17 @@ def _s3_settings(disk: Disk, config: Config, bucket: str, prefix: str) -> S3Sett
         region=config.get_str_or_none("remote.log.storage.s3.region"),
         access_key_id=key_id,
         secret_access_key=secret,
-        uses_path_style=config.get_bool("remote.log.storage.s3.path.style.access"),
+        uses_path_style=uses_path_style,
         trusted_pem=None if trusted is None else _certificates(disk, trusted),
     )
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _certificates(disk: Disk, path: str) -> bytes:

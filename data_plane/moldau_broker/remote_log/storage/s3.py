@@ -191,6 +191,10 @@ class S3Store:
             return await self._calls.run(work, seconds)
         except (_library().exceptions.BaseError, OSError, ValueError, _GivenUpError) as error:
             raise ObjectStoreError(f"{self._name}: {explained(error)}") from error
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # no module has this class of the library's errors in it
+                raise
+            raise ObjectStoreError(f"{self._name}: the library of the store failed: {error}") from error
 
 
 class _GivenUpError(Exception):

@@ -67,6 +67,28 @@ def test_a_large_content_is_read_part_by_part(server):
     run(server, test)
 
 
+def test_a_service_at_an_address_has_the_bucket_in_the_path(server):
+    """No address can have the name of a bucket before it."""
+
+    async def test(store):
+        await store.put("c/a", Bytes(b"abc"))
+        assert await store.read("c/a", 0, 3) == b"abc"
+        assert [one.name for one in await store.list("c/")] == ["c/a"]
+
+    run(server, test, **{"remote.log.storage.s3.path.style.access": "false"})
+
+
+def test_a_panic_of_the_library_is_an_error_of_the_store(server):
+    """It is no ``Exception``, so a broker would end."""
+
+    async def test(store):
+        with pytest.raises(ObjectStoreError, match=r"the library of the store failed: .*InvalidIpv4Address"):
+            await store.list("c/")
+
+    keys = {"endpoint.url": "http://10.0.0.256:9000", "path.style.access": "false"}
+    run(server, test, **{f"remote.log.storage.s3.{name}": value for name, value in keys.items()})
+
+
 @pytest.mark.parametrize("fate", [REFUSED, SILENT, RESET])
 @pytest.mark.parametrize("kind", ["begin", "part", "complete"])
 def test_a_failed_upload_makes_no_object_and_is_aborted(server, kind, fate):

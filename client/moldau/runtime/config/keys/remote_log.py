@@ -50,7 +50,7 @@ REMOTE_STORE_KEYS = (
         group="Tiered storage",
         is_own=True,
         doc="Whether the bucket is the first part of the path, as many services other than AWS want it, instead of the "
-        "first part of the host name.",
+        "first part of the host name. With an IP address it always is.",
     ),
     string(
         name="remote.log.storage.s3.truststore.location",
