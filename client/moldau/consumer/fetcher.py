@@ -350,23 +350,28 @@ class Fetcher:
                     continue
                 diverged = position.validated(answer.end_offset, answer.leader_epoch)
                 if diverged is not None:
-                    self._truncated(position, diverged)
+                    self._truncated(position, diverged, answer.leader_epoch)
         for position, _ in by_partition.values():
             self.back_off(position)
 
-    def _truncated(self, position: PartitionPosition, diverged: int) -> None:
-        offset = position.offset
+    def _truncated(self, position: PartitionPosition, diverged: int, epoch: int) -> None:
+        """Goes back to where the leader's log and the one that was read part; ``epoch`` is that of the records below.
+
+        The epoch stays with the position, because the next leader may lack records of it too.
+        """
+        offset, leader_epoch = position.offset, position.leader_epoch
         if diverged >= offset:
             # Only the prefetched records are void.
+            epoch = position.offset_epoch
             position.seek(offset)
+            position.begins_in(epoch, leader_epoch)
             return
         self._client.logger.warning("log-truncated", partition=position.partition, position=offset, diverged=diverged)
+        position.seek(diverged)
+        position.begins_in(epoch, leader_epoch)
         if self._reset_timestamp() is None:
-            position.seek(diverged)
             position.retry_at_ms = math.inf
             self.report(LogTruncatedError(position.partition, offset, diverged), position)
-        else:
-            position.seek(diverged)
 
     # --- fetching
 

@@ -508,6 +508,30 @@ def test_iteration_yields_one_partition_at_a_time():
     simulate(scenario)
 
 
+@pytest.mark.parametrize("taken", [40, 100], ids=["prefetched", "handed-out"])
+def test_a_log_that_is_cut_twice_is_noticed_twice(taken):
+    """Two unclean elections. No record comes between, so the position after the first cut is all that is known."""
+
+    async def scenario(cluster, open_consumer):
+        (part,) = cluster.add_topic("t")
+        fill(part, 0, 40)
+        fill(part, 40, 100)
+        async with open_consumer(max_poll_records=40) as consumer:
+            consumer.assign([T0])
+            assert await take(consumer, taken) == numbers(0, taken)
+            consumer.pause(T0)
+            part.truncate(50)
+            cluster.move("t", 0, 2)
+            assert await consumer.poll(400_000) == [], "until the metadata are fetched again"
+            part.truncate(30)
+            cluster.move("t", 0, 1)
+            fill(part, 1000, 1060)
+            consumer.resume(T0)
+            assert await take(consumer, 60) == numbers(1000, 1060)
+
+    simulate(scenario)
+
+
 def test_a_log_that_was_cut_below_a_reset_position_is_noticed():
     """An unclean election: the position was read past the records that the new leader has in place of the lost ones."""
 

@@ -308,8 +308,9 @@ def test_a_truncated_partition_waits_for_the_application(policy):
         _reset_timestamp=lambda: policy,
         report=lambda error, of: reported.append((error.diverging_offset, of.offset)),
     )
-    Fetcher._truncated(fetcher, position, 6)
+    Fetcher._truncated(fetcher, position, 6, 2)
     assert (position.offset, position.wants_fetch(1e12, 1 << 20)) == (6, policy is not None)
+    assert position.offset_epoch == 2, "the next leader is asked for it"
     assert reported == ([(6, 6)] if policy is None else [])
     position.seek(6)
     assert position.wants_fetch(0, 1 << 20)
