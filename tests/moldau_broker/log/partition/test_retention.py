@@ -5,6 +5,7 @@ Method: a log of several segments on a virtual machine, and the count of those t
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -76,3 +77,25 @@ def test_only_compaction_alone_refuses_to_delete_records(compact: bool, delete: 
     else:
         assert log.delete_records(RECORDS - 1) == RECORDS - 1
         assert log.apply_retention(START_MS) > 0, "segments below the log start go"
+
+
+def test_hidden_segments_are_part_of_the_size() -> None:
+    """Segments below the log start count towards ``retention.bytes`` until they go, and then no more.
+
+    For each log start and each limit, retention deletes what the log start or the size alone would, whichever is more.
+    """
+    log = create(open_manager(VirtualMachine(1), ["/d1"], delete=True, retention_ms=-1))
+    for number in range(RECORDS):
+        put(log, b"%03d" % number * 20)
+    segments = log.storage.segments.all
+    sizes, ends = [each.size for each in segments], [each.base_offset for each in segments[1:]]
+    assert len(sizes) > 4
+    left = [sum(sizes[count:]) for count in range(len(sizes) + 1)]
+    for start in range(RECORDS + 1):
+        log.delete_records(start)
+        by_start = sum(end <= start for end in ends)
+        for limit in sorted({size + more for size in left for more in (-1, 0, 1)} - {-1}):
+            log.update_config(replace(log.config, retention_bytes=limit))
+            by_size = max((count for count, size in enumerate(left) if size >= limit), default=0)
+            found = expired_count(log.storage, RECORDS, START_MS, has_staged=False)
+            assert found == max(by_start, by_size), f"log start {start}, retention.bytes {limit}"
