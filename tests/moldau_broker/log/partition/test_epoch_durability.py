@@ -178,6 +178,32 @@ def test_an_older_write_of_epochs_does_not_replace_a_newer_one() -> None:
     assert not log.epochs.is_dirty
 
 
+def test_a_write_of_epochs_within_another_one_is_the_last() -> None:
+    """Two threads write the file. Whichever step of the older write the newer one meets, its epochs stay."""
+    steps = 0
+    while True:
+        machine = VirtualMachine(1)
+        log = create(open_manager(machine))
+        log.epochs.assign(3, 0)
+        older = log.epochs.prepare_write()
+        written: list[bool] = []
+
+        def newer(log=log, written=written) -> None:
+            log.epochs.assign(4, 7)
+            log.epochs.write()
+            written.append(log.epochs.is_dirty)
+
+        machine.disk.crash_after_writes(steps + 1, newer)
+        older()
+        if not written:
+            break
+        steps += 1
+        path = f"{log.directory}/leader-epoch-checkpoint"
+        assert (written, log.epochs.is_dirty) == ([False], False), f"after step {steps}"
+        assert type(log.epochs).load(machine.disk, path).entries == log.epochs.entries, f"after step {steps}"
+    assert steps > 2, "the older write is interrupted before and after its rename"
+
+
 @pytest.mark.parametrize("power_lost", [False, True])
 def test_an_epoch_that_begins_during_a_flush_is_not_durable(power_lost: bool) -> None:
     """The flush wrote the epochs as they were when it began, so the next flush must write them again."""
