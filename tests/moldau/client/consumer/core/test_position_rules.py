@@ -268,6 +268,44 @@ def test_partitions_that_stay_keep_everything():
         positions.assigned(B)
 
 
+COUNTERS = ("generation", "times_set")
+"""They only grow, so that answers and records of the former place are recognised."""
+UNUSED = ("chunks", "preferred_until_ms", "reset_timestamp")
+"""Without a preferred replica, or before a reset, nothing reads them; chunks are compared by their number."""
+OF_THE_APPLICATION = ("is_paused",)
+
+
+def state_of(position):
+    left_out = COUNTERS + UNUSED + OF_THE_APPLICATION
+    return {name: getattr(position, name) for name in PartitionPosition.__slots__ if name not in left_out}
+
+
+@pytest.mark.parametrize("was", list(Phase))
+def test_a_position_of_another_cluster_is_like_a_new_one(was):
+    """No offset or leader epoch of the former cluster is left: both begin again in the new one."""
+    positions = assigned(A)
+    position = positions.assigned(A)
+    position.seek(10, 3)
+    position.phase = FETCH
+    feed(position, epoch=4)
+    position.advance(11, 4)
+    position.leader_epoch, position.high_watermark, position.end_offset, position.log_start_offset = 7, 20, 19, 1
+    position.is_ahead_of(2, 100, 1_000)
+    position.prefer(2, 900)
+    position.retry_at_ms, position.is_idle, position.is_paused, position.phase = 500, True, True, was
+    counters = [getattr(position, name) for name in COUNTERS]
+    positions.leave_cluster()
+    assert positions.assigned(A) is position
+    assert state_of(position) == state_of(PartitionPosition(A))
+    assert (len(position.chunks), position.is_paused) == (0, True)
+    assert [getattr(position, name) for name in COUNTERS] == [each + 1 for each in counters]
+    position.seek(5, 0)
+    assert position.validated(8, 0) is None
+    position.leader_is(0)
+    position.leader_is(1)
+    assert position.phase is VALIDATE, "the second leader there may lack what the first one had"
+
+
 def test_backing_off_partitions_wait_for_their_time():
     positions = assigned(A, B, C)
     for partition, retry_at_ms in ((A, 100.0), (B, 200.0)):
