@@ -18,6 +18,7 @@ from moldau.protocol.messages.incremental_alter_configs import (
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.records import decode_records, iterate_batches
 from moldau_broker.server.share.core.values import RecordState
+from moldau_broker.server.share.dead_letters import writer as writer_module
 from moldau_broker.server.share.dead_letters.queue import ALLOWED
 from moldau_broker.server.share.dead_letters.writer import GIVE_UP_MS
 from support.cluster.broker_cluster import batch, run_cluster
@@ -28,6 +29,8 @@ OK = ErrorCode.NONE
 ACCEPT, RELEASE, REJECT = (1,), (2,), (3,)
 QUEUE = "errors.deadletterqueue.topic.name"
 COPY = "errors.deadletterqueue.copy.record.enable"
+SHORT_MS = 5_000.0
+"""In place of ``GIVE_UP_MS``, where a test runs through all of it."""
 
 
 async def configure(cluster, kind, name, settings):
@@ -451,6 +454,40 @@ def test_later_dead_letters_have_their_own_time():
         assert [letter[1] for letter in await letters_in(cluster)] == [("t", 0, 1)]
 
     run(scenario, brokers=2, log_retention_ms="-1")
+
+
+def test_dead_letters_that_waited_for_others_are_tried_again(monkeypatch):
+    """A queue that was written a moment ago works: one failure is no reason to give up those that came long before."""
+
+    async def scenario(cluster):
+        member = Member(cluster, 1, "a")
+        await cluster.client(1).produce("t", batch(b"0", b"1", b"2"))
+        await member.fetch(0, max_wait_ms=1000)
+        writer = cluster.running[1].context.share_partitions.dead_letters
+        writer._peers = peers = SlowThenBroken(writer._peers)
+        assert codes(await member.acknowledge({0: [(0, 2, (3, 1, 3))]})) == {0: OK}
+        await cluster.until(lambda: set(cluster.memory.start_offsets.values()) == {3}, timeout_ms=3 * SHORT_MS)
+        assert peers.asked > 2, "the write of the second one was tried again"
+        assert [letter[1] for letter in await letters_in(cluster)] == [("t", 0, 0), ("t", 0, 2)]
+        assert (writer.counts.written, writer.counts.given_up) == (2, 0)
+
+    monkeypatch.setattr(writer_module, "GIVE_UP_MS", SHORT_MS)
+    run(scenario)
+
+
+class SlowThenBroken:
+    """Peers of which the first answer comes after the time to give up, and the second one not at all."""
+
+    def __init__(self, peers):
+        self.peers, self.asked = peers, 0
+
+    async def request(self, *asked):
+        self.asked += 1
+        if self.asked == 1:
+            await trio.sleep(1.1 * SHORT_MS / 1000)
+        if self.asked == 2:
+            raise ConnectionResetError
+        return await self.peers.request(*asked)
 
 
 def test_a_group_without_a_queue_has_no_dead_letters():
