@@ -157,7 +157,14 @@ class PartitionPosition:
             self.fetch_offset = self.offset
 
     def leader_is(self, epoch: int) -> None:
-        """Takes the leader epoch from metadata: one that moved makes the position be validated."""
+        """Takes the leader epoch from metadata: one that moved makes the position be validated.
+
+        Metadata refuse a lower epoch of the same topic. So it is that of a topic that was created again under the name,
+        of which the offset goes on and its epoch says nothing.
+        """
+        if NO_EPOCH < epoch < self.leader_epoch and self.phase is Phase.FETCH:
+            self.leader_epoch, self.offset_epoch = epoch, NO_EPOCH
+            return
         if epoch <= self.leader_epoch or self.phase is not Phase.FETCH:
             if self.leader_epoch == NO_EPOCH:
                 self.leader_epoch = epoch

@@ -13,7 +13,7 @@ import pytest
 
 from moldau.cluster.committed import CommittedOffset
 from moldau.consumer.core.chunk import FetchedChunk
-from moldau.consumer.core.positions import LATEST_TIMESTAMP, PartitionPosition, Phase, Positions
+from moldau.consumer.core.positions import LATEST_TIMESTAMP, NO_EPOCH, PartitionPosition, Phase, Positions
 from moldau.consumer.core.values import TopicPartition
 from moldau.consumer.fetcher import Fetcher
 from moldau.consumer.offsets import ConsumerOffsets
@@ -99,7 +99,8 @@ def test_dropped_answers_are_fetched_again():
         (FETCH, 4, 4, 5, (VALIDATE, 5, False)),
         (FETCH, 4, -1, 5, (FETCH, 5, False)),  # without an epoch there is nothing to compare
         (FETCH, 5, 4, 5, (FETCH, 5, True)),
-        (FETCH, 5, 4, 4, (FETCH, 5, True)),  # old metadata
+        (FETCH, 5, 4, 4, (FETCH, 4, True)),  # a topic that was created again
+        (FETCH, 5, 4, -1, (FETCH, 5, True)),
         (VALIDATE, -1, 4, 5, (VALIDATE, 5, True)),
         (VALIDATE, 4, 4, 5, (VALIDATE, 4, True)),  # seen again once the answer has come
         (RESET, -1, -1, 0, (RESET, 0, True)),
@@ -109,6 +110,16 @@ def test_a_leader_that_changed_validates_the_position(phase, leader, epoch, seen
     position = at(3, epoch, leader=leader, phase=phase)
     position.leader_is(seen)
     assert (position.phase, position.leader_epoch, position.is_idle) == expected
+
+
+def test_leaders_of_a_topic_created_again_are_followed():
+    """Their epochs begin at 0 again; the epoch of the former topic's records says nothing about the new ones."""
+    position = at(3, 8, leader=9)
+    position.leader_is(0)
+    assert (position.leader_epoch, position.last_fetched_epoch, position.phase) == (0, NO_EPOCH, FETCH)
+    feed(position, epoch=0)
+    position.leader_is(1)
+    assert (position.leader_epoch, position.phase) == (1, VALIDATE)
 
 
 def test_the_last_buffered_record_is_the_one_to_validate():
