@@ -309,6 +309,62 @@ AREAS = (
         tests=("tests/moldau_cli/plans", "tests/moldau_cli/test_partition_filters.py"),
     ),
     Area(
+        name="records of commands",
+        modules=tuple(f"cli/moldau_cli/{folder}" for folder in ("records", "profiles", "completion")),
+        tests=tuple(f"tests/moldau_cli/{folder}" for folder in ("records", "profiles", "completion")),
+    ),
+    Area(
+        name="operations of commands",
+        modules=("cli/moldau_cli/operations", "cli/moldau_cli/quorum_watch.py", "cli/moldau_cli/inspection.py"),
+        tests=(
+            *tests_in(
+                "tests/moldau_cli/operations",  # without those that start processes
+                *("drained_directory", "elected_leaders", "emptied_voters", "failed_directory", "hanging_transactions"),
+                *("interrupted_rolls", "moving_partitions", "node_pages", "one_silent_broker", "refused_logins"),
+                *("remote_copies", "reported_problems", "roll_of_a_node_that_is_down", "roll_of_a_voter"),
+                *("simulated_operations", "topics_that_go", "waits_without_leader"),
+            ),
+            *tests_in("tests/moldau_cli", "partial_answers", "quorum_status"),
+        ),
+    ),
+    Area(
+        name="commands of administration",
+        modules=(
+            *(f"cli/moldau_cli/commands/{name}" for name in ("administration", "groups", "operations", "watching")),
+            *(
+                f"cli/moldau_cli/commands/{name}.py"
+                for name in ("topics", "consume", "produce", "txns", "log", "mirror")
+            ),
+        ),
+        tests=(
+            *tests_in(
+                "tests/moldau_cli",  # without those that start processes
+                *("dry_runs", "group_types", "interrupts", "main", "mirror_status", "partial_answers", "quorum_status"),
+                *("token_times", "words"),
+            ),
+            "tests/moldau_cli/records",
+            *tests_in("tests/moldau_cli/operations", "elected_leaders", "interrupted_rolls", "topics_that_go"),
+        ),
+    ),
+    Area(
+        name="command line",
+        modules=tuple(
+            f"cli/moldau_cli/{name}.py"
+            for name in (
+                *("client", "endpoints", "errors", "group_types", "health", "help", "main", "output", "progress"),
+                *("signals", "words"),
+            )
+        ),
+        tests=(
+            *tests_in(
+                "tests/moldau_cli",  # without those that start processes
+                *("application", "codes", "configured_controllers", "group_types", "interrupts", "main", "output"),
+                *("partial_answers", "refused_login_texts", "silent_servers", "unusable_servers", "words"),
+            ),
+            "tests/moldau_cli/profiles",
+        ),
+    ),
+    Area(
         name="Spark source",
         modules=("spark/pyspark_moldau/source/core",),
         tests=tests_in("tests/pyspark_moldau/source", "ends", "filters", "offsets", "options", "reader"),
