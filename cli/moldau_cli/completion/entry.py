@@ -11,7 +11,7 @@ import shlex
 import sys
 from typing import Final
 
-from moldau_cli.completion.core.words import without_globals
+from moldau_cli.completion.core.words import rejoined, without_globals
 from moldau_cli.completion.names import profiles
 from moldau_cli.errors import CommandError
 
@@ -64,7 +64,8 @@ def _command_line() -> tuple[list[str], str]:
     if "COMP_WORDS" in os.environ:
         words = _split(os.environ["COMP_WORDS"])
         cursor = int(os.environ.get("COMP_CWORD") or 0)
-        return words[1:cursor], words[cursor] if cursor < len(words) else ""
+        *before, typed = rejoined([*words[1:cursor], words[cursor] if cursor < len(words) else ""])
+        return before, typed
     text = os.environ.get("_TYPER_COMPLETE_ARGS", "")
     words = _split(text)[1:]
     return (words, "") if not words or text.endswith(" ") else (words[:-1], words[-1])

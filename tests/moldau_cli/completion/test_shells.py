@@ -1,5 +1,6 @@
 """Goal: shells complete commands, options, and names of the cluster. Method: the scripts' variables; a real bash."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -27,8 +28,8 @@ def broker():
 
 
 def bash(line, **environment):
-    """The completions of a line in bash; the last word is the one that is typed."""
-    words = line.split(" ")
+    """The completions of a line in bash, which divides words at colons and equals signs; the last word is typed."""
+    words = [part for word in line.split(" ") for part in re.findall("[:=]+|[^:=]+", word) or [""]]
     given = {"_MOLDAU_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
     return finished({**given, **environment}).split()
 
@@ -60,6 +61,7 @@ def test_commands_are_completed():
 def test_options_and_choices_are_completed():
     assert bash("moldau consume --isol") == ["--isolation-level"]
     assert bash("moldau consume --isolation-level read_c") == ["read_committed"]
+    assert bash("moldau consume --isolation-level=read_c") == ["read_committed"]
     assert set(bash("moldau produce -z ")) == {"none", "gzip", "snappy", "lz4", "zstd"}
 
 
@@ -93,6 +95,8 @@ def test_profiles_are_completed(broker, tmp_path):
         run_command("profile", "add", name, "-b", broker.bootstrap, environment=home)
     assert bash("moldau profile use pr", **home) == ["private", "prod"]
     assert bash("moldau topics list --profile te", **home) == ["test"]
+    assert bash("moldau topics list --profile=te", **home) == ["test"]
+    assert bash("moldau topics describe --profile=test fli", **home) == ["flights"]
     assert zsh("moldau topics list --profile te", **home) == "_arguments '*: :((\"test\"))'\n"
     assert bash("moldau topics describe --profile test fli", **home) == ["flights"]
     assert bash("moldau topics describe --profile missing fli", **home) == []

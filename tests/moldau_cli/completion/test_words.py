@@ -1,8 +1,8 @@
-"""Goal: global options are taken out of an unfinished command line. Method: a pure function."""
+"""Goal: an unfinished command line has the words that were typed, without global options. Method: pure functions."""
 
 import pytest
 
-from moldau_cli.completion.core.words import without_globals
+from moldau_cli.completion.core.words import rejoined, without_globals
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,29 @@ def test_global_options_are_taken_out(words, typed, rest, found, awaits):
 def test_a_value_behind_an_equals_sign_is_completed():
     line = without_globals(["topics"], "--profile=pr")
     assert (line.typed, line.awaits) == ("pr", "--profile")
+
+
+@pytest.mark.parametrize(
+    ("words", "joined"),
+    [
+        ("-b h : 9092 fli", "-b h:9092 fli"),
+        ("-b h : 1,i : 2 fli", "-b h:1,i:2 fli"),
+        ("-b [ :: 1] : 9092 fli", "-b [::1]:9092 fli"),
+        ("--bootstrap-server = h : 9092 fli", "--bootstrap-server=h:9092 fli"),
+        ("--profile = te", "--profile=te"),
+        ("-X client.id = a = b fli", "-X client.id=a=b fli"),
+        ("--from 2026-03-01T12 : 00 : 00 fli", "--from 2026-03-01T12:00:00 fli"),
+        ("-K : fli", "-K : fli"),
+        ("-K = fli", "-K = fli"),
+        ("--key-separator : fli", "--key-separator : fli"),
+        ("-- - x", "-- - x"),
+        ("", ""),
+    ],
+)
+def test_words_that_bash_divides_are_joined(words, joined):
+    """Nothing was completed behind an address: its port was taken for an argument."""
+    assert rejoined(words.split(" ")) == joined.split(" ")
+
+
+def test_an_empty_word_stays_apart():
+    assert rejoined(["-b", "h", ":", ""]) == ["-b", "h:", ""]

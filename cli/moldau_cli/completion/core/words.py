@@ -1,4 +1,4 @@
-"""Takes the options that any command takes out of an unfinished command line, as the entry point does. Pure."""
+"""Makes words of an unfinished command line, without the options that any command takes. Pure."""
 
 from __future__ import annotations
 
@@ -21,6 +21,31 @@ class Unfinished:
     typed: str
     found: dict[str, str] = field(default_factory=dict)
     awaits: str = ""
+
+
+def rejoined(words: list[str]) -> list[str]:
+    """Joins the words of a line that bash has divided at colons and equals signs, which it passes as words.
+
+    Behind an option, such a word is the option's value: a separator, as in ``-K :``.
+    """
+    found: list[str] = []
+    goes_on = False
+    for word in words:
+        divides = bool(word) and not word.strip(":=")
+        if found and ((goes_on and word) or (divides and _may_contain(found[-1], word))):
+            found[-1] += word
+            goes_on = divides
+        else:
+            found.append(word)
+            goes_on = False
+    return found
+
+
+def _may_contain(word: str, divider: str) -> bool:
+    """Returns whether a divider that follows may belong to a word: to ``--name`` as its ``=``, and to all values."""
+    if not word.startswith("-"):
+        return True
+    return "=" in word or (word.startswith("--") and divider.startswith("="))
 
 
 def without_globals(words: list[str], typed: str) -> Unfinished:
