@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from moldau_cli.client import bootstrap_of, command_config, use_command_config
+from moldau_cli.errors import UsageError
 from moldau_cli.profiles.core.places import with_absolute_paths
-from moldau_cli.profiles.selection import choose
+from moldau_cli.profiles.selection import choose, other_choice
 from moldau_cli.profiles.store import profiles_file
 from support.client.socket_cluster import cluster
 from support.commands import run_command
@@ -68,6 +69,30 @@ def test_the_file_is_its_owners_and_secrets_are_hidden(home):
     assert "other users may read" in run("profile", "show").stderr
     run("profile", "use", "s")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o604])
+@pytest.mark.parametrize("settings", [(), ("-X", "sasl.password=hush")])
+def test_only_secrets_that_others_may_read_are_noted(home, mode, settings):
+    run("profile", "add", "plain", "-b", PROFILE)
+    run("profile", "add", "p", "-b", PROFILE, *settings)
+    file = profiles_file()
+    file.chmod(mode)
+    noted = f"moldau: other users may read {file}, which may hold secrets; run: chmod 600 {file}\n"
+    assert run("profile", "list").stderr == (noted if settings and mode != 0o600 else "")
+
+
+def test_the_cluster_that_is_asked_in_place_of_another_is_named(home):
+    """``moldau cluster start`` says so: the next command would not reach the cluster that it started."""
+    assert other_choice(OPTION, {}) is None
+    assert other_choice(OPTION, {"MOLDAU_BOOTSTRAP": OPTION}) is None
+    assert other_choice(OPTION, {"MOLDAU_BOOTSTRAP": ENVIRONMENT}) == f"MOLDAU_BOOTSTRAP ({ENVIRONMENT})"
+    run("profile", "add", "p", "-b", PROFILE)
+    assert other_choice(PROFILE, {}) is None
+    assert other_choice(OPTION, {}) == f"profile p in {profiles_file()} ({PROFILE})"
+    assert other_choice(OPTION, {"MOLDAU_PROFILE": ""}) is None
+    with pytest.raises(UsageError, match="there is no profile 'q'"):
+        other_choice(OPTION, {"MOLDAU_PROFILE": "q"})
 
 
 def test_files_of_settings_are_found_from_any_directory(home):

@@ -12,6 +12,7 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_cli.commands import produce
 from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.records import sending
 from moldau_cli.records.core.lines import LineRules, parse_line
 from moldau_cli.records.sending import Job, send_all
 from support.commands import run_command
@@ -121,6 +122,37 @@ def test_records_of_a_refused_commit_do_not_count(tmp_path, size):
         with pytest.raises(KafkaError):
             trio.run(send_all, producer, job, trio.CancelScope())
         assert job.acknowledged.total() == len(producer.committed) == good * size, (count, good)
+
+
+def test_a_count_takes_the_first_records_of_all_sources(tmp_path, monkeypatch):
+    """The input is read in pieces, and what comes behind the last record is not read at all."""
+    monkeypatch.setattr(sending, "READ_BYTES", 5)
+    lines = [[b"%d" % number for number in numbers] for numbers in (range(3), (), range(3, 8))]
+    sources = [tmp_path / name for name in "abc"]
+    for source, held in zip(sources, lines, strict=True):
+        source.write_bytes(b"\n".join(held))
+    everything = [line for held in lines for line in held]
+    for count, size in product((None, *range(1, 10)), (None, 2)):
+        used = sources if count is None or count > 3 else [sources[0], tmp_path / "absent"]
+        job = Job(topic="t", sources=used, rules=LineRules(), parse=parsed, count=count, transaction_records=size)
+        producer = Producer(is_transactional=size is not None)
+        trio.run(send_all, producer, job, trio.CancelScope())
+        assert [value for _, value in producer.committed] == everything[:count], (count, size)
+
+
+def test_a_source_is_one_record_however_it_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(sending, "READ_BYTES", 2)
+    sources = [tmp_path / name for name in "ab"]
+    sources[0].write_bytes(b"a\nbc\n")
+    sources[1].write_bytes(b"")
+    for tombstones, last in ((False, b""), (True, None)):
+        job = Job(topic="t", sources=sources, rules=LineRules(tombstones=tombstones), parse=None)
+        producer = Producer(is_transactional=False)
+        trio.run(send_all, producer, job, trio.CancelScope())
+        assert [value for _, value in producer.committed] == [b"a\nbc\n", last]
+    monkeypatch.setattr(sending, "LINE_BYTES_MAX", 4)
+    with pytest.raises(UsageError, match="a has more than 4 bytes"):
+        trio.run(send_all, producer, job, trio.CancelScope())
 
 
 def test_records_behind_a_refused_one_count(tmp_path):

@@ -15,7 +15,7 @@ def unescape(text: str) -> bytes:
     for found in _ESCAPE.finditer(text):
         out += text[at : found.start()].encode("utf-8", "surrogateescape")
         escape = found.group(1)
-        if escape[0] == "x" and len(escape) > 1:
+        if len(escape) > 1:
             out.append(int(escape[1:], 16))
         else:
             out += _SINGLE.get(escape) or escape.encode("utf-8", "surrogateescape")

@@ -79,7 +79,10 @@ def test_deserialized_values_are_written_as_json():
 
 @pytest.mark.parametrize(
     ("text", "data"),
-    [(r"\t", b"\t"), (r"\x00\xff", b"\0\xff"), (r"\0", b"\0"), (r"\;", b";"), ("\\", b"\\"), (r"\x", b"x")],
+    [
+        *((r"\t", b"\t"), (r"\x00\xff", b"\0\xff"), (r"\0", b"\0"), (r"\;", b";"), ("\\", b"\\")),
+        *((r"\x", b"x"), (r"\xg", b"xg"), (r"\x7g", b"\x07g")),
+    ],
 )
 def test_escapes(text, data):
     assert unescape(text) == data
