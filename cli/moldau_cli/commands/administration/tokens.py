@@ -10,6 +10,7 @@ import typer
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
 from moldau_cli.commands.administration.typed import typed_line
+from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from moldau import Admin
@@ -125,4 +126,7 @@ def describe(
 
 
 def _secret(hmac: str) -> str:
-    return typed_line("the HMAC").strip() if hmac == "-" else hmac
+    found = typed_line("the HMAC") if hmac == "-" else hmac
+    if not found.strip():
+        raise UsageError("the HMAC is empty: give it to --hmac, or with --hmac - as one line on standard input")
+    return found.strip()
