@@ -37,11 +37,13 @@ def run_against(admin: object, *words: str, given: str = "") -> Finished:
 def transcript(line: str) -> str:
     """Runs a command line; returns it with its output, its exit code, and the changes that it asked for.
 
-    Text behind ``<`` is the line on its standard input. Changes of the things named behind ``#`` are refused.
+    Text behind ``<`` is the line on its standard input. Changes of the things named behind ``#`` are refused, and the
+    leaders of the partitions behind ``~`` are silent.
     """
-    words, _, refused = line.partition(" # ")
+    words, _, silent = line.partition(" ~ ")
+    words, _, refused = words.partition(" # ")
     words, _, given = words.partition(" < ")
-    admin = SampleAdmin(refused.split())
+    admin = SampleAdmin(shlex.split(refused), silent.split())
     done = run_against(admin, *shlex.split(words), given=f"{given}\n" if given else "")
     shown = [f"  {text}" for text in done.stdout.splitlines()]
     shown += [f"  2> {text}" for text in done.stderr.splitlines()]

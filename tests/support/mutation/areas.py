@@ -340,7 +340,7 @@ AREAS = (
             *tests_in(
                 "tests/moldau_cli",  # without those that start processes
                 *("dry_runs", "group_types", "interrupts", "main", "mirror_status", "partial_answers", "quorum_status"),
-                *("token_times", "words"),
+                *("token_times", "transcripts", "words"),
             ),
             "tests/moldau_cli/records",
             *tests_in("tests/moldau_cli/operations", "elected_leaders", "interrupted_rolls", "topics_that_go"),
