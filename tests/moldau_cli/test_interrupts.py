@@ -13,6 +13,7 @@ import trio
 from moldau_cli import output
 from moldau_cli.client import run
 from moldau_cli.commands import topics
+from moldau_cli.signals import ends_at_signal
 from support.commands import run_command
 
 NOWHERE = "127.0.0.1:1"
@@ -73,3 +74,17 @@ def test_an_interrupt_of_a_command_is_one_line(monkeypatch, words, text):
     monkeypatch.setattr(topics, "with_admin", interrupted)
     done = run_command("topics", "list", *words)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", text)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_work_ends_at_a_signal_and_says_so(number):
+    async def work():
+        signal.raise_signal(number)
+        await trio.sleep_forever()
+
+    async def nothing():
+        await trio.lowlevel.checkpoint()
+
+    assert trio.run(ends_at_signal, work) is True
+    assert trio.run(ends_at_signal, nothing) is False
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

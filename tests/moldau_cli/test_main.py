@@ -35,6 +35,8 @@ from moldau_cli.output import table
         (["cluster", "start", "--set", "novalue", "--dir", "{tmp}/c"], "--set: expected key=value, not 'novalue'"),
         (["topics", "delete", "t", "-b", ""], "--bootstrap-server is empty: give host:port"),
         (["cluster", "status", "-b", " "], "--bootstrap-server is empty: give host:port"),
+        (["topics", "list", "-b", ","], "--bootstrap-server: no address given"),
+        (["topics", "list", "-b", "h"], "--bootstrap-server: expected host:port, not 'h'"),
         (["top", "--once", "--count", "5"], "--once and --count exclude each other"),
         (["offsets", "t:x"], "moldau: topic: expected name or name:0,1, not 't:x'"),
         (["mirror", "check", "{tmp}"], ": is a directory"),
@@ -243,3 +245,27 @@ def test_tables_are_aligned():
     assert (
         table(["node_id", "state"], [["1", "running"], ["101", "-"]]) == "NODE ID  STATE\n1        running\n101      -"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "value", "said"),
+    [
+        (("topics", "list"), "x", "(--command-config: {file})"),
+        (("consume", "t", "-X", "request.timeout.ms=y"), "x", ""),
+        (("consume", "t", "-X", "request.timeout.ms=y"), "5", ""),
+    ],
+)
+def test_a_wrong_value_of_a_file_names_the_file(words, value, said, tmp_path, capsys, monkeypatch):
+    """Only if the value is the file's: an option may have given another one."""
+
+    async def answers(*_):
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(client, "_check_reachable", answers)
+    file = tmp_path / "c.properties"
+    file.write_text(f"request.timeout.ms={value}\n")
+    assert main([*words, "-b", "h:1", "--command-config", str(file)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert repr("x" if said else "y") in line
+    assert (str(file) in line) == bool(said)
+    assert line.endswith(said.format(file=file))

@@ -6,8 +6,9 @@ Method: the texts alone, and the command with an admin client that notes the cha
 import pytest
 
 from moldau_cli.commands.administration import configs
+from moldau_cli.errors import UsageError
 from moldau_cli.main import main
-from moldau_cli.words import split_settings
+from moldau_cli.words import NUMBER_MAX, counted, is_number, parse_ids, parse_settings, split_settings
 
 KEYS = {"a", "b", "cleanup.policy", "match"}
 
@@ -30,6 +31,9 @@ KEYS = {"a", "b", "cleanup.policy", "match"}
         ("other=1,a=2", ["other=1", "a=2"]),
         ("a=RULE:^CN=(.*?),OU=x$/$1/", ["a=RULE:^CN=(.*?),OU=x$/$1/"]),
         ("a=1,b", ["a=1,b"]),
+        ("a=[1][2]", ["a=[1][2]"]),
+        ("a=[1,b=2],b=[]", ["a=1,b=2", "b="]),
+        ("a= [1] ", ["a=1"]),
     ],
 )
 def test_commas_divide_settings_before_a_known_key(text, settings):
@@ -70,3 +74,45 @@ def test_several_keys_in_one_option_are_changed(monkeypatch, kind, text, changes
     assert main(["configs", "alter", "--entity-type", kind, "--entity-name", "1", "--add-config", text]) == 0
     assert {key: made[key] for key in changes} == changes
     assert len(made) == text.count("=") - text.count("client_id=")
+
+
+@pytest.mark.parametrize(
+    ("pairs", "settings"),
+    [
+        ([], {}),
+        (["a=1", "b = 2 "], {"a": "1", "b": "2"}),
+        (["a=", "b=1=2"], {"a": "", "b": "1=2"}),
+        (["a=1", "a=2"], {"a": "2"}),
+    ],
+)
+def test_settings_of_an_option(pairs, settings):
+    assert parse_settings(pairs, "--set") == settings
+
+
+@pytest.mark.parametrize("pair", ["a", "=1", " =1", "", "="])
+def test_a_setting_has_a_key_and_a_value(pair):
+    with pytest.raises(UsageError, match="--set: expected KEY=VALUE, not"):
+        parse_settings(["b=1", pair], "--set")
+
+
+def test_a_key_may_be_given_twice_only_where_the_last_one_counts():
+    with pytest.raises(UsageError, match="--set: a is given twice"):
+        parse_settings(["a=1", " a =2"], "--set", may_repeat=False)
+    assert parse_settings(["a=1", "b=2"], "--set", may_repeat=False) == {"a": "1", "b": "2"}
+
+
+def test_numbers_have_a_greatest_one():
+    texts = ["0", "007", str(NUMBER_MAX), str(NUMBER_MAX + 1), "9" * 5000, "", "-1", "1.0", "1_0", " 1", "\u00b2"]
+    assert [text for text in texts if is_number(text)] == ["0", "007", str(NUMBER_MAX)]
+
+
+def test_ids_are_different_numbers():
+    assert parse_ids("3, 1,2", "ids") == [3, 1, 2]
+    assert parse_ids(" ", "ids", may_be_empty=True) == []
+    for wrong in ("", "1,", "1,1", "1,01x", "a", "1,-2", "1 2"):
+        with pytest.raises(UsageError, match="ids, not "):
+            parse_ids(wrong, "ids", may_be_empty=bool(wrong))
+
+
+def test_counts_have_their_nouns():
+    assert [counted(number, "node") for number in (0, 1, 2, 1000)] == ["0 nodes", "1 node", "2 nodes", "1,000 nodes"]

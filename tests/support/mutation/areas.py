@@ -340,7 +340,7 @@ AREAS = (
             *tests_in(
                 "tests/moldau_cli",  # without those that start processes
                 *("dry_runs", "group_types", "interrupts", "main", "mirror_status", "partial_answers", "quorum_status"),
-                *("token_times", "transcripts", "words"),
+                *("options_of_records", "token_times", "transcripts", "words"),
             ),
             "tests/moldau_cli/records",
             *tests_in("tests/moldau_cli/operations", "elected_leaders", "interrupted_rolls", "topics_that_go"),
@@ -359,9 +359,10 @@ AREAS = (
             *tests_in(
                 "tests/moldau_cli",  # without those that start processes
                 *("application", "codes", "configured_controllers", "group_types", "interrupts", "main", "output"),
-                *("partial_answers", "refused_login_texts", "silent_servers", "unusable_servers", "words"),
+                *("partial_answers", "progress", "refused_login_texts", "silent_servers", "unusable_servers", "words"),
             ),
             "tests/moldau_cli/profiles",
+            "tests/moldau_cli/nodes/test_health.py",
         ),
     ),
     Area(

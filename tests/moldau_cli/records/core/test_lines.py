@@ -99,3 +99,42 @@ def test_wrong_documents_name_the_line(line, words):
 def test_documents_keep_values_for_serializers():
     record = parse_document(b'{"value": {"a": 1}, "headers": {"h": "x"}}', LineRules(key=b"k", partition=2), "line")
     assert (record.value, record.key, record.headers, record.partition) == ({"a": 1}, b"k", (("h", b"x"),), 2)
+
+
+@pytest.mark.parametrize("line", [b'{"value": "v"}', b'{"value": "v", "key": null, "partition": 0, "timestamp": 0}'])
+def test_options_count_before_the_document(line):
+    """A document without a key gets that of the option, one with a null key has none."""
+    document = parse_document(line, LineRules(partition=2, timestamp=5, key=b"k"), "line")
+    assert (document.partition, document.timestamp, document.key) == (2, 5, None if b"key" in line else b"k")
+    zero = parse_document(line, LineRules(partition=0, timestamp=0), "line")
+    assert (zero.partition, zero.timestamp) == (0, 0)
+    alone = parse_document(line, LineRules(), "line")
+    assert (alone.partition, alone.timestamp) == ((0, 0) if b"key" in line else (None, None))
+
+
+@pytest.mark.parametrize("headers", ['{"a": "1", "b": null}', '[{"name": "a", "value": "1"}, {"name": "b"}]'])
+def test_headers_of_a_document_follow_those_of_all_records(headers):
+    document = f'{{"value": "v", "headers": {headers}}}'.encode()
+    found = parse_document(document, LineRules(headers=(("all", b"0"),)), "line").headers
+    assert found == (("all", b"0"), ("a", b"1"), ("b", None))
+
+
+def test_only_empty_values_are_tombstones():
+    rules = LineRules(tombstones=True, null=b"NULL", key_separator=b":")
+    found = [parse_line(line, rules, "line") for line in (b":", b"NULL:NULL", b"a:b", b"")]
+    assert [(each.key, each.value) for each in found] == [(b"", None), (None, None), (b"a", b"b"), (None, None)]
+
+
+PIECES = st.lists(st.sampled_from([b"a", b";", b";;", b"\r", b"\n"]), max_size=3).map(b"".join)
+
+
+@given(pieces=st.lists(PIECES, max_size=6))
+@pytest.mark.parametrize("delimiter", [b"\n", b";", b";;", b";;a"])
+def test_a_splitter_is_empty_at_the_end(pieces, delimiter):
+    """What a source leaves is its last line, and no part of the next source's first one."""
+    splitter = Splitter(delimiter)
+    found = [line for piece in pieces for line in splitter.feed(piece)] + splitter.end()
+    assert splitter.end() == []
+    whole = b"".join(pieces).split(delimiter)
+    expected = whole if whole[-1] else whole[:-1]
+    assert found == [line.removesuffix(b"\r") if delimiter == b"\n" else line for line in expected]
