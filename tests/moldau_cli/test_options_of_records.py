@@ -4,6 +4,7 @@ Method: the commands run up to the client; the requests, rules and settings that
 """
 
 import math
+import time
 from dataclasses import replace
 
 import pytest
@@ -14,8 +15,10 @@ from moldau_cli.records.core.positions import Origin, Span
 from moldau_cli.records.core.values import Content, Row
 from moldau_cli.records.formats import DataFormat, Encoding
 from moldau_cli.records.reading import OnError, Request
+from support.client.sample_admin import NOON_MS
 from support.commands import run_command
 
+AN_HOUR_AGO_MS = NOON_MS - 3_600_000
 ROW = Row("t", 1, 42, 1_700_000_000_000, Content(b"k", b"k"), Content(b"v", b"v"), (("h", b"x"),))
 TOMBSTONE = ROW._replace(key=Content(None, None), value=Content(None, None))
 ALL = Span(origin=Origin.EARLIEST)
@@ -39,6 +42,7 @@ def read(monkeypatch):
 
     asked = []
     monkeypatch.setattr(consume, "run", run)
+    monkeypatch.setattr(time, "time_ns", lambda: NOON_MS * 1_000_000)
     return read
 
 
@@ -58,6 +62,12 @@ def read(monkeypatch):
         ("t -n 5", {"span": Span(origin=Origin.LAST, number=5)}),
         ("t --from 7", {"span": Span(origin=Origin.TIME, number=7)}),
         ("t --from 7 --to 9", {"span": Span(origin=Origin.TIME, number=7, to_time_ms=9)}),
+        ("t --from 1h", {"span": Span(origin=Origin.TIME, number=NOON_MS - 3_600_000)}),
+        (
+            "t --from 2h --to 1h",
+            {"span": Span(origin=Origin.TIME, number=NOON_MS - 7_200_000, to_time_ms=AN_HOUR_AGO_MS)},
+        ),
+        ("t -o s@-1h", {"span": Span(origin=Origin.TIME, number=AN_HOUR_AGO_MS)}),
         ("t --to 9", {"span": replace(ALL, to_time_ms=9)}),
         ("t -o s@7 -o e@9", {"span": Span(origin=Origin.TIME, number=7, to_time_ms=9)}),
         ("t -c 5", {"count": 5}),

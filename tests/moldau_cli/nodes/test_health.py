@@ -138,4 +138,8 @@ def test_a_table_shows_a_few_problems_of_each_kind():
     shown = shortened(found)
     assert kinds(shown) == ["broker-down", *["under-replicated"] * (SHOWN_MAX + 1), "remote-copies-behind"]
     assert shown[SHOWN_MAX + 1].subject == "and 1,980 more"
-    assert shortened(found[:SHOWN_MAX]) == found[:SHOWN_MAX]
+    for count in range(SHOWN_MAX + 3):
+        shown = shortened(many[:count])
+        assert shown[:SHOWN_MAX] == many[: min(count, SHOWN_MAX)]
+        more = count - SHOWN_MAX
+        assert [each.subject for each in shown[SHOWN_MAX:]] == [f"and {more} more"] * (more > 0)

@@ -15,7 +15,8 @@ from trio.testing import MockClock
 from moldau import TopicPartition
 from moldau.admin import LogDirDescription, LogDirPartition, ReplicaLogDir
 from moldau.protocol.errors import ErrorCode
-from moldau_cli.operations.directories import drain_directory, leave, spread_over_directories
+from moldau_cli.errors import CommandError
+from moldau_cli.operations.directories import RATE, drain_directory, leave, spread_over_directories
 
 PATHS = ("/d1", "/d2", "/d3")
 PLACES = [(present, future) for present in PATHS for future in (None, *PATHS) if future != present]
@@ -44,6 +45,7 @@ class Broker:
         self.places = [list(each) for each in places]
         self.cordoned = ""
         self.began = 0
+        self.rates = []
 
     async def describe_log_dirs(self, brokers):
         await trio.lowlevel.checkpoint()
@@ -66,13 +68,17 @@ class Broker:
     async def alter_configs(self, changes):
         await trio.lowlevel.checkpoint()
         ((change,),) = changes.values()
-        self.cordoned = change.value
+        if change.name == RATE:
+            self.rates.append(change.value)
+        else:
+            self.cordoned = change.value
 
     async def alter_replica_log_dirs(self, moves):
         await trio.lowlevel.checkpoint()
         for (_, number, _), path in moves.items():
             place = self.places[number]
             assert path in place or path not in self.cordoned, "a cordoned directory takes no replica"
+            self.rates.append("moves")
             if path == place[0]:
                 place[1] = None
             elif path != place[1]:
@@ -111,7 +117,11 @@ def test_a_drained_directory_holds_no_replica(first):
             number for number, (present, _) in enumerate((first, second)) if present == "/d1"
         }
         # Moves between the other directories are left to themselves.
+        ends = [future or present for present, future in (first, second)]
         broker.end_moves()
+        assert all(
+            place[0] == end for place, end in zip(broker.places, ends, strict=True) if "/d1" not in (end, place[0])
+        )
         assert all(place[0] != "/d1" for place in broker.places), (first, second)
         assert all(broker.places[number][0] == path for (_, number, _), path in moved.items())
         assert broker.began == sum(each == ("/d1", None) for each in (first, second)), "a move that runs goes on"
@@ -132,3 +142,39 @@ def test_a_drain_goes_on_where_it_was_interrupted():
     known["/d3"] = replace(known["/d3"], is_cordoned=True)
     elsewhere = {("t", number, 1): "/d2" for number in range(3)}
     assert leave(known, 1, "/d1") == (elsewhere, {}), "it goes on to no directory that is drained too"
+
+
+@pytest.mark.parametrize(
+    ("place", "rates"),
+    [
+        (("/d1", None), ["7", "moves", None]),
+        (("/d2", "/d1"), ["7", "moves", None]),
+        (("/d2", None), [None]),  # the moves of an interrupted call have ended by themselves
+    ],
+)
+@pytest.mark.parametrize("throttle", [7, None])
+def test_the_limit_of_copies_begins_and_ends_with_them(place, rates, throttle):
+    broker = Broker([place])
+
+    async def main():
+        await drain_directory(broker, 1, "/d1", throttle=throttle, stall_s=60)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+    assert broker.rates == (rates if throttle else [each for each in rates if each == "moves"])
+
+
+def test_copies_that_stall_keep_their_limit():
+    """They go on, and the same command ends both."""
+
+    class Stuck(Broker):
+        def end_moves(self):
+            pass
+
+    broker = Stuck([("/d1", None)])
+
+    async def main():
+        await drain_directory(broker, 1, "/d1", throttle=7, stall_s=60)
+
+    with pytest.raises(CommandError, match="nothing was copied for 60 s; t-0 of broker 1 is not in /d2 yet"):
+        trio.run(main, clock=MockClock(autojump_threshold=0))
+    assert broker.rates == ["7", "moves"]

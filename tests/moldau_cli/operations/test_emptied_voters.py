@@ -25,6 +25,7 @@ def quorum(leader, heard):
         (None, False),
         (quorum(101, {101: 0, 102: 999, 103: 999}), False),
         (quorum(101, {101: 0, 102: 1000, 103: 999}), True),
+        (quorum(101, {101: 0, 102: 0, 103: 999}), False),
         (quorum(101, {101: -1, 102: -1, 103: -1}), True),
         (quorum(101, {101: 0}), True),
     ],

@@ -12,6 +12,7 @@ from moldau import TopicPartition
 from moldau.admin import Admin, AdminError, ProducerDescription, TransactionDescription, TransactionListing
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau_cli.operations.hanging import AT_ONCE_MAX, OpenTransaction, find_hanging, unknown_to_coordinators
 from support.cluster.broker_cluster import batch, run_cluster
 from support.cluster.transactional_client import TransactionalProducer
@@ -118,6 +119,19 @@ def test_a_silent_leader_hides_no_hanging_transaction():
             lambda: find_hanging(SilentLeader(), {TopicPartition("u", 0): 2}, silent_before_ms=2_000),
             clock=trio.testing.MockClock(autojump_threshold=0),
         )
+
+
+def test_a_refused_login_ends_the_search_for_all_partitions():
+    """The same login would be refused for each of them; what the others know would be taken for the whole."""
+
+    class Refusing(Cluster):
+        async def describe_producers(self, partition):
+            if partition.topic == "u":
+                raise SaslAuthenticationError(ErrorCode.SASL_AUTHENTICATION_FAILED, "wrong password")
+            return await super().describe_producers(partition)
+
+    with pytest.raises(SaslAuthenticationError):
+        trio.run(lambda: find_hanging(Refusing(5, 5), {TopicPartition("u", 0): 2, WHERE: 1}, silent_before_ms=2_000))
 
 
 class SilentCoordinator(Cluster):

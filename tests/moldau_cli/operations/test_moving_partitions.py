@@ -15,8 +15,8 @@ from moldau import TopicPartition
 from moldau.admin import AdminError, ResourceType
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.config import ConfigSource
-from moldau_cli.errors import UsageError
-from moldau_cli.operations import moves
+from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.operations import draining, moves
 from moldau_cli.operations.survey import copied_bytes, current_replicas, settled_replicas
 from moldau_cli.operations.throttling import lift_throttle, throttle_moves
 from moldau_cli.plans.balance.execution import RunningMove
@@ -234,3 +234,31 @@ def test_throttles_of_a_large_plan_are_lifted_in_one_pass():
     assert {name for _, name in cluster.throttles()} == set(names)
     assert entries_of("0:1,0:2,1:3,2:1", Counted((0, 2))) == ["0:1", "0:2", "2:1"]
     assert reads <= 2
+
+
+def test_a_partition_is_as_large_as_its_largest_replica():
+    sizes = {("t", 0, 1): 5, ("t", 0, 2): 9, ("t", 0, 3): 7, ("u", 1, 1): 0}
+    assert moves._largest(sizes) == {("t", 0): 9, ("u", 1): 0}
+
+
+def test_a_broker_that_gets_new_replicas_is_not_drained(monkeypatch):
+    """Topics that are created meanwhile choose it; the command must not say that it holds none."""
+    passes = []
+
+    async def seen(_):
+        await trio.lowlevel.checkpoint()
+        return SimpleNamespace(brokers={1: None}, topics={}, moving={}, holders=lambda _: [("new", len(passes))])
+
+    async def moved(*_):
+        await trio.lowlevel.checkpoint()
+        passes.append(1)
+        return moves.Moved(moved=1, already=0, gone=0)
+
+    monkeypatch.setattr(draining, "survey", seen)
+    monkeypatch.setattr(draining, "carry_out_moves", moved)
+    monkeypatch.setattr(draining, "_plan_of", lambda *_: {("new", 0): [2]})
+    with pytest.raises(CommandError, match="broker 1 got replicas of new topics meanwhile: 1; moldau logdirs cordon 1"):
+        trio.run(
+            draining.drain_broker, None, 1, moves.MoveOptions(throttle=None, at_once_max=1, stall_s=1, elects=False)
+        )
+    assert len(passes) == draining.PASSES_MAX

@@ -6,6 +6,7 @@ Method: the arithmetic by hand; then a simulated cluster whose store is away, or
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,27 @@ def test_bytes_beyond_retention_and_the_open_segment_are_late(
 
 def test_a_log_without_records_on_the_disk_has_none_late() -> None:
     assert Copied(5, 5, 5, 0).waiting_bytes(5) == 0
+
+
+def test_waiting_bytes_grow_from_none_to_all_with_the_end() -> None:
+    offsets = range(5)
+    for start, pending, end in product(offsets, offsets, offsets):
+        if start <= end:
+            log = Copied(local_start=start, pending=pending, end=end, size_bytes=100)
+            found = [log.waiting_bytes(until) for until in range(7)]
+            assert found == sorted(found)
+            assert (found[0], found[-1]) == (0, 100 * max(0, end - pending) // (end - start) if start < end else 0)
+
+
+def test_the_partition_that_is_most_behind_is_named() -> None:
+    sizes = {TopicPartition("t", number): size for number, size in enumerate((5, 9, 9, 7))}
+    leaders = dict.fromkeys(sizes, 2) | {TopicPartition("t", 3): 1}
+    found = [(each.subject, each.detail) for each in remote_copies._behind(leaders, sizes)]
+    rest = "should have left its disk by local.retention.*, and are not in the object store"
+    assert found == [
+        ("broker 1", f"about 7 bytes of t-3 {rest}"),
+        ("broker 2", f"about 23 bytes of t-2 and 2 more partitions {rest}"),
+    ]
 
 
 def test_records_that_were_deleted_wait_for_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -197,7 +197,7 @@ PRODUCERS = tuple(
         producer_id=number,
         producer_epoch=number + 1,
         last_sequence=number + 2,
-        last_timestamp_ms=NOON_MS + number,
+        last_timestamp_ms=NOON_MS - number * 60_000,
         coordinator_epoch=coordinator,
         transaction_start_offset=start,
     )
@@ -453,8 +453,7 @@ class SampleAdmin:
 
     async def describe_producers(self, partition: tuple[str, int]) -> list[ProducerDescription]:
         await trio.lowlevel.checkpoint()
-        assert partition == ("orders", 0)
-        return list(PRODUCERS)
+        return list(PRODUCERS) if tuple(partition) == ORDERS_0 else []
 
 
 def _name(thing: Any) -> str:

@@ -9,26 +9,29 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from moldau_cli import client, endpoints
-from support.client.sample_admin import SampleAdmin
+from support.client.sample_admin import NOON_MS, SampleAdmin
 from support.commands import Finished, run_command
 
 PROMPT = "$ moldau "
 
 
 def run_against(admin: object, *words: str, given: str = "") -> Finished:
-    """Runs a command with this admin client in place of one that connects to a cluster."""
+    """Runs a command at noon, with this admin client in place of one that connects to a cluster."""
 
     def run_admin(place: object, work: Any, note: object, **more: object) -> Any:
         del place, note, more
         return client.run(lambda: work(admin), "h:1", probes=False)
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "time_ns", lambda: NOON_MS * 1_000_000)
+        patch.setattr(time, "time", lambda: NOON_MS / 1000)
         for module in (client, endpoints):
             patch.setattr(module, "run_admin", run_admin)
         return run_command(*words, given=given)
