@@ -178,7 +178,7 @@ def find_hanging_transactions(
             for one in found
         ],
     )
-    if found:
+    if found and not output.wants_json():
         first = found[0]
         output.note(
             f"end one with: moldau txns abort {first.partition.topic} {first.partition.partition} "
