@@ -5,6 +5,7 @@ the rules of Moldau's: partitions take turns, and the error of a record comes wi
 One whole command shows that the consumer has these rules.
 """
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -14,7 +15,7 @@ from moldau import TopicPartition
 from moldau.consumer import ConsumedBatch
 from moldau.records import Record
 from moldau.serialization import RecordDeserializationError
-from moldau_cli.errors import CommandError
+from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.records.core.positions import Origin, Span
 from moldau_cli.records.reading import OnError, Pump, Request, assign
 from support.client.socket_cluster import cluster
@@ -73,7 +74,7 @@ class Consumer:
         self.polls += 1
         assert self.polls < POLLS_MAX, "the read does not end"
         self.raise_pending()
-        batches, left = [], self.most
+        batches, left = [], self.most if max_records is None else min(self.most, max_records)
         for partition in list(self.positions):
             if left and partition not in self.paused and (taken := self.take(partition, left)):
                 left -= len(taken)
@@ -102,6 +103,7 @@ class Consumer:
 class Sink:
     def __init__(self):
         self.rows = []
+        self.flushed = 0
 
     def write_values(self, records):
         return False
@@ -110,7 +112,7 @@ class Sink:
         self.rows.append((row.partition, row.offset))
 
     def flush(self):
-        pass
+        self.flushed = len(self.rows)
 
 
 async def read(logs, end, most, errors=OnError.SKIP):
@@ -118,9 +120,23 @@ async def read(logs, end, most, errors=OnError.SKIP):
     consumer, sink = Consumer(logs, most), Sink()
     request = Request(topics=("t",), span=Span(origin=Origin.EARLIEST, to_offset=end), errors=errors)
     ends = await assign(consumer, request)
+    assert consumer.paused == {one for one, log in consumer.logs.items() if not log[:end]}, "they have nothing to read"
     pump = Pump(consumer, request, sink, ends, lambda: 0.0, no_reason, no_silence)
     await pump.run()
+    assert pump.written == sink.flushed == len(sink.rows)
+    assert consumer.paused == consumer.logs.keys(), "each is read to its end"
     return sorted(sink.rows), pump.skipped
+
+
+async def read_some(log, count, most):
+    """Returns what a read of so many records writes, and how many it leaves out before them."""
+    consumer, sink = Consumer([log], most), Sink()
+    request = Request(topics=("t",), span=Span(origin=Origin.EARLIEST), count=count, errors=OnError.SKIP)
+    assert await assign(consumer, request) == {}
+    pump = Pump(consumer, request, sink, {}, lambda: 0.0, no_reason, no_silence)
+    await pump.run()
+    assert pump.written == sink.flushed == len(sink.rows)
+    return [offset for _, offset in sink.rows], pump.skipped
 
 
 async def no_reason():
@@ -149,6 +165,35 @@ def test_nothing_behind_an_end_is_read(end, most):
             assert skipped == len(places(logs, end, DAMAGED)), logs
 
     trio.run(main)
+
+
+@pytest.mark.parametrize("most", [1, 2, 9])
+def test_a_count_is_of_records_that_are_written(most):
+    """Records that are left out do not count, and none behind the last one is looked at."""
+
+    async def main():
+        for kinds in product((ABSENT, SOUND, DAMAGED), repeat=4):
+            log = "".join(kinds)
+            sound = [at for at, kind in enumerate(log) if kind == SOUND]
+            for count in range(1, len(sound) + 1):
+                rows, skipped = await read_some(log, count, most)
+                assert rows == sound[:count], log
+                assert skipped == log[: rows[-1]].count(DAMAGED), log
+
+    trio.run(main)
+
+
+def test_a_partition_that_any_of_the_topics_lacks_is_refused():
+    class Topics(Consumer):
+        async def partitions_for(self, topic):
+            await trio.lowlevel.checkpoint()
+            return [TopicPartition(topic, number) for number in range({"t": 3, "u": 2}[topic])]
+
+    request = Request(topics=("t", "u"), partitions=frozenset({0, 2, 5}), span=Span())
+    with pytest.raises(UsageError, match="topic t has partitions 0 to 2, not 5"):
+        trio.run(assign, Topics([], 1), request)
+    with pytest.raises(UsageError, match="topic u has partitions 0 to 1, not 2"):
+        trio.run(assign, Topics([], 1), replace(request, partitions=frozenset({0, 2})))
 
 
 @pytest.mark.parametrize("errors", [OnError.REPORT, OnError.END])

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from moldau import TopicPartition
+from moldau.admin import LATEST
 from moldau.consumer import ConsumedBatch
 from moldau.protocol.api import ApiKey
 from moldau.protocol.errors import ErrorCode
@@ -154,6 +155,76 @@ def test_a_record_that_is_late_is_no_error():
     request = Request(topics=("t",), span=Span(origin=Origin.EARLIEST), idle_ms=600)
     trio.run(pump_of(consumer, request, sink, reason_for_silence).run)
     assert sink.values == [b"0", b"1"]
+
+
+def test_a_second_silence_is_as_long_as_the_first():
+    """A late record had made the command patient: it waited three seconds at the end, and not the idle time."""
+    consumer, sink, asked = Consumer(end=1), Sink(), []
+
+    async def reason_for_silence(ends):
+        await trio.lowlevel.checkpoint()
+        asked.append(consumer.now_ms)
+        consumer.end = 2
+        return "" if consumer.position == 2 else "not received: t-0 offsets 1 to 1"
+
+    request = Request(topics=("t",), span=Span(origin=Origin.EARLIEST), idle_ms=600)
+    trio.run(pump_of(consumer, request, sink, reason_for_silence).run)
+    assert asked == [900, 900 + 300 + 600]
+
+
+def test_a_silence_after_records_is_a_new_one(capsys):
+    """The same reason counts again, and the first look comes as soon as in the first silence."""
+    consumer, asked = Consumer(end=0), []
+
+    async def reason_for_silence(ends):
+        await trio.lowlevel.checkpoint()
+        asked.append(round(consumer.now_ms / 1000))
+        if len(asked) % 2 == 0:
+            consumer.end += 1
+        return "broker 1 does not answer"
+
+    request = Request(topics=("t",), span=Span(origin=Origin.EARLIEST), count=2)
+    trio.run(pump_of(consumer, request, Sink(), reason_for_silence).run)
+    assert asked == [10, 31, 41, 61]
+    assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines()] == ["no record for 10 s"] * 2
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_the_reason_looks_at_the_end_that_the_reader_may_reach(monkeypatch, is_committed):
+    """Of what an open transaction holds up, a reader of committed records receives nothing."""
+    asked = []
+
+    class Admin:
+        def __init__(self, settings):
+            pass
+
+        async def __aenter__(self):
+            return self
+
+        async def __aexit__(self, *_):
+            pass
+
+        def within(self, timeout_ms):
+            return self
+
+        async def list_offsets(self, wanted, *, isolation_level):
+            await trio.lowlevel.checkpoint()
+            asked.append((wanted, isolation_level))
+            return {WHERE: (3 if isolation_level else 9, -1)}
+
+    monkeypatch.setattr("moldau.Admin", Admin)
+    consumer = Consumer()
+    consumer.position, consumer.paused = 3, ()
+
+    async def reason_for(ends):
+        return await reading.reason_for_silence({}, consumer, ends, is_committed=is_committed)
+
+    unread = "" if is_committed else "not received: t-0 offsets 3 to 8"
+    assert trio.run(reason_for, {}) == unread
+    assert trio.run(reason_for, {WHERE: 3}) == "", "the reader is at its own end"
+    assert asked == [({tuple(WHERE): LATEST}, int(is_committed))] * 2
+    consumer.paused = (WHERE,)
+    assert trio.run(reason_for, {}) == ""
 
 
 def test_each_reason_of_a_silence_without_limit_is_noted_once(capsys):
