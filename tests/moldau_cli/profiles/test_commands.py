@@ -1,6 +1,7 @@
 """Goal: profiles choose the cluster and its settings, and no secret is shown. Method: commands and one broker here."""
 
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -69,6 +70,18 @@ def test_the_file_is_its_owners_and_secrets_are_hidden(home):
     assert "other users may read" in run("profile", "show").stderr
     run("profile", "use", "s")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_draft_of_a_command_that_was_killed_is_replaced(home):
+    """Another process may have had the same id."""
+    run("profile", "add", "one", "-b", PROFILE)
+    draft = profiles_file().with_name(f".profiles.toml.{os.getpid()}")
+    draft.write_text("half")
+    draft.chmod(0o644)
+    run("profile", "add", "two", "-b", PROFILE)
+    assert not draft.exists()
+    assert stat.S_IMODE(profiles_file().stat().st_mode) == 0o600
+    assert len(json.loads(run("profile", "list", "--json").stdout)["profiles"]) == 2
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o604])

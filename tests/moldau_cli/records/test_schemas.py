@@ -126,6 +126,29 @@ def test_a_registry_that_refuses_is_one_line(shell, files, tmp_path):
         assert "no.such.key" in unknown.stderr
 
 
+@pytest.mark.parametrize(("name", "kind"), [("avro", "JSON"), ("json-schema", "AVRO"), ("protobuf", "AVRO")])
+def test_a_schema_of_another_type_writes_nothing(shell, files, name, kind):
+    """The latest schema of the subject is that of another format."""
+    text = files["json-schema" if kind == "JSON" else "avro"].read_text()
+    with schema_registry() as registry:
+        registry.state.register(f"{shell.topic}-value", {"schema": text, "schemaType": kind})
+        done = shell("produce", "--value-format", name, "--registry", registry.url, given=LINE, code=2)
+    assert done.stderr == f"moldau: the schema of {shell.topic}-value is of type {kind}\n"
+    assert shell.partition.values() == []
+
+
+def test_descriptors_that_lack_a_file_are_refused(shell, tmp_path):
+    """protoc writes the files that are imported only if it is asked to."""
+    file = descriptor_pb2.FileDescriptorProto(name="flight.proto", package="air", syntax="proto3")
+    file.dependency.append("other.proto")
+    file.message_type.add(name="Flight")
+    path = tmp_path / "flight.desc"
+    path.write_bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
+    options = ("--value-format", "protobuf", "--value-schema", path, "--value-message", "air.Flight")
+    done = shell("produce", *options, given="{}\n", code=2)
+    assert "; use --include_imports" in done.stderr
+
+
 def test_proto_texts_of_a_registry_need_a_descriptor_set(shell):
     with schema_registry() as registry:
         registry.state.register("s", {"schema": 'syntax = "proto3";', "schemaType": "PROTOBUF"})
