@@ -156,7 +156,7 @@ def brokers_last(arguments: Sequence[str]) -> list[str]:
     """Moves ``-b`` before the command, where kcat and rpk have it, behind the command that takes it."""
     first = arguments[0] if arguments else ""
     count = 2 if first in BROKER_OPTIONS else 1
-    if first.partition("=")[0] not in BROKER_OPTIONS or len(arguments) <= count:
+    if first.partition("=")[0] not in BROKER_OPTIONS:
         return list(arguments)
     moved, rest = list(arguments[:count]), list(arguments[count:])
     end = rest.index("--") if "--" in rest else len(rest)

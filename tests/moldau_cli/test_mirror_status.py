@@ -1,9 +1,12 @@
 """Goal: the status of a mirror shows what is known, and says what is not. Method: the command on a given status."""
 
 import json
+import signal
+from types import SimpleNamespace
 
 import pytest
 import trio
+import trio.testing
 
 from moldau import TopicPartition
 from moldau.mirror import status
@@ -80,3 +83,18 @@ def test_the_document_has_no_number_for_it(file, capsys):
     document = json.loads(capsys.readouterr().out)
     assert [(part["end_offset"], part["lag"]) for part in document["partitions"]] == [(9, 5), (None, None)]
     assert document["sources"][0]["lag"] is None
+
+
+def test_a_second_signal_ends_a_mirror_at_once(capsys):
+    async def main():
+        running, scope = SimpleNamespace(stop=trio.Event()), trio.CancelScope()
+        send, signals = trio.open_memory_channel(2)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(mirror._stop_at_signal, signals, running, scope)
+            for seen in ((True, False), (True, True)):
+                await send.send(signal.SIGTERM)
+                await trio.testing.wait_all_tasks_blocked()
+                assert (running.stop.is_set(), scope.cancel_called) == seen
+
+    trio.run(main)
+    assert capsys.readouterr().err == "mirror ends in order; a second signal ends it at once\n"

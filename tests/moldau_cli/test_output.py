@@ -1,6 +1,8 @@
 """Goal: a table shows times as dates, and JSON as numbers. Method: the functions alone."""
 
+import io
 import json
+from contextlib import redirect_stdout
 
 import pytest
 
@@ -29,3 +31,23 @@ def test_times_are_dates_in_a_table_and_numbers_in_json(time_ms, text, capsys):
     *table, document = capsys.readouterr().out.splitlines()
     assert table[1].split() == [text, "7"]
     assert json.loads(document) == {"rows": [row]}
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_an_answer_is_written_at_once(monkeypatch, as_json):
+    """A live view behind a pipe would show nothing until a buffer is full."""
+
+    class Stream(io.StringIO):
+        flushed = 0
+
+        def flush(self):
+            self.flushed = len(self.getvalue())
+
+    monkeypatch.setattr(output, "_as_json", as_json)
+    for answer in (
+        lambda: output.answer({"a": 1}, "a is 1"),
+        lambda: output.answer_rows("rows", ["a"], [{"a": 1}]),
+    ):
+        with redirect_stdout(Stream()) as stream:
+            answer()
+        assert stream.flushed == len(stream.getvalue()) > 0

@@ -265,6 +265,7 @@ def test_the_login_nearby_goes_to_its_own_cluster_only(home, monkeypatch):
     def login_for(given, config=None):
         use_command_config(None if config is None else str(config))
         assert bootstrap_of(given) == given or given is None
+        assert given is None or "bootstrap.servers" not in command_config("admin"), "the user has named others"
         return command_config("admin").get("sasl.username")
 
     try:

@@ -58,7 +58,8 @@ if TYPE_CHECKING:
 
 NOON_MS = 1_772_366_400_000
 """2026-03-01T12:00:00Z."""
-ORDERS_0, ORDERS_1, LOGS_0 = TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("logs", 0)
+ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+LOGS_0, STATE_0 = TopicPartition("logs", 0), TopicPartition("__state", 0)
 
 
 def part(
@@ -78,15 +79,17 @@ PARTITIONS = {
 CONFIGS = {
     "retention.ms": ("60000", ConfigSource.DYNAMIC_TOPIC),
     "cleanup.policy": ("delete", ConfigSource.DEFAULT),
+    "leader.replication.throttled.replicas": ("", ConfigSource.DEFAULT),
+    "follower.replication.throttled.replicas": ("", ConfigSource.DEFAULT),
     "min.insync.replicas": ("2", ConfigSource.DYNAMIC_DEFAULT_BROKER),
     "ssl.key.password": ("secret", ConfigSource.DYNAMIC_BROKER),
 }
 ENDS = {
-    EARLIEST: {ORDERS_0: (3, -1), LOGS_0: (0, -1)},
-    LATEST: {ORDERS_0: (13, -1), LOGS_0: (2, -1)},
-    MAX_TIMESTAMP: {ORDERS_0: (11, NOON_MS), LOGS_0: (-1, -1)},
-    EARLIEST_LOCAL: {ORDERS_0: (7, -1), LOGS_0: (0, -1)},
-    LATEST_TIERED: {ORDERS_0: (8, -1), LOGS_0: (-1, -1)},
+    EARLIEST: {STATE_0: (0, -1), ORDERS_0: (3, -1), LOGS_0: (0, -1)},
+    LATEST: {STATE_0: (0, -1), ORDERS_0: (13, -1), LOGS_0: (2, -1)},
+    MAX_TIMESTAMP: {STATE_0: (-1, -1), ORDERS_0: (11, NOON_MS), LOGS_0: (-1, -1)},
+    EARLIEST_LOCAL: {STATE_0: (0, -1), ORDERS_0: (7, -1), LOGS_0: (0, -1)},
+    LATEST_TIERED: {STATE_0: (-1, -1), ORDERS_0: (8, -1), LOGS_0: (-1, -1)},
 }
 COMMITTED = {ORDERS_0: 5, LOGS_0: 0}
 MEMBER = GroupMember(
@@ -373,6 +376,7 @@ class SampleAdmin:
         known = {
             ORDERS_0: ShareOffset(start_offset=4, leader_epoch=4, lag=9),
             LOGS_0: ShareOffset(start_offset=-1, leader_epoch=-1, lag=-1),
+            STATE_0: ShareOffset(start_offset=0, leader_epoch=0, lag=0),
         }
         return {one: at for one, at in known.items() if group_id in SHARED}
 
@@ -493,7 +497,12 @@ def _answer_of(call: str, things: list[Any]) -> Any:
 def _of(described: Mapping[str, Any], groups: Iterable[str]) -> dict[str, Any]:
     wanted = list(groups)
     found = {name: described[name] for name in wanted if name in described}
-    missing = [name for name in wanted if name not in described]
-    if missing:
-        raise AdminError({name: KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, "not there") for name in missing}, found)
+    # Clusters that do not serve the type of group know none of this name.
+    codes = {
+        name: ErrorCode.UNSUPPORTED_VERSION if name == "unserved" else ErrorCode.GROUP_ID_NOT_FOUND
+        for name in wanted
+        if name not in described
+    }
+    if codes:
+        raise AdminError({name: KafkaError(code, "not there") for name, code in codes.items()}, found)
     return found

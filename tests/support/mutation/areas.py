@@ -340,7 +340,7 @@ AREAS = (
             *tests_in(
                 "tests/moldau_cli",  # without those that start processes
                 *("dry_runs", "group_types", "interrupts", "main", "mirror_status", "partial_answers", "quorum_status"),
-                *("options_of_records", "token_times", "transcripts", "words"),
+                *("files_of_commands", "options_of_records", "token_times", "transcripts", "words"),
             ),
             "tests/moldau_cli/records",
             *tests_in("tests/moldau_cli/operations", "elected_leaders", "interrupted_rolls", "topics_that_go"),
@@ -358,8 +358,18 @@ AREAS = (
         tests=(
             *tests_in(
                 "tests/moldau_cli",  # without those that start processes
-                *("application", "codes", "configured_controllers", "group_types", "interrupts", "main", "output"),
-                *("partial_answers", "progress", "refused_login_texts", "silent_servers", "unusable_servers", "words"),
+                *(
+                    "application",
+                    "codes",
+                    "configured_controllers",
+                    "errors_of_commands",
+                    "group_types",
+                    "interrupts",
+                    "main",
+                    "output",
+                ),
+                *("partial_answers", "progress", "refused_login_texts", "silent_servers", "transcripts"),
+                *("unusable_servers", "words"),
             ),
             "tests/moldau_cli/profiles",
             "tests/moldau_cli/nodes/test_health.py",
