@@ -131,7 +131,7 @@ PIECES = st.lists(st.sampled_from([b"a", b";", b";;", b"\r", b"\n"]), max_size=3
 @given(pieces=st.lists(PIECES, max_size=6))
 @pytest.mark.parametrize("delimiter", [b"\n", b";", b";;", b";;a"])
 def test_a_splitter_is_empty_at_the_end(pieces, delimiter):
-    """What a source leaves is its last line, and no part of the next source's first one."""
+    """The rest of a source is its last line, and no part of the next source's first one."""
     splitter = Splitter(delimiter)
     found = [line for piece in pieces for line in splitter.feed(piece)] + splitter.end()
     assert splitter.end() == []
