@@ -17,10 +17,12 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.config import ConfigSource
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.operations import draining, moves
+from moldau_cli.operations.restarts import CommandRestarter
 from moldau_cli.operations.survey import copied_bytes, current_replicas, settled_replicas
 from moldau_cli.operations.throttling import lift_throttle, throttle_moves
 from moldau_cli.plans.balance.execution import RunningMove
 from moldau_cli.plans.reassignment import plan_moves
+from moldau_cli.plans.roll import RollNode
 from moldau_cli.plans.throttle import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS, entries_of
 
 OLD, NEW = (1, 2), (3, 2)
@@ -262,3 +264,47 @@ def test_a_broker_that_gets_new_replicas_is_not_drained(monkeypatch):
             draining.drain_broker, None, 1, moves.MoveOptions(throttle=None, at_once_max=1, stall_s=1, elects=False)
         )
     assert len(passes) == draining.PASSES_MAX
+
+
+@pytest.mark.parametrize(
+    ("held", "copied"),
+    [
+        ({1: 50, 2: 40, 3: 30, 4: 60}, (30 + 50, 100)),  # a new replica may be larger for a moment
+        ({1: 50, 2: 40, 3: 30}, None),  # nothing is known of broker 4
+        ({1: 50, 3: 30, 4: 0}, (30, 100)),
+        ({3: 30, 4: 60}, None),  # nothing is known of those that have all records
+        ({}, None),
+    ],
+)
+def test_what_a_move_has_copied_is_known_of_all_new_replicas(held, copied):
+    class Sizes:
+        async def describe_cluster(self, *, include_fenced):
+            await trio.lowlevel.checkpoint()
+            assert include_fenced
+            brokers = [SimpleNamespace(node_id=node) for node in (1, 2, 3, 4)]
+            return SimpleNamespace(brokers=brokers, fenced=())
+
+        async def describe_log_dirs(self, nodes, *, partitions):
+            await trio.lowlevel.checkpoint()
+            (node,) = nodes
+            if node not in held:
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+            where = TopicPartition(*partitions[0])
+            part = SimpleNamespace(topic_partition=where, size_bytes=held[node], is_future=False)
+            return {node: [SimpleNamespace(partitions=[part])]}
+
+    move = RunningMove(replicas=(3, 4, 1, 2), adding=(3, 4), removing=(1, 2))
+    assert trio.run(copied_bytes, Sizes(), {("t", 0): move}) == ({} if copied is None else {("t", 0): copied})
+
+
+def test_a_restart_that_does_not_end_is_an_error():
+    class Stuck(CommandRestarter):
+        async def _connect(self, node):
+            await trio.lowlevel.checkpoint()
+
+        async def _run(self, node):
+            await trio.sleep_forever()
+
+    node = RollNode(node_id=1, roles=("broker",), host="h", port=9)
+    with pytest.raises(CommandError, match=r"^broker 1 \(h:9\) was not restarted within 5 s by: ssh h restart 1$"):
+        trio.run(Stuck("ssh {host} restart {id}", None, 5.0).restart, node, clock=MockClock(autojump_threshold=0))

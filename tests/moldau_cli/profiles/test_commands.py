@@ -154,6 +154,9 @@ def test_option_comes_before_environment_before_profile(home):
     assert (used(**environ).address, used(**environ).profile) == (ENVIRONMENT, None)
     named = choose(None, config_address=None, named="p", environ=environ)
     assert (named.address, named.profile.name) == (PROFILE, "p")
+    run("profile", "add", "q", "-b", OPTION)
+    assert choose(None, config_address=None, named="p", environ={"MOLDAU_PROFILE": "q"}).profile.name == "p"
+    assert used(MOLDAU_PROFILE="q").profile.name == "q"
     assert used(MOLDAU_PROFILE="").address is None
     assert choose(OPTION, config_address="x", named=None, environ=environ).address == OPTION
     assert choose(None, config_address="x", named=None, environ=environ).address == "x"

@@ -342,7 +342,7 @@ class SampleAdmin:
 
     async def list_groups(self, *, states: Any = (), types: Any = ()) -> list[GroupListing]:
         await trio.lowlevel.checkpoint()
-        described = {**GROUPS, **SHARED, **STREAMS}
+        described: dict[str, Any] = {**GROUPS, **SHARED, **STREAMS}
         listed = [
             GroupListing(group_id=name, protocol_type="consumer", state=described[name].state, type=kind)
             for name, kind in sorted(KINDS.items())
@@ -351,7 +351,7 @@ class SampleAdmin:
 
     async def describe_groups(self, groups: Iterable[str]) -> dict[str, GroupDescription]:
         await trio.lowlevel.checkpoint()
-        none = {"protocol_type": "", "protocol": "", "coordinator": 1, "members": ()}
+        none: dict[str, Any] = {"protocol_type": "", "protocol": "", "coordinator": 1, "members": ()}
         return {name: GROUPS.get(name) or GroupDescription(group_id=name, state="Dead", **none) for name in groups}
 
     async def describe_share_groups(self, groups: Iterable[str]) -> dict[str, GroupDescription]:
@@ -409,7 +409,12 @@ class SampleAdmin:
             if node in held
         }
         if 2 in found:
-            failed = {"error": ErrorCode.KAFKA_STORAGE_ERROR, "total_bytes": -1, "usable_bytes": -1, "partitions": ()}
+            failed: dict[str, Any] = {
+                "error": ErrorCode.KAFKA_STORAGE_ERROR,
+                "total_bytes": -1,
+                "usable_bytes": -1,
+                "partitions": (),
+            }
             found[2].append(LogDirDescription(path="/bad", **failed))
         return found
 

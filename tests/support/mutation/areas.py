@@ -324,7 +324,7 @@ AREAS = (
                 *("remote_copies", "reported_problems", "roll_of_a_node_that_is_down", "roll_of_a_voter"),
                 *("simulated_operations", "topics_that_go", "waits_without_leader"),
             ),
-            *tests_in("tests/moldau_cli", "partial_answers", "quorum_status"),
+            *tests_in("tests/moldau_cli", "partial_answers", "quorum_status", "transcripts"),
         ),
     ),
     Area(
