@@ -38,6 +38,7 @@ BROKER_OPTIONS = ("-b", "--bootstrap-server")
 def run() -> NoReturn:
     """Runs ``sys.argv`` and exits the process with the command's code; the console script calls it."""
     _open_closed_streams()
+    _buffer_output()
     _escape_foreign_characters()
     sys.exit(_flushed(main(sys.argv[1:])))
 
@@ -52,6 +53,18 @@ def _open_closed_streams() -> None:
         if getattr(sys, name) is None:
             opened = os.fdopen(os.open(os.devnull, flags), mode, encoding="utf-8")
             setattr(sys, name, opened)
+
+
+def _buffer_output() -> None:
+    """Puts a buffer before stdout where Python has none, as with PYTHONUNBUFFERED or ``python -u``.
+
+    A raw stream writes as many bytes as fit and returns their number. On a full disk, or behind a reader that has gone,
+    the rest of an answer would be lost without an error.
+    """
+    raw = getattr(sys.stdout, "buffer", None)
+    if isinstance(sys.stdout, io.TextIOWrapper) and isinstance(raw, io.RawIOBase):
+        encoding, errors = sys.stdout.encoding, sys.stdout.errors
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors, line_buffering=True)
 
 
 def _escape_foreign_characters() -> None:

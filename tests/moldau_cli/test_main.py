@@ -197,6 +197,38 @@ def test_the_output_of_a_client_is_no_connection(error, raised):
         client.run(work, "127.0.0.1:1", probes=False)
 
 
+class AlmostFull(io.RawIOBase):
+    """A file on a disk with room for some bytes: it takes what fits, as the system does, and then refuses."""
+
+    def __init__(self, room):
+        self.content = b""
+        self._room = room
+
+    def writable(self):
+        return True
+
+    def write(self, data):
+        left = self._room - len(self.content)
+        if not left:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.content += bytes(data[:left])
+        return min(left, len(data))
+
+
+def test_a_part_of_an_answer_is_no_success(monkeypatch):
+    """With PYTHONUNBUFFERED, a record of 5 MB on a disk with room for 1 MB was cut off with exit code 0."""
+    disk = AlmostFull(room=3)
+    unbuffered = io.TextIOWrapper(disk, "utf-8", write_through=True)
+    monkeypatch.setattr(sys, "stdout", unbuffered)
+    entry._buffer_output()
+    with pytest.raises(OSError, match="No space left"):
+        sys.stdout.write("answer\n")
+    assert disk.content == b"ans"
+    monkeypatch.setattr(disk, "_room", 100)
+    sys.stdout.buffer.flush()
+    assert disk.content == b"answer\n"
+
+
 @pytest.mark.parametrize("words", [["version"], ["version", "--json"], ["--help"]], ids=" ".join)
 def test_a_full_disk_is_one_line_and_exit_code_1(words):
     """The answer was lost with a traceback, or with exit code 0 or 120."""
