@@ -26,9 +26,13 @@ class Authority:
         self.trust = self._authority.cert_pem.bytes().decode()
 
     @functools.cache  # noqa: B019 - lives as long as the tests of a module
-    def issue(self, *names: str, not_after: datetime.datetime | None = None) -> tuple[str, str]:
+    def issue(
+        self, *names: str, not_before: datetime.datetime | None = None, not_after: datetime.datetime | None = None
+    ) -> tuple[str, str]:
         """A certificate chain and its key as PEM texts, for host names or addresses."""
-        issued = self._authority.issue_cert(*names, key_type=trustme.KeyType.RSA, not_after=not_after)
+        issued = self._authority.issue_cert(
+            *names, key_type=trustme.KeyType.RSA, not_before=not_before, not_after=not_after
+        )
         chain = b"".join(piece.bytes() for piece in issued.cert_chain_pems).decode()
         return chain, issued.private_key_pem.bytes().decode()
 

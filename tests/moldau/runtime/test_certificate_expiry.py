@@ -1,4 +1,4 @@
-"""Goal: a node shows when the first certificate of a chain expires. The library cryptography is the oracle."""
+"""Goal: a node knows when a chain is valid, and shows its end. The library cryptography is the oracle."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.runtime.tls.context import ListenerTls
-from moldau.runtime.tls.expiry import expires_s, register_expiry
+from moldau.runtime.tls.expiry import register_expiry, validity_s
 from moldau_jepsen.world.world import run_world
 from support.certificates import authority
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 
 
-def certificate(expires: datetime.datetime, names: int = 1) -> str:
+BEGIN = datetime.datetime(1951, 1, 1, tzinfo=datetime.UTC)
+
+
+def certificate(expires: datetime.datetime, names: int = 1, begin: datetime.datetime = BEGIN) -> str:
     """Returns a certificate as PEM text; more names make it longer than one byte of length can say."""
     name = x509.Name([x509.NameAttribute(x509.NameOID.ORGANIZATIONAL_UNIT_NAME, "unit" * 10)] * names)
     return (
         x509.CertificateBuilder(name, name, KEY.public_key(), x509.random_serial_number())
-        .not_valid_before(datetime.datetime(1951, 1, 1))  # noqa: DTZ001 - X.509 times are UTC
+        .not_valid_before(begin)
         .not_valid_after(expires)
         .sign(KEY, SHA256())
         .public_bytes(Encoding.PEM)
@@ -42,14 +45,17 @@ def certificate(expires: datetime.datetime, names: int = 1) -> str:
         datetime.datetime(2050, 1, 1, tzinfo=datetime.UTC),  # the first year with four digits
     ],
 )
-def test_the_end_of_a_certificate_is_read(expires: datetime.datetime, names: int) -> None:
-    assert expires_s("a comment\n" + certificate(expires, names)) == expires.timestamp()
+def test_the_times_of_a_certificate_are_read(expires: datetime.datetime, names: int) -> None:
+    wanted = (BEGIN.timestamp(), expires.timestamp())
+    assert validity_s("a comment\n" + certificate(expires, names)) == wanted
 
 
-def test_the_first_end_of_a_chain_counts() -> None:
+def test_a_chain_is_valid_while_all_of_it_is() -> None:
     days = [datetime.datetime(2030, 1, day, tzinfo=datetime.UTC) for day in (3, 1, 2)]
-    assert expires_s("".join(map(certificate, days))) == days[1].timestamp()
-    assert expires_s("no certificate") is None
+    begins = [day - datetime.timedelta(days=100 - day.day) for day in days]
+    chain = "".join(certificate(day, begin=begin) for day, begin in zip(days, begins, strict=True))
+    assert validity_s(chain) == (begins[0].timestamp(), days[1].timestamp())
+    assert validity_s("no certificate") == (None, None)
 
 
 def test_a_node_shows_the_certificate_of_each_listener() -> None:

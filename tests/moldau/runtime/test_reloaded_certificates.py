@@ -133,6 +133,31 @@ def test_a_key_in_a_file_of_its_own_is_followed() -> None:
 
 
 @pytest.mark.parametrize("make", [server_context, client_context])
+def test_a_later_certificate_replaces_no_valid_one(make, caplog: pytest.LogCaptureFixture) -> None:
+    """No peer accepts it yet: the clock of the authority is ahead, or it is the one for next year."""
+    begin = NOW + datetime.timedelta(hours=1)
+
+    def scenario(disk, clock) -> None:
+        clock.now_ms = NOW.timestamp() * 1000
+        write(disk, "/node.pem", pem(0))
+        settings = authority().settings(certificate_chain=None, key=None, keystore_location="/node.pem")
+        context = ReloadingContext(make, settings, disk, clock)
+        first = context.current()
+        chain, key = authority().issue("node", not_before=begin)
+        write(disk, "/node.pem", key + chain + "\n" * 99)
+        for _ in range(3):
+            clock.now_ms += CHECK_MS
+            assert context.current() is first
+        clock.now_ms = begin.timestamp() * 1000
+        assert context.current() is not first
+
+    on_a_disk(scenario)
+    refused = [message for message in caplog.messages if message.startswith("certificates-refused")]
+    assert len(refused) == 1
+    assert f"the certificate is not valid before {begin:%Y-%m-%d %H:%M:%S} UTC; the former one is valid" in refused[0]
+
+
+@pytest.mark.parametrize("make", [server_context, client_context])
 def test_an_expired_certificate_replaces_no_valid_one(make, caplog: pytest.LogCaptureFixture) -> None:
     """It would end all new connections; the file of last year, copied by mistake, is refused once."""
 

@@ -32,7 +32,7 @@ from moldau.runtime.sasl.network import with_login
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.tls.connection import CIPHERTEXT_BYTES, TlsConnection
 from moldau.runtime.tls.errors import TlsHandshakeError
-from moldau.runtime.tls.expiry import expires_s
+from moldau.runtime.tls.expiry import validity_s
 from moldau.runtime.tls.reloading import ReloadingContext
 from moldau.runtime.tls.stores import read_pkcs12
 
@@ -59,8 +59,9 @@ _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "r
 
 
 class DatedContext(ssl.SSLContext):
-    """A context that knows when the first certificate of its own chain expires."""
+    """A context that knows since when its own chain is valid, and when the first certificate of it expires."""
 
+    valid_since_s: float | None = None
     expires_s: float | None = None
     """In seconds since 1970; None without a certificate of its own."""
 
@@ -76,7 +77,8 @@ def server_context(settings: TlsSettings, disk: Disk) -> DatedContext:
     # encryptions and some 500 bytes for nothing.
     context.num_tickets = 0
     context.verify_mode = _CLIENT_AUTH[settings.client_auth]
-    context.expires_s = expires_s(_configure(context, settings, disk, is_server=True))
+    chain = _configure(context, settings, disk, is_server=True)
+    context.valid_since_s, context.expires_s = validity_s(chain)
     return context
 
 
@@ -92,7 +94,8 @@ def client_context(settings: TlsSettings, disk: Disk) -> DatedContext:
     context.check_hostname = settings.checks_host_name
     if not settings.has_trust:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
-    context.expires_s = expires_s(_configure(context, settings, disk, is_server=False))
+    chain = _configure(context, settings, disk, is_server=False)
+    context.valid_since_s, context.expires_s = validity_s(chain)
     return context
 
 
@@ -346,6 +349,10 @@ class ListenerTls:
     def __call__(self, connection: Connection) -> TlsConnection:
         """Wraps an accepted connection."""
         return TlsConnection(connection, self._context.current(), server_side=True, scratch=self._scratch)
+
+    def valid_since_s(self) -> float | None:
+        """Returns since when the chain in use is valid, in seconds since 1970."""
+        return self._context.current().valid_since_s
 
     def expires_s(self) -> float | None:
         """Returns when the first certificate of the chain in use expires, in seconds since 1970."""

@@ -1,4 +1,4 @@
-"""When certificates expire: read from their DER form (RFC 5280, section 4.1), and shown as a metric of a node."""
+"""When certificates are valid: read from their DER form (RFC 5280, section 4.1); the end is a metric of a node."""
 
 from __future__ import annotations
 
@@ -18,29 +18,34 @@ _VERSION, _UTC_TIME = 0xA0, 0x17
 """Tags: the explicit version field of a certificate, and a time with two digits for the year."""
 
 
-def expires_s(pem: str) -> float | None:
-    """Returns when the first of the certificates in a text expires, in seconds since 1970; None without certificates.
+def validity_s(pem: str) -> tuple[float | None, float | None]:
+    """Returns since when all certificates in a text are valid, and when the first one expires, in seconds since 1970.
 
-    The certificates are well formed: OpenSSL has loaded them.
+    Both are None without certificates. The certificates are well formed: OpenSSL has loaded them.
     """
-    found = (_not_after(ssl.PEM_cert_to_DER_cert(each)) for each in _CERTIFICATE.findall(pem))
-    return min(found, default=None)
+    found = [_validity(ssl.PEM_cert_to_DER_cert(each)) for each in _CERTIFICATE.findall(pem)]
+    return max((since for since, _ in found), default=None), min((end for _, end in found), default=None)
 
 
-def _not_after(der: bytes) -> float:
+def _validity(der: bytes) -> tuple[float, float]:
     # Certificate = { TBSCertificate = { [version], serial, signature, issuer, validity = { notBefore, notAfter }, ...
     _, at, _ = _element(der, 0)
     _, at, _ = _element(der, at)
-    tag, _, end = _element(der, at)
+    tag, _, _ = _element(der, at)
     for _ in range(4 if tag == _VERSION else 3):
         _, _, at = _element(der, at)
     _, at, _ = _element(der, at)
-    _, _, at = _element(der, at)
+    since, at = _time(der, at)
+    return since, _time(der, at)[0]
+
+
+def _time(der: bytes, at: int) -> tuple[float, int]:
+    """Returns the time that begins at an offset, and the offset behind it."""
     tag, begin, end = _element(der, at)
     text = der[begin:end].decode("ascii")
     if tag == _UTC_TIME:  # years from 1950 to 2049
         text = ("19" if text >= "5" else "20") + text
-    return datetime.datetime.strptime(text, "%Y%m%d%H%M%S%z").timestamp()
+    return datetime.datetime.strptime(text, "%Y%m%d%H%M%S%z").timestamp(), end
 
 
 def _element(der: bytes, at: int) -> tuple[int, int, int]:

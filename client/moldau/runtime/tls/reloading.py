@@ -82,7 +82,7 @@ class ReloadingContext:
         """
         paths = ",".join(path for path, _, _ in marks)
         try:
-            self._context = self._unexpired(self._make(self._settings, self._disk))
+            self._context = self._valid(self._make(self._settings, self._disk))
         except ConfigError as error:
             refused = (marks, "; ".join(error.problems))
             if refused != self._refused:
@@ -93,19 +93,31 @@ class ReloadingContext:
             self._refused = None
             _logger.info("certificates-reloaded", files=paths)
 
-    def _unexpired(self, context: DatedContext) -> DatedContext:
+    def _valid(self, context: DatedContext) -> DatedContext:
         """Returns a context that replaces the present one.
 
         Raises:
-            ConfigError: its certificate has expired, and the present one has not.
+            ConfigError: its certificate has expired or is not valid yet, and the present one is valid.
         """
         now_s = self._clock.wall_ms() / 1000
-        present_s = self._context.expires_s
-        if context.expires_s is None or context.expires_s > now_s or present_s is None or present_s <= now_s:
+        fault, present_fault = _fault(context, now_s), _fault(self._context, now_s)
+        if fault is None or present_fault is not None or self._context.expires_s is None:
             return context
-        key = f"{self._settings.prefix}ssl.keystore.location"
-        since = datetime.datetime.fromtimestamp(context.expires_s, datetime.UTC)
-        raise ConfigError([f"{key}: the certificate expired at {since:%Y-%m-%d %H:%M:%S} UTC; the former one has not"])
+        raise ConfigError([f"{self._settings.prefix}ssl.keystore.location: the certificate {fault}"])
+
+
+def _fault(context: DatedContext, now_s: float) -> str | None:
+    """Returns why a context's own certificate is not valid at a time; None if it is, or there is none."""
+    since_s, expires_s = context.valid_since_s, context.expires_s
+    if expires_s is not None and expires_s <= now_s:
+        return f"expired at {_utc(expires_s)}; the former one has not"
+    if since_s is not None and since_s > now_s:
+        return f"is not valid before {_utc(since_s)}; the former one is valid"
+    return None
+
+
+def _utc(at_s: float) -> str:
+    return f"{datetime.datetime.fromtimestamp(at_s, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _marks(settings: TlsSettings, disk: Disk) -> tuple[Mark, ...]:
