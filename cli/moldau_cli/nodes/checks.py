@@ -129,7 +129,7 @@ def check_addresses(config: Config) -> list[Finding]:
 
 
 def check_certificates(environment: Environment, config: Config) -> list[Finding]:
-    """Looks when the certificates of the listeners with TLS expire, and whether they name the hosts of these.
+    """Looks when the certificates of the listeners with TLS are valid, and whether they name the hosts of these.
 
     Raises:
         ConfigError: a file cannot be used.
@@ -138,17 +138,29 @@ def check_certificates(environment: Environment, config: Config) -> list[Finding
     for endpoint in listeners(config):
         secure = listener_tls(environment, config, endpoint.listener_name, endpoint.security_protocol)
         expires_s = None if secure is None else secure.expires_s()
-        if expires_s is None:
+        if secure is None or expires_s is None:
             continue
-        days = (expires_s - environment.clock.wall_ms() / 1000) / 86_400
-        at = datetime.datetime.fromtimestamp(expires_s, datetime.UTC)
-        state = PROBLEM if days < 0 else WARNING if days < CERTIFICATE_DAYS_MIN else OK
-        detail = f"{'expired' if days < 0 else 'expires'} at {at:%Y-%m-%d %H:%M:%S} UTC"
+        state, detail = _validity(secure.valid_since_s() or 0.0, expires_s, environment.clock.wall_ms() / 1000)
         found.append(Finding(check="certificate", subject=str(endpoint), state=state, detail=detail))
         if (host := unnamed_host(environment, config, endpoint)) is not None:
             detail = f"does not name {host}, the host that others connect to: they refuse it"
             found.append(Finding(check="certificate", subject=str(endpoint), state=WARNING, detail=detail))
     return found
+
+
+def _validity(since_s: float, expires_s: float, now_s: float) -> tuple[str, str]:
+    """Returns the state of a certificate and its reason."""
+    since, ends = (
+        f"{datetime.datetime.fromtimestamp(at_s, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC" for at_s in (since_s, expires_s)
+    )
+    if expires_s <= now_s:
+        return PROBLEM, f"expired at {ends}"
+    if since_s > now_s:
+        return (
+            PROBLEM,
+            f"is not valid before {since}: others refuse it, unless this machine's clock is slow",
+        )
+    return WARNING if expires_s - now_s < CERTIFICATE_DAYS_MIN * 86_400 else OK, f"expires at {ends}"
 
 
 async def check_object_store(environment: Environment, config: Config) -> list[Finding]:

@@ -429,6 +429,19 @@ def test_the_check_says_when_certificates_expire(tmp_path, days, state):
     assert detail == f"{'expired' if days < 0 else 'expires'} at {ends:%Y-%m-%d %H:%M:%S} UTC"
 
 
+def test_the_check_names_a_certificate_of_the_future(tmp_path):
+    """It said ok, although no peer accepts such a certificate: a clock of the two machines is wrong."""
+    begin = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
+    chain, key = authority().issue("127.0.0.1", not_before=begin)
+    (tmp_path / "node.pem").write_text(key + chain)
+    (tmp_path / "trust.pem").write_text(authority().trust)
+    stores = ("--keystore", str(tmp_path / "node.pem"), "--truststore", str(tmp_path / "trust.pem"))
+    port, voter = take_free_ports(2)
+    options = ("--role", "broker", "--node-id", "1", "--host", "127.0.0.1", "--port", str(port), *stores)
+    _, done = init(tmp_path, "n", *options, voters=f"101@127.0.0.1:{voter}", code=1)
+    assert f"is not valid before {begin:%Y-%m-%d %H:%M:%S} UTC" in findings(done)["certificate", "problem"]
+
+
 @pytest.mark.parametrize("versions", ["TLSv1.2", "TLSv1.3"])
 @pytest.mark.parametrize(
     ("names", "host", "is_named"),
