@@ -577,6 +577,20 @@ def test_nodes_are_paused_killed_and_restarted(shell):
     assert {node["state"] for node in shell.json("cluster", "status")["nodes"]} == {"running"}
 
 
+def test_a_restart_looks_at_the_file_first(shell):
+    """It stopped the node, which could not start again: two such restarts cost two of three brokers."""
+    file = shell.home / "moldau-cluster" / "broker-2" / "server.properties"
+    before = {node["node"]: node["pid"] for node in shell.json("cluster", "status")["nodes"]}
+    given = file.read_text()
+    file.write_text(f"{given}log.retention.hour=3\n")
+    try:
+        refused = shell("cluster", "restart", "2", code=2).stderr
+    finally:
+        file.write_text(given)
+    assert "log.retention.hour: unknown broker configuration key; did you mean log.retention.hours?" in refused
+    assert {node["node"]: node["pid"] for node in shell.json("cluster", "status")["nodes"]} == before
+
+
 def test_a_stopped_cluster_starts_again_with_its_data(shell, monkeypatch):
     shell("topics", "create", "kept", "--partitions", "1")
     shell("produce", "kept", given="precious\n")

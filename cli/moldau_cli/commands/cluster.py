@@ -408,7 +408,10 @@ def _change_links(directory: Path, node: int, *, cut: bool) -> None:
 @commands.command()
 def restart(node: NodeId, directory: Directory = DEFAULT_DIRECTORY, timeout: TimeoutS = 120.0) -> None:
     """Stop a node in order if it runs, start it again, and wait until it serves."""
+    from moldau_cli.nodes.server import check_file
+
     with _changing(directory) as cluster:
+        check_file(cluster.node(node).config)  # a node that runs would only be stopped
         cluster.restart(node, ready_timeout_ms=timeout * 1000)
         pid = cluster.node(node).pid
     output.answer({"node": node, "state": "running", "pid": pid}, f"node {node} serves again (process {pid})")

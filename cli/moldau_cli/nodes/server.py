@@ -16,7 +16,7 @@ import traceback
 from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.runtime.tasks.exceptions import leaves
-from moldau_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
+from moldau_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -110,6 +110,20 @@ def serve_command(arguments: Sequence[str], make_environment: Callable[[], Envir
     if len(configs) > 1:
         return _run_group(configs, words, parent, environment)
     return _run_node(configs[0], words, parent, environment, extras)
+
+
+def check_file(path: str) -> None:
+    """Looks whether a node could use a configuration file, as ``--check`` does.
+
+    Raises:
+        UsageError: it could not.
+    """
+    try:
+        configs = _chosen(_read_config(path), _parse([path]))
+        _extras_of(configs[0], path)
+        _check_uses(configs, path)
+    except _Usage as error:
+        raise UsageError(str(error)) from error
 
 
 class _Words(NamedTuple):
