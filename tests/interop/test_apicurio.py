@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from google.protobuf.wrappers_pb2 import StringValue
 
 from moldau.blocking import Admin, Consumer, Producer
-from moldau.serialization import AvroSerde, JsonSchemaSerde, SchemaRegistry
+from moldau.serialization import AvroSerde, JsonSchemaSerde, ProtobufSerde, SchemaRegistry
 from moldau_jepsen.testing import cluster
 from support.interop.apicurio import apicurio, apicurio_home
 
@@ -41,7 +42,7 @@ def test_a_registry_keeps_its_schemas_in_the_cluster(tmp_path: Path) -> None:
     with cluster(brokers=3, controllers=1, links=False) as brokers:
         server = {"bootstrap.servers": brokers.bootstrap}
 
-        def send(topic: str, serde: Any, value: dict[str, Any]) -> None:
+        def send(topic: str, serde: Any, value: Any) -> None:
             with Producer(server, value_serializer=serde) as producer:
                 producer.send(topic, value).result(WAIT_MS)
 
@@ -53,10 +54,12 @@ def test_a_registry_keeps_its_schemas_in_the_cluster(tmp_path: Path) -> None:
             brokers.kill(journal.partitions[0].leader)
             send("avro", AvroSerde(registry(url), flight(LATER)), {"carrier": "LH", "delay": 7})
             send("json", JsonSchemaSerde(registry(url), SHAPE), {"carrier": "AF"})
+            send("protobuf", ProtobufSerde(registry(url), StringValue), StringValue(value="SN"))
         with apicurio(program, brokers.bootstrap, tmp_path / "two.log") as url:
             for topic, serde, values in (
                 ("avro", AvroSerde(registry(url)), [{"carrier": "UA"}, {"carrier": "LH", "delay": 7}]),
                 ("json", JsonSchemaSerde(registry(url), SHAPE), [{"carrier": "AF"}]),
+                ("protobuf", ProtobufSerde(registry(url), StringValue), [StringValue(value="SN")]),
             ):
                 reading = server | {"auto.offset.reset": "earliest"}
                 with Consumer(reading, value_deserializer=serde) as consumer:
