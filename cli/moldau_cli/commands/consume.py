@@ -69,7 +69,7 @@ def consume(
         ),
     ] = None,
     tail: Annotated[
-        int | None, typer.Option("--tail", "-n", min=0, metavar="N", help="The last N of each partition, and new ones.")
+        int | None, typer.Option("--tail", "-n", min=0, metavar="N", help="Last N offsets of each partition, and new.")
     ] = None,
     since: Annotated[
         str | None, typer.Option("--from", metavar="TIME", help="First record since this time, or of the last 1h30m.")
