@@ -212,7 +212,7 @@ TOGETHER = dict.fromkeys(
         "tests/moldau_jepsen/checkers/test_spark_checker.py",
         "tests/pyspark_moldau/jobs/test_flights.py",
         "tests/pyspark_moldau/jobs/test_jobs.py",
-        "tests/pyspark_moldau/jobs/test_session_values.py",
+        "tests/pyspark_moldau/jobs/test_session_queries.py",
         "tests/pyspark_moldau/jobs/test_standalone.py",
         "tests/pyspark_moldau/sink/test_sink_cluster.py",
         "tests/pyspark_moldau/sink/test_spark_sink.py",

@@ -438,6 +438,74 @@ AREAS = (
         ),
     ),
     Area(
+        name="Spark jobs",
+        modules=tuple(
+            f"spark/pyspark_moldau/jobs/{name}"
+            for name in (
+                *("config", "payloads", "aggregate.py", "export.py", "files.py", "join.py", "load.py", "schemas.py"),
+                "sessions.py",
+            )
+        ),
+        tests=tests_in(
+            "tests/pyspark_moldau/jobs",  # without those that start a JVM
+            *("avro_evolution", "avro_references", "job_files", "payloads", "schemas", "session_state"),
+        ),
+    ),
+    Area(
+        name="queries and views of Spark jobs",
+        modules=(
+            "spark/pyspark_moldau/jobs/queries",
+            "spark/pyspark_moldau/jobs/tables.py",
+            "spark/pyspark_moldau/jobs/views.py",
+        ),
+        tests=tests_in(
+            "tests/pyspark_moldau/jobs",
+            *("compactions", "job_files", "long_letters", "progress", "schemas", "session_state", "session_values"),
+            *("starts", "view_versions"),
+        ),
+    ),
+    Area(
+        name="Spark sessions and terminal",
+        modules=tuple(
+            f"spark/pyspark_moldau/{name}"
+            for name in ("session", "terminal", "errors.py", "unsupported.py", "versions.py")
+        ),
+        tests=(
+            *tests_in(
+                "tests/pyspark_moldau/session",
+                *("interrupted_start", "java", "locale", "programs", "secret_settings", "worker_package"),
+            ),
+            "tests/pyspark_moldau/test_terminal.py",
+        ),
+    ),
+    Area(
+        name="connections of Spark",
+        modules=(
+            "spark/pyspark_moldau/wire",
+            "spark/pyspark_moldau/client_options.py",
+            *(f"spark/pyspark_moldau/source/{name}.py" for name in ("arrow", "data_source", "planning", "reader")),
+            "spark/pyspark_moldau/source/stream.py",
+            *(f"spark/pyspark_moldau/sink/{name}.py" for name in ("cluster", "explanations", "reach", "rows")),
+            "spark/pyspark_moldau/sink/writer.py",
+        ),
+        tests=(
+            *tests_in(
+                "tests/pyspark_moldau/wire",
+                *("authentication", "group_offsets", "missing_topics", "reach", "renewed_certificates"),
+            ),
+            *tests_in(
+                "tests/pyspark_moldau/source",  # without those that start a JVM or processes of a cluster
+                *("ending_sessions", "nearest_replica", "options", "outdated_brokers", "reader", "recreated_topics"),
+                *("restarts", "source", "trigger_delays", "wide_timestamps"),
+            ),
+            *tests_in(
+                "tests/pyspark_moldau/sink",
+                *("late_batches", "sink_options", "sink_order", "sink_rows", "sink_waits", "topics_of_jobs"),
+                "unreachable_brokers",
+            ),
+        ),
+    ),
+    Area(
         name="checkers",
         modules=tuple(
             f"jepsen_like/moldau_jepsen/checkers/{name}"
