@@ -4,6 +4,7 @@ Method: a registry as a dictionary of answers; values are written by ``fastavro`
 """
 
 import io
+import itertools
 import json
 
 import fastavro
@@ -112,6 +113,50 @@ def test_a_union_may_consist_of_references():
     assert (airport["name"], zone) == ("air.Airport", "air.Zone")
     assert airport["fields"][1]["type"][1]["symbols"] == ["EAST", "WEST"], "it is defined where it is first named"
     assert fastavro.parse_schema([airport, zone])
+
+
+REFERRED = {
+    "enum": (ZONE, "WEST"),
+    "fixed": ({"type": "fixed", "name": "Code", "namespace": "air", "size": 2}, b"JF"),
+    "record": (
+        {"type": "record", "name": "Leg", "namespace": "air", "fields": [{"name": "m", "type": "int"}]},
+        {"m": 7},
+    ),
+}
+"""A type of another subject, and a value of it."""
+PLACES = {
+    "field": (lambda name: name, lambda value: value),
+    "union": (lambda name: ["null", name], lambda value: value),
+    "array": (lambda name: {"type": "array", "items": name}, lambda value: [value, value]),
+    "map": (lambda name: {"type": "map", "values": name}, lambda value: {"k": value}),
+    "array of unions": (lambda name: {"type": "array", "items": ["null", name]}, lambda value: [None, value]),
+    "record": (
+        lambda name: {"type": "record", "name": "In", "fields": [{"name": "x", "type": name}]},
+        lambda value: {"x": value},
+    ),
+}
+"""Where a schema may name a type, and the value there."""
+
+
+@pytest.mark.parametrize("kind", REFERRED)
+def test_a_type_is_defined_where_it_is_first_named(kind):
+    """In each place, and once: a second definition is no Avro schema."""
+    definition, value = REFERRED[kind]
+    name = f"air.{definition['name']}"
+    path = "subjects/s/versions/1?deleted=true"
+    for first, second in itertools.product(PLACES, repeat=2):
+        fields = [{"name": "a", "type": PLACES[first][0](name)}]
+        if (first, second) != ("record", "record"):  # both have the same name
+            fields.append({"name": "b", "type": PLACES[second][0](definition["name"])})
+        schema = {"type": "record", "name": "Out", "namespace": "air", "fields": fields}
+        given = {"a": PLACES[first][1](value), "b": PLACES[second][1](value)}
+        found = whole(answer(schema, (name, "s", 1)), {path: answer(definition)}.__getitem__)
+        named, out = {}, io.BytesIO()
+        fastavro.parse_schema(definition, named_schemas=named)
+        fastavro.schemaless_writer(out, fastavro.parse_schema(schema, named_schemas=named), given)
+        out.seek(0)
+        read = fastavro.schemaless_reader(out, fastavro.parse_schema(found), None)
+        assert read == {field["name"]: given[field["name"]] for field in fields}, (first, second)
 
 
 def test_a_lost_reference_ends_the_task_with_its_name(asked):
