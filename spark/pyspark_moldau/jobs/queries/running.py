@@ -10,7 +10,7 @@ import logging
 import operator
 import re
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -198,8 +198,10 @@ def run_queries(starts: Mapping[str, Callable[[], StreamingQuery]], timeout_s: f
     tries = dict.fromkeys(starts, 1)
     queries: dict[str, StreamingQuery] = {}
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    try:
-        queries.update((name, start()) for name, start in starts.items())
+    with ExitStack() as stops:  # one that cannot be stopped leaves none of the others running
+        for name, start in starts.items():
+            queries[name] = start()
+            stops.callback(queries[name].stop)
         while True:
             active = False
             for name, query in list(queries.items()):
@@ -214,15 +216,13 @@ def run_queries(starts: Mapping[str, Callable[[], StreamingQuery]], timeout_s: f
                     logger.warning("slow-start query=%s try=%d", name, tries[name])
                     tries[name] += 1
                     queries[name] = starts[name]()
+                    stops.callback(queries[name].stop)
                     active = True
             if not active:
                 break
             if deadline is not None and time.monotonic() > deadline:
                 raise JobError(f"the queries {', '.join(starts)} did not end within {timeout_s:g} s")
             time.sleep(POLL_S)
-    finally:
-        for query in queries.values():
-            query.stop()
     return JobReport(
         rows={name: one.sums.rows for name, one in progress.items()},
         batches={name: one.count for name, one in progress.items()},

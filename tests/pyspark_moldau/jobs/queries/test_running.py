@@ -121,6 +121,24 @@ def test_a_job_has_its_time_and_no_more(clock, looks):
     assert [queries[0].stopped for queries in made.values()] == [1, 1]
 
 
+def test_a_query_that_cannot_be_stopped_leaves_no_other_running(clock):
+    """Spark gives up a stop after ``spark.sql.streaming.stopTimeout``; the others went on without the folder's lock."""
+    names = ("main", "dead-letters-left", "dead-letters-right")
+    for stuck in names:
+        starts, _ = starting({name: [(99, ENDS)] for name in names} | {"main": [(1, FAILS)]})
+        run = {name: start() for name, start in starts.items()}
+
+        def refused(query=run[stuck]):
+            query.stopped += 1
+            raise TimeoutError("it does not stop")
+
+        run[stuck].stop = refused
+        with pytest.raises(TimeoutError, match="it does not stop") as caught:
+            run_queries({name: lambda query=query: query for name, query in run.items()})
+        assert isinstance(caught.value.__context__, JobError), "why the job ended is shown too"
+        assert [query.stopped for query in run.values()] == [1, 1, 1]
+
+
 def test_queries_without_a_limit_run_until_they_end(clock):
     starts, _ = starting({"main": [(10_000, ENDS)]})
     assert run_queries(starts).batches == {"main": 1}
