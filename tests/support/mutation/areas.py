@@ -446,9 +446,14 @@ AREAS = (
                 "sessions.py",
             )
         ),
-        tests=tests_in(
-            "tests/pyspark_moldau/jobs",  # without those that start a JVM
-            *("avro_evolution", "avro_references", "job_files", "payloads", "schemas", "session_state"),
+        tests=(
+            *tests_in(
+                "tests/pyspark_moldau/jobs",  # without those that start a JVM
+                *("avro_evolution", "avro_references", "job_files", "payloads", "schemas", "session_state"),
+            ),
+            "tests/pyspark_moldau/jobs/config",
+            "tests/pyspark_moldau/jobs/payloads",
+            "tests/pyspark_moldau/jobs/queries/test_session_steps.py",
         ),
     ),
     Area(
@@ -473,9 +478,10 @@ AREAS = (
         tests=(
             *tests_in(
                 "tests/pyspark_moldau/session",
-                *("interrupted_start", "java", "locale", "programs", "secret_settings", "worker_package"),
+                *("find_java", "interrupted_start", "java", "locale", "programs", "secret_settings", "sessions"),
+                *("worker_archive", "worker_package"),
             ),
-            "tests/pyspark_moldau/test_terminal.py",
+            *tests_in("tests/pyspark_moldau", "first_messages", "terminal", "watching"),
         ),
     ),
     Area(
