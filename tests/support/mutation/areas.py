@@ -453,7 +453,7 @@ AREAS = (
             ),
             "tests/pyspark_moldau/jobs/config",
             "tests/pyspark_moldau/jobs/payloads",
-            "tests/pyspark_moldau/jobs/queries/test_session_steps.py",
+            *tests_in("tests/pyspark_moldau/jobs/queries", "exports", "session_steps"),
         ),
     ),
     Area(
@@ -463,10 +463,13 @@ AREAS = (
             "spark/pyspark_moldau/jobs/tables.py",
             "spark/pyspark_moldau/jobs/views.py",
         ),
-        tests=tests_in(
-            "tests/pyspark_moldau/jobs",
-            *("compactions", "job_files", "long_letters", "progress", "schemas", "session_state", "session_values"),
-            *("starts", "view_versions"),
+        tests=(
+            *tests_in(
+                "tests/pyspark_moldau/jobs",
+                *("compactions", "job_files", "long_letters", "progress", "schemas", "session_state", "session_values"),
+                *("starts", "table_crashes", "view_rules", "view_versions"),
+            ),
+            "tests/pyspark_moldau/jobs/queries",
         ),
     ),
     Area(
