@@ -104,6 +104,16 @@ def test_parts_that_nothing_changes_travel_as_they_are():
     assert carrier_of(types.ArrayType(types.DateType())) == Nested(Form.ARRAY, (DATE,))
 
 
+def test_fields_of_equal_names_travel_as_numbers():
+    """Arrow refuses such a struct, and the job ended at its first batch; names that differ in case are no equal ones."""
+    texts = [types.StructType([types.StructField(name, types.StringType()) for name in pair]) for pair in ("aa", "aA")]
+    equal, alike = (carrier_of(types.ArrayType(kind)) for kind in texts)
+    assert equal == Nested(Form.ARRAY, (Nested(Form.STRUCT, (PLAIN, PLAIN), ("a", "a")),))
+    assert alike == PLAIN
+    held = read([{"_0": "x", "_1": "y"}, None], equal)
+    assert summary_of("last", equal, [held]) == [{"_0": "x", "_1": "y"}, None]
+
+
 def test_parts_in_states_of_earlier_releases_are_read():
     """They hold what pandas made: arrays of numpy with NaN for null, dicts, and times of the session's time zone."""
     former = {

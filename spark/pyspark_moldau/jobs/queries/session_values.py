@@ -101,7 +101,8 @@ def carrier_of(kind: DataType) -> Carrier:
         found = Nested(Form.MAP, (carrier_of(kind.keyType), carrier_of(kind.valueType)))
     else:
         return PLAIN
-    return PLAIN if all(part == PLAIN for part in found.parts) else found
+    has_equal_names = len({*found.names}) < len(found.names)  # Arrow refuses them
+    return PLAIN if all(part == PLAIN for part in found.parts) and not has_equal_names else found
 
 
 def given(column: Column, kind: DataType) -> Column:
