@@ -4,11 +4,13 @@ Method: the wrapper runs with the path that Spark gives it; directories that oth
 """
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -64,12 +66,14 @@ def test_a_local_session_runs_the_wrapper(temporary, monkeypatch):
     assert os.environ["PYSPARK_PYTHON"] == "python-of-a-user"
 
 
-@pytest.mark.parametrize("reason", ["another Spark", "PySpark elsewhere", "no programs"])
+@pytest.mark.parametrize("reason", ["another Spark", "PySpark elsewhere", "no programs", "a package without a file"])
 def test_where_the_wrapper_does_not_help_there_is_none(temporary, monkeypatch, reason):
     if reason == "another Spark":
         monkeypatch.setenv("SPARK_HOME", "/opt/spark")
     elif reason == "PySpark elsewhere":
         monkeypatch.setattr(programs.site, "getsitepackages", list)
+    elif reason == "a package without a file":
+        monkeypatch.setattr(programs.importlib.util, "find_spec", lambda name: SimpleNamespace(origin=None))
     else:
         monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert programs.python_for_workers(programs.own_directory()) == sys.executable
@@ -92,7 +96,10 @@ def test_programs_are_only_kept_where_others_cannot_write(temporary, monkeypatch
         name = temporary / f"moldau-spark-{uid + 1}"
         name.mkdir(mode=0o700)
         monkeypatch.setattr(os, "getuid", lambda: uid + 1)
+    at_exit = []
+    monkeypatch.setattr(programs.atexit, "register", lambda *given, **named: at_exit.append((given, named)))
     chosen = programs.own_directory()
+    assert at_exit == [((shutil.rmtree, chosen), {"ignore_errors": True})], "it goes with the process"
     assert chosen not in (name, name.resolve())
     assert stat.S_IMODE(chosen.stat().st_mode) == 0o700
     assert programs.own_directory() == chosen

@@ -116,7 +116,7 @@ def test_an_archive_that_cannot_be_written_leaves_the_former(packages, tmp_path,
 def test_modules_of_a_distribution_without_a_list_are_all_found(tmp_path):
     """Packages and single modules, compiled or not, in any order; what stands beside them is another's."""
     files = ["b/__init__.py", "b/c.so", "b/c.pyx", "d.py", "d.cpython-311.so", "d.pyx", "dd.py", "e/x.py"]
-    for name in [*files, "b/__pycache__/c.pyc", "d.egg/x"]:
+    for name in [*files, "b/__pycache__/c.pyc", "b.txt", "d.egg/x"]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "a.egg-info").mkdir()
