@@ -105,7 +105,7 @@ def test_parts_that_nothing_changes_travel_as_they_are():
 
 
 def test_fields_of_equal_names_travel_as_numbers():
-    """Arrow refuses such a struct, and the job ended at its first batch; names that differ in case are no equal ones."""
+    """Arrow refuses such a struct, and the job ended; names that differ in case are not equal."""
     texts = [types.StructType([types.StructField(name, types.StringType()) for name in pair]) for pair in ("aa", "aA")]
     equal, alike = (carrier_of(types.ArrayType(kind)) for kind in texts)
     assert equal == Nested(Form.ARRAY, (Nested(Form.STRUCT, (PLAIN, PLAIN), ("a", "a")),))

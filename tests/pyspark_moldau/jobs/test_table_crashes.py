@@ -149,6 +149,24 @@ def test_a_compaction_that_is_killed_changes_no_row(tmp_path, at_each_step, by, 
     raise AssertionError(f"a compaction has more than {STEPS_MAX} steps")
 
 
+def test_a_delta_table_is_compacted_in_one_commit(tmp_path, at_each_step):
+    """A table with fewer files than the limit stays as it is."""
+    path = tmp_path / "t"
+    for batch in range(len(BATCHES)):
+        session = write(path, "delta", (), batch).sparkSession
+    expected = counted(row for rows in BATCHES for row in rows)
+    version = DeltaTable(str(path)).version()
+    assert compact_table(session, path, files_min=5) == (4, 4)
+    assert DeltaTable(str(path)).version() == version
+    assert compact_table(session, path, files_min=4) == (4, 1)
+    assert DeltaTable(str(path)).version() == version + 1
+    assert counted(rows_of(path, "delta")) == expected
+    write(path, "delta", (), len(BATCHES) - 1)
+    assert counted(rows_of(path, "delta")) == expected, "the newest batch was given again"
+    with pytest.raises(JobError, match="is no table of a job"):
+        compact_table(session, tmp_path / "none", files_min=2)
+
+
 def test_a_delta_log_names_each_file_with_its_figures(tmp_path, at_each_step):
     rows = [{"id": number, "name": name} for number, name in enumerate(NAMES)]
     TableWriter(tmp_path / "t", "delta", ("name",)).write(ArrowRows(rows, SCHEMA, lambda: None), 0, "query")

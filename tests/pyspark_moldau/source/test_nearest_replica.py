@@ -111,3 +111,16 @@ def test_a_replica_that_cannot_serve(failure, monkeypatch):
     brokers.serves = None
     assert rows(reader) == 3
     assert brokers.asked == [("leader", "r"), ("replica", "r")]
+
+
+@pytest.mark.parametrize("node", [0, 2])
+def test_each_broker_may_have_the_replica(node, monkeypatch):
+    """Node 0 is one like the others; a broker that has left the metadata is not asked."""
+    reader = reader_of(Brokers(None), monkeypatch)
+    reader._cluster.refresh([])
+    now = reader_module.time.monotonic()
+    for known, since, expected in ((True, now, REPLICA), (False, now, LEADER), (True, now - 300.0, LEADER)):
+        reader._cluster.brokers = {1: LEADER} | ({node: REPLICA} if known else {})
+        reader._preferred["t", 0] = (node, since)
+        assert reader._address(("t", 0)) == expected
+        assert (("t", 0) in reader._preferred) == (expected == REPLICA)

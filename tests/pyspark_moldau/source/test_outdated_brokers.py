@@ -300,3 +300,18 @@ def test_a_repeated_look_up_asks_for_the_leaders_again(monkeypatch):
 
     assert known.retry("look up offsets", attempt) == "found"
     assert seen == [{("t", 0): 1}, {}]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize("now", [None, FORMER], ids=["no topic", "another topic"])
+def test_a_topic_that_no_broker_has_any_more_is_gone(monkeypatch, caplog, now, fails):
+    """A task reads no record of another topic of that name."""
+    reader = reader_of(monkeypatch, Broker(topic_id=now), Broker(topic_id=now))
+    work = OffsetRange(topic="t", partition=0, start=1, end=3, topic_id=id_text(PRESENT))
+    text = "t was deleted before its records 1..2 were read"
+    if fails:
+        with pytest.raises(DataLossError, match=f"^{text}; set failOnDataLoss to false to continue without them$"):
+            list(reader.read(work, fail_on_data_loss=True))
+    else:
+        assert list(reader.read(work, fail_on_data_loss=False)) == []
+        assert [record.getMessage() for record in caplog.records if "loss" in record.msg] == [f"data-loss {text}"]

@@ -500,17 +500,18 @@ AREAS = (
         tests=(
             *tests_in(
                 "tests/pyspark_moldau/wire",
-                *("authentication", "group_offsets", "missing_topics", "reach", "renewed_certificates"),
+                *("authentication", "client_options", "cluster_layouts", "group_offsets", "hang_ups"),
+                *("missing_topics", "reach", "renewed_certificates"),
             ),
             *tests_in(
                 "tests/pyspark_moldau/source",  # without those that start a JVM or processes of a cluster
-                *("ending_sessions", "nearest_replica", "options", "outdated_brokers", "reader", "recreated_topics"),
-                *("restarts", "source", "trigger_delays", "wide_timestamps"),
+                *("ending_sessions", "nearest_replica", "options", "outdated_brokers", "planning", "reader"),
+                *("recreated_topics", "restarts", "source", "trigger_delays", "wide_timestamps"),
             ),
             *tests_in(
                 "tests/pyspark_moldau/sink",
-                *("late_batches", "sink_options", "sink_order", "sink_rows", "sink_waits", "topics_of_jobs"),
-                "unreachable_brokers",
+                *("delivered_rows", "explanations", "late_batches", "sink_options", "sink_order", "sink_rows"),
+                *("sink_waits", "topics_of_jobs", "unreachable_brokers", "writers"),
             ),
         ),
     ),

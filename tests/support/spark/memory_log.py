@@ -50,7 +50,7 @@ class MemoryLog:
     def delete(self, topic: str) -> None:
         """Deletes a topic."""
         self.records = {partition: log for partition, log in self.records.items() if partition[0] != topic}
-        self.starts = dict.fromkeys(self.records, 0)
+        self.starts = {partition: self.starts[partition] for partition in self.records}
         del self.ids[topic]
 
     def create(self, topic: str, partitions: int, topic_id: str) -> None:
