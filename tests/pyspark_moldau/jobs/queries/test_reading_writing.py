@@ -88,6 +88,16 @@ def test_a_stream_reads_what_its_source_says(monkeypatch, payload):
     assert session.calls == [("format", "moldau"), ("options", options), ("load",), *filtered]
 
 
+@pytest.mark.parametrize(("payload", "starting"), [(RAW, "latest"), (RAW, "earliest"), (JSON, "earliest")])
+def test_only_two_queries_must_agree_on_a_start(monkeypatch, payload, starting):
+    """One query alone, and two that read all, need no look at the cluster and no note."""
+    monkeypatch.setattr(reading, "_decoded", lambda frame, payload, **_: frame)
+    monkeypatch.setattr(reading, "connect_cluster", None)
+    session = Noted()
+    reading.read_stream(session, config(), source("a", payload=payload, starting=starting))
+    assert session.calls[1][1]["startingOffsets"] == starting
+
+
 @pytest.mark.parametrize("starts", [None, {}, {("a", 1): 7, ("c", 0): 5}], ids=str)
 def test_a_batch_begins_where_it_is_told(log, starts):
     """A partition that came since begins with its first record; a limit of micro-batches is none of a batch."""
