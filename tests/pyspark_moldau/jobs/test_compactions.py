@@ -121,6 +121,22 @@ def test_a_compaction_keeps_the_type_of_timestamps(tmp_path, settings):
     assert session.settings == settings
 
 
+@pytest.mark.parametrize("settings", [{}, {"spark.sql.parquet.outputTimestampType": "INT96"}])
+def test_a_compaction_that_fails_leaves_the_session_as_it_was(tmp_path, settings):
+    """A full disk ends it, and the session may be the user's own."""
+    owner = {"query": "q", "format": "parquet", "partition_by": [], "columns": {"type": "struct", "fields": []}}
+    tmp_path.joinpath(OWNER).write_text(json.dumps(owner))
+    for batch in range(3):
+        (tmp_path / f"batch={batch}").mkdir()
+        (tmp_path / f"batch={batch}/part.parquet").touch()
+    session = Compacting(**settings)
+    session.coalesce = lambda count: (tmp_path / "no").read_text()
+    with pytest.raises(FileNotFoundError):
+        compact_table(session, tmp_path, files_min=2)
+    assert session.settings == settings
+    assert len(list(tmp_path.rglob("part.parquet"))) == 3
+
+
 @pytest.mark.parametrize("moved", [0, 1, 2])
 @pytest.mark.parametrize("removed", [0, 1])
 def test_a_compaction_is_finished_from_any_step(tmp_path, moved, removed):

@@ -234,3 +234,29 @@ def test_a_merge_needs_a_batch_and_a_query(tmp_path):
     views.switch(job.path, 2)
     with pytest.raises(JobError, match=r"\[view\] merge: must be given, to combine the rows of the batch"):
         views.serve_merged(job, SimpleNamespace())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_batch_frees_its_records_and_has_one_result(tmp_path, monkeypatch, fails):
+    """Records are kept in memory between the look at their ends and the query, so that both see the same."""
+    job, steps = view_in(tmp_path), []
+    records = MagicMock()
+    records.cache.return_value = records
+    records.groupBy().agg().collect.return_value = [("b", 1, 8), ("a", 0, 4)]
+    records.unpersist = lambda: steps.append("freed")
+
+    def write(path, number, rows, batch):
+        steps.append((path, number, rows, batch))
+        if fails:
+            raise BrokenError
+
+    monkeypatch.setattr(views, "read_batch", lambda session, config, source: records)
+    monkeypatch.setattr(views, "_queried", lambda rows, query: (rows, query))
+    monkeypatch.setattr(views, "_write_result", write)
+    monkeypatch.setattr(views, "run_queries", lambda *given: steps.append("letters"))
+    if fails:
+        with pytest.raises(BrokenError):
+            views._run_batch(job, 3, "no session", None)
+    else:
+        assert views._run_batch(job, 3, "no session", None) == ((("a", 0, 5), ("b", 1, 9)), None)
+    assert steps == [(job.path, 3, (records, "select 1"), 0), "freed"], "raw values have no dead letters"

@@ -24,8 +24,9 @@ WORK = OffsetRange(topic="t", partition=0, start=0, end=3)
 class Brokers:
     """A leader, and a replica that ``serves`` as said: records, an error, or no connection."""
 
-    def __init__(self, serves):
+    def __init__(self, serves, node=2):
         self.serves = serves
+        self.node = node
         self.asked = []
         self.refreshes = 0
 
@@ -47,7 +48,7 @@ class Connection:
     def receive(self, response_class, version):
         data = PartitionData(partition_index=0, high_watermark=3)
         if self._address == LEADER and self._request.rack_id:
-            data.preferred_read_replica = 2
+            data.preferred_read_replica = self._brokers.node
         elif self._address == REPLICA and isinstance(self._brokers.serves, OSError):
             raise self._brokers.serves
         elif self._address == REPLICA and self._brokers.serves is not None:
@@ -67,7 +68,7 @@ def reader_of(brokers, monkeypatch, *, knows_replica=True, learns_replica=True):
     def refresh(topics, *, missing_ok=False):
         brokers.refreshes += 1
         known = knows_replica if brokers.refreshes == 1 else learns_replica
-        cluster.brokers = {1: LEADER} | ({2: REPLICA} if known else {})
+        cluster.brokers = {1: LEADER} | ({brokers.node: REPLICA} if known else {})
         cluster.leaders["t", 0] = 1
         cluster.topic_ids["t"] = TOPIC_ID
 
@@ -81,8 +82,10 @@ def rows(reader):
     return sum(chunk.columns.length for chunk in reader.read(WORK, fail_on_data_loss=True))
 
 
-def test_the_replica_serves(monkeypatch):
-    brokers = Brokers(None)
+@pytest.mark.parametrize("node", [0, 2])
+def test_the_replica_serves(monkeypatch, node):
+    """Node 0 is a broker like the others."""
+    brokers = Brokers(None, node)
     assert rows(reader_of(brokers, monkeypatch)) == 3
     assert brokers.asked == [("leader", "r"), ("replica", "r")]
 
@@ -114,8 +117,8 @@ def test_a_replica_that_cannot_serve(failure, monkeypatch):
 
 
 @pytest.mark.parametrize("node", [0, 2])
-def test_each_broker_may_have_the_replica(node, monkeypatch):
-    """Node 0 is one like the others; a broker that has left the metadata is not asked."""
+def test_a_replica_is_asked_for_a_while_and_only_if_known(node, monkeypatch):
+    """A broker that has left the metadata has no address."""
     reader = reader_of(Brokers(None), monkeypatch)
     reader._cluster.refresh([])
     now = reader_module.time.monotonic()

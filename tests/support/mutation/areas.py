@@ -501,7 +501,7 @@ AREAS = (
             *tests_in(
                 "tests/pyspark_moldau/wire",
                 *("authentication", "client_options", "cluster_layouts", "group_offsets", "hang_ups"),
-                *("missing_topics", "reach", "renewed_certificates"),
+                *("kept_connections", "missing_topics", "reach", "renewed_certificates"),
             ),
             *tests_in(
                 "tests/pyspark_moldau/source",  # without those that start a JVM or processes of a cluster

@@ -139,6 +139,48 @@ def test_a_query_that_cannot_be_stopped_leaves_no_other_running(clock):
         assert [query.stopped for query in run.values()] == [1, 1, 1]
 
 
+def test_a_report_has_the_figures_of_each_query(clock):
+    """Late rows are those of all queries; only copies of dead letters count as such, whatever they observe."""
+    starts, made = starting({name: [(0, ENDS)] for name in ("main", "dead-letters-left", "dead-letters-right")})
+    former = dict(starts)
+
+    def start(name, rows, late, dead):
+        query = former[name]()
+        operators = [{"numRowsDroppedByWatermark": each} for each in late]
+        figures = {
+            "numInputRows": rows,
+            "stateOperators": operators,
+            "observedMetrics": {"dead-letters": {"records": dead}},
+        }
+        query.recentProgress = [figures | {"batchId": 0}]
+        return query
+
+    report = run_queries(
+        {
+            "main": lambda: start("main", 5, [2, 3], 9),
+            "dead-letters-left": lambda: start("dead-letters-left", 6, [], 1),
+            "dead-letters-right": lambda: start("dead-letters-right", 7, [4], 2),
+        }
+    )
+    assert report.rows == {"main": 5, "dead-letters-left": 6, "dead-letters-right": 7}
+    assert report.batches == dict.fromkeys(made, 1)
+    assert (report.late_rows, report.dead_letters) == (9, {"dead-letters-left": 1, "dead-letters-right": 2})
+
+
+def test_an_error_of_the_source_names_the_setting_of_the_job(clock):
+    starts, made = starting({"main": [(0, FAILS)]})
+    lost = Exception("pyspark_moldau.errors.DataLossError: t-0 is gone; set failOnDataLoss to false to continue")
+
+    def start():
+        query = starts["main"]()
+        query.exception = lambda: lost
+        return query
+
+    with pytest.raises(JobError, match=r"^query main failed: t-0 is gone; set \[source\] fail_on_data_loss = false to"):
+        run_queries({"main": start})
+    assert made["main"][0].stopped == 1
+
+
 def test_queries_without_a_limit_run_until_they_end(clock):
     starts, _ = starting({"main": [(10_000, ENDS)]})
     assert run_queries(starts).batches == {"main": 1}
