@@ -185,7 +185,7 @@ class ClusterReader:
             from_leader = partition not in self._preferred
             try:
                 for chunk, reached in self._read_from_broker(work, position, waits):
-                    if chunk is not None or reached > position:  # also after the caller has taken its time
+                    if reached > position:  # which comes after the last chunk, when the caller has taken its time
                         waits.progress()
                     position = reached
                     if chunk is not None:
