@@ -12,6 +12,7 @@ from rich.console import Console
 
 from pyspark_moldau.terminal import figures, watch
 from pyspark_moldau.terminal.figures import Batch, History, batch_of, lag_of
+from pyspark_moldau.terminal.picture import draw
 from pyspark_moldau.terminal.watch import SHOWN_BATCHES, summary, table_of
 
 
@@ -142,3 +143,30 @@ def test_the_lag_is_that_of_all_sources_which_have_one(sources, lag):
     """A partition that the query has not begun counts from its beginning; no partition makes up for another's lag."""
     found = [{"endOffset": end, "latestOffset": latest} for end, latest in sources]
     assert lag_of({"sources": found}) == lag
+
+
+def test_the_picture_has_the_figures_of_each_batch(monkeypatch, tmp_path):
+    """Rows per second, lag and time, each in a panel of its own; a batch whose lag is not known leaves a gap."""
+    from matplotlib.figure import Figure
+
+    saved = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: saved.append((figure, path)))
+    history = History()
+    offsets = {"sources": [{"endOffset": {"t": {"0": 5}}, "latestOffset": {"t": {"0": 12}}}]}
+    history.add(
+        [report(0, 5, 500, processedRowsPerSecond=10.0, **offsets), report(1, 3, 1500, processedRowsPerSecond=2.0)]
+    )
+    history.add([report(2, 4, 250, processedRowsPerSecond=16.0, **offsets)])
+    draw(history, tmp_path / "query.png", title="flights")
+    ((figure, path),) = saved
+    rates, lags, times = figure.axes
+    assert path == str(tmp_path / "query.png")
+    assert figure.get_suptitle() == "query flights: 3 batches, 12 rows"
+    assert [axis.get_ylabel() for axis in figure.axes] == ["rows per second", "lag (offsets)", "time per batch (s)"]
+    assert times.get_xlabel() == "batch"
+    for axis, heights in ((rates, [10.0, 2.0, 16.0]), (times, [0.5, 1.5, 0.25])):
+        assert [bar.get_height() for bar in axis.patches] == heights
+        assert [bar.get_x() + bar.get_width() / 2 for bar in axis.patches] == [0, 1, 2]
+    (line,) = lags.lines
+    assert (list(line.get_xdata()), list(line.get_ydata())) == ([0, 2], [7, 7])
+    assert lags.get_ylim()[0] == 0

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from pyspark import SparkContext
@@ -22,7 +23,10 @@ def test_an_interrupted_start_leaves_no_jvm(monkeypatch, tmp_path, name):
 
     def launch(_conf=None, _kwargs=None):
         process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-        started.append(process)
+        second = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        started.extend((process, second))
+        of_the_user = SimpleNamespace(pid=process.pid, kill=None)  # no process that PySpark has started
+        assert of_the_user.pid
         raise KeyboardInterrupt
 
     monkeypatch.setattr("pyspark.java_gateway.launch_gateway", launch)
@@ -32,8 +36,8 @@ def test_an_interrupted_start_leaves_no_jvm(monkeypatch, tmp_path, name):
         monkeypatch.setattr(sessions, function, lambda: None)
     with pytest.raises(KeyboardInterrupt):
         STARTS[name](tmp_path)
-    (process,) = started
-    is_dead = process.returncode is not None
-    process.kill()
-    process.communicate()
-    assert is_dead
+    are_dead = [process.returncode is not None for process in started]
+    for process in started:
+        process.kill()
+        process.communicate()
+    assert are_dead == [True, True]

@@ -4,6 +4,7 @@ Method: a hand-made Java home that needs a wrapper; concurrent processes that cr
 """
 
 import os
+import stat
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -45,6 +46,8 @@ def test_the_wrapper_removes_one_flag_and_is_never_rewritten(packaged, tmp_path)
     assert java.java_version(home) == 21
     assert run(home, "-x", java.VECTOR_FLAG, "a b") == "first -x a b\n"
     before = (home / "bin" / "java").stat()
+    modes = [stat.S_IMODE((home / name).stat().st_mode) for name in ("bin/java", "release")]
+    assert modes == [0o755, 0o644], "no other user can write to it"
     assert java.java_home(tmp_path / "wrapper") == home
     assert (home / "bin" / "java").stat().st_mtime_ns == before.st_mtime_ns
     packaged("second")

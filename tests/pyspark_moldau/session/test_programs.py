@@ -44,6 +44,7 @@ def shown(program, *path):
 def test_the_wrapper_takes_the_archives_off_the_path(temporary):
     program = programs.python_for_workers(programs.own_directory())
     (py4j,) = LIBRARY.glob("py4j-*-src.zip")
+    assert stat.S_IMODE(os.stat(program).st_mode) == 0o755, "no other user can write to it"
     places, path = shown(program, LIBRARY / "pyspark.zip", py4j, "/jar", temporary).splitlines()
     assert places.split()[0] == pyspark.__file__
     assert Path(places.split()[1]).is_file()
