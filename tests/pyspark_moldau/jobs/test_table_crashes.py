@@ -216,7 +216,7 @@ def test_a_table_stays_that_of_its_query(tmp_path, at_each_step, table_format):
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
-def test_a_column_of_another_type_is_refused_before_a_row_is_written(tmp_path, at_each_step, table_format):
+def test_a_column_of_another_type_is_refused_at_once(tmp_path, at_each_step, table_format):
     path = tmp_path / "t"
     write(path, table_format, (), 0)
     rows = counted(rows_of(path, table_format))

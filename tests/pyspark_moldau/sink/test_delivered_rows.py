@@ -84,7 +84,7 @@ def test_the_rows_of_all_blocks_are_counted_and_delivered(producer, lengths):
 
 @pytest.mark.parametrize("at", range(3))
 @pytest.mark.parametrize("way", ["fails", "refused"])
-def test_a_row_that_is_not_delivered_is_an_error_wherever_it_stands(producer, monkeypatch, way, at):
+def test_a_row_that_is_not_delivered_is_an_error(producer, monkeypatch, way, at):
     monkeypatch.setattr(producer, way, at)
     message = (
         "^option topic: topic 't' is not on h:1" if way == "fails" else "^column value: a row for topic 't' is too"
@@ -135,7 +135,7 @@ def test_deliveries_are_not_kept_until_the_end(producer, monkeypatch):
     trio.run(main)
 
 
-def test_fingerprints_depend_on_rows_and_topics_and_not_on_blocks(producer):
+def test_fingerprints_do_not_depend_on_blocks(producer):
     def fingerprint(*texts, topic="t", divided=False):
         async def main():
             writer = cluster.RowWriter(OPTIONS, producer({}))

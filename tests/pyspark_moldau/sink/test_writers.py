@@ -1,6 +1,6 @@
 """Goal: what tasks report is what the driver commits, and an error of the sink is the line that Spark shows first.
 
-Method: the writers that Spark calls, pickled as Spark pickles them, with a cluster that notes what it is told.
+Method: the writers that Spark calls, pickled as Spark pickles them, with a cluster that notes its calls.
 """
 
 import itertools
@@ -192,7 +192,7 @@ def test_only_one_report_of_each_task_is_committed(calls):
 
 
 def test_an_abort_needs_the_name_of_the_query():
-    """No task has told it if all failed; the next commit ends what is open."""
+    """No task has reported it if all failed; the next commit ends what is open."""
     assert stream_writer(ONCE).abort([None, None], 5) is None
     assert batch_writer(ONCE).abort([]) is None
     assert stream_writer(ONCE).abort([None, Written(rows=1)], 5) is None

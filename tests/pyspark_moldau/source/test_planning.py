@@ -69,7 +69,7 @@ def at_time(log, key, timestamp):
 
 
 @pytest.mark.parametrize("lenient", [False, True])
-def test_a_time_is_the_offset_of_the_first_record_that_is_as_late(log, lenient):
+def test_a_time_is_the_offset_of_the_first_record_as_late(log, lenient):
     """A partition without any record starts at its end; one of earlier records does only if the option says so."""
     times = (0, 102, 105, 203, 10**6)
     for values in itertools.product(times, repeat=3):

@@ -137,7 +137,7 @@ def test_keys_of_logins_and_tls_are_kept_as_given():
     assert hash(client) == hash(parse(**given)), "processes keep the readers of each client"
 
 
-def test_each_key_of_kafkas_consumer_is_taken_or_refused_with_a_reason(caplog):
+def test_each_key_of_kafkas_consumer_is_taken_or_refused(caplog):
     """A query that runs with Spark's source runs here; what it loses is said."""
     caplog.set_level(logging.WARNING)
     for key in sorted(known_names()):

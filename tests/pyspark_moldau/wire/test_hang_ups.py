@@ -1,4 +1,4 @@
-"""Goal: a broker that hangs up is told apart from a listener of another kind. Method: sockets in memory."""
+"""Goal: a broker that hangs up is not taken for a listener of another kind. Method: sockets in memory."""
 
 import socket
 
@@ -49,7 +49,7 @@ def ask(connection):
 
 
 @pytest.mark.parametrize("answers", range(3))
-def test_only_a_broker_that_never_answered_may_be_of_another_kind(connect, answers):
+def test_a_broker_that_answered_is_of_the_right_kind(connect, answers):
     """Later, the hint at TLS would lead away from a broker that has ended."""
     connection = connect(*[ANSWER] * answers)
     for _ in range(answers):
@@ -79,7 +79,7 @@ def test_a_size_that_no_answer_has_is_refused(connect, size):
     connection.close()
 
 
-def test_an_answer_that_is_no_message_is_an_error_of_the_connection(connect, monkeypatch):
+def test_an_answer_that_is_no_message_is_an_error(connect, monkeypatch):
     def refused(*_):
         raise ProtocolError("too short")
 

@@ -139,7 +139,7 @@ def waits(monkeypatch):
     return found
 
 
-def test_waits_grow_up_to_their_bound_and_start_again_after_progress(waits):
+def test_waits_grow_up_to_a_bound_until_there_is_progress(waits):
     timer = RetryTimer("read t-0", CLIENT)
     for _ in range(2):
         timer.progress()
@@ -152,8 +152,8 @@ def test_waits_grow_up_to_their_bound_and_start_again_after_progress(waits):
         timer.failed(ConnectionResetError("cut off"))
 
 
-def test_an_attempt_is_repeated_with_new_connections_and_metadata(made, waits):
-    """What is outdated after a failure would fail again."""
+def test_an_attempt_is_repeated_with_new_connections(made, waits):
+    """Outdated ones would fail again."""
     cluster = Cluster(CLIENT)
     seen = []
 

@@ -83,7 +83,7 @@ JSON_PLACES = {
         lambda value: [("k", value)],
     ),
 }
-"""What holds a type: its schema, its column, its value, and the value that is read."""
+"""The places of a type: the schema there, its column, its value, and the value that is read."""
 OUTER = ("plain", "list", "map", "struct")
 
 

@@ -1,6 +1,6 @@
 """Goal: an export writes the rows that its file names, once for each version, and says what became of them.
 
-Method: a session that notes what it is told, or fails as Spark does.
+Method: a session that notes its calls, or fails as Spark does.
 """
 
 from types import SimpleNamespace
@@ -67,7 +67,7 @@ class Rows:
 
 @pytest.fixture
 def exporting(tmp_path, monkeypatch):
-    """Returns a function that runs an export; it returns the report, and what the session was told."""
+    """Returns a function that runs an export; it returns the report, and the calls of the session."""
     checked = []
     monkeypatch.setattr(export, "check_job", lambda *given: checked.append(given))
     monkeypatch.setattr(export, "to_records", lambda rows, sink: rows._note("to_records", sink))

@@ -1,6 +1,6 @@
 """Goal: each query of a job reads and writes what the job's file says, and goes on from a checkpoint of its own.
 
-Method: sessions, readers and writers that note what they are told; batches of Arrow for what runs in tasks.
+Method: sessions, readers and writers that note their calls; batches of Arrow for what runs in tasks.
 """
 
 import itertools
@@ -99,7 +99,7 @@ def test_only_two_queries_must_agree_on_a_start(monkeypatch, payload, starting):
 
 
 @pytest.mark.parametrize("starts", [None, {}, {("a", 1): 7, ("c", 0): 5}], ids=str)
-def test_a_batch_begins_where_it_is_told(log, starts):
+def test_a_batch_begins_at_its_starts(log, starts):
     """A partition that came since begins with its first record; a limit of micro-batches is none of a batch."""
     session = Noted()
     given = source("a", "b", starting="latest", maxOffsetsPerTrigger="9", maxRecordsPerPartition="3")
@@ -144,7 +144,7 @@ def test_a_value_has_the_type_of_its_schema():
         reading.value_type(PayloadConfig(format="json", schema=b"{"))
 
 
-def test_decoded_records_have_the_columns_of_the_batches_that_tasks_return():
+def test_decoded_records_have_the_columns_of_tasks():
     """Spark takes the columns of a batch by their names and their order."""
     frame = [types.StructField(name, types.BinaryType()) for name in ("key", "value")]
     frame.append(types.StructField("offset", types.LongType()))
@@ -219,7 +219,7 @@ QUERIES = {
 
 @pytest.mark.parametrize("sources", SOURCES)
 @pytest.mark.parametrize("target", ["table", "topic", "changes"])
-def test_each_query_of_a_job_has_a_name_and_checkpoint_of_its_own(starting, monkeypatch, sources, target):
+def test_each_query_has_a_name_and_checkpoint_of_its_own(starting, monkeypatch, sources, target):
     """They would take each other's records for read otherwise."""
     monkeypatch.setattr(writing, "to_records", lambda rows, sink: rows)
     rows = Noted(columns=ROWS)
