@@ -53,7 +53,7 @@ class Alignment:
 
     def __init__(self, reader: Schema) -> None:
         self._reader = reader
-        self._named: dict[str, Schema] = {}
+        self._named: dict[str, dict[str, Any]] = {}
         self._by_short_name: dict[str, dict[str, Any]] = {}
         self._collect(reader)
 
@@ -110,8 +110,7 @@ class Alignment:
         if isinstance(reader, list):
             reader = next((each for each in reader if each != "null"), "null")
         if isinstance(reader, str):
-            found = self._named.get(reader, {"type": reader})
-            return found if isinstance(found, dict) else {"type": "null"}
+            return self._named.get(reader, {"type": reader})
         return self._only(reader["type"]) if isinstance(reader["type"], dict | list) else reader
 
     @staticmethod

@@ -68,8 +68,8 @@ def _inlined(part: Schema, named: Mapping[str, Any], met: set[str]) -> Schema:
     made = {key: value for key, value in part.items() if not key.startswith("__")}
     if made["type"] in _NAMED:
         met.add(made["name"])
-    for key in ("items", "values", "type"):
-        if isinstance(made.get(key), dict | list | str) and not (key == "type" and made[key] in _NAMED):
+    for key in ("items", "values"):
+        if isinstance(made.get(key), dict | list | str):
             made[key] = _inlined(made[key], named, met)
     if "fields" in made:
         made["fields"] = [field | {"type": _inlined(field["type"], named, met)} for field in made["fields"]]
