@@ -46,5 +46,5 @@ def test_a_job_that_runs_for_long_keeps_few_batches():
         progress.add(report(number, 3) for number in range(end - 100, end))
         assert len(progress._newest) <= BATCHES_MAX
     assert (progress.count, progress.sums.rows) == (count, 3 * count)
-    progress.add([report(0, 9)])
-    assert (progress.count, progress.sums.rows) == (count, 3 * count), "it was counted long ago"
+    progress.add(report(number, 9) for number in (0, count - BATCHES_MAX - 1))
+    assert (progress.count, progress.sums.rows) == (count, 3 * count), "they were counted long ago"
