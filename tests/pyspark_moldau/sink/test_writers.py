@@ -137,6 +137,7 @@ def test_a_micro_batch_is_committed_by_its_query_and_number(calls, monkeypatch, 
     first = one.write(rows)
     attempts = [call[1] for call in calls]
     names = cluster.Names(app_id="q1", has_notes=True)
+    assert (first.rows, second.rows) == (rows, rows)
     assert [(each.names, each.batch, each.run, each.partition, each.attempt) for each in attempts] == [
         (names, 5, "r1", 1, 2),
         (names, 5, "r1", 0, 0),

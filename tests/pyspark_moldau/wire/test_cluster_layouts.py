@@ -49,6 +49,8 @@ class Brokers:
         self.logs = {key: (10 * at, 10 * at + 7) for at, key in enumerate(leaders)}
         self.asked = []
         self.internal = set()
+        self.errors = {}
+        self.isolation = []
 
     def reader(self, **more):
         found = ClusterReader(ClientOptions(bootstrap=(("first", 0),), retry_backoff_ms=1, **more))
@@ -85,6 +87,8 @@ class Connection:
             for (topic, number), leader in self.brokers.leaders.items()
             if topic == name
         ]
+        if name in self.brokers.errors:
+            return MetadataResponseTopic(name=name, error_code=self.brokers.errors[name], partitions=parts)
         if not parts:
             return MetadataResponseTopic(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         is_internal = name in self.brokers.internal
@@ -94,6 +98,7 @@ class Connection:
         return self.brokers.leaders.get((topic, number)) == self.node
 
     def ListOffsetsResponse(self):
+        self.brokers.isolation.append(self.request.isolation_level)
         return ListOffsetsResponse(
             topics=[
                 ListOffsetsTopicResponse(
@@ -259,3 +264,30 @@ def test_a_partition_without_a_leader_is_waited_for():
 def test_the_text_of_a_topic_id_is_read_back(topic_id):
     text = id_text(topic_id)
     assert (topic_uuid(text), len(text), "=" in text) == (topic_id, 22, False)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_only_a_committed_reader_ends_before_open_transactions(committed):
+    """A look past them is for all readers; one that reads what is open must not wait for it."""
+    brokers = Brokers(dict.fromkeys(PARTITIONS, 1))
+    reader = brokers.reader(read_committed=committed)
+    for uncommitted in (False, True):
+        reader.offsets({("a", 0): LATEST}, uncommitted=uncommitted)
+    assert brokers.isolation == [int(committed), 0]
+
+
+def test_each_error_of_a_topic_ends_the_look_at_it():
+    """Also if a broker names partitions of it: they may be old, or not for this client."""
+    brokers = Brokers(dict.fromkeys(PARTITIONS, 1))
+    for code in ErrorCode:
+        brokers.errors = {"b": code}
+        cluster = brokers.reader()._cluster
+        if code is ErrorCode.NONE:
+            cluster.refresh(["a", "b"])
+            continue
+        with pytest.raises((KafkaError, UnknownTopicError)) as caught:
+            cluster.refresh(["a", "b"])
+        assert getattr(caught.value, "code", code) is code
+        assert ("b", 0) not in cluster.leaders
+        cluster.refresh(["a"])
+        assert set(cluster.leaders) == {("a", 0), ("a", 1)}
