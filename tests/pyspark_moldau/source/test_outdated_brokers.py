@@ -315,3 +315,20 @@ def test_a_topic_that_no_broker_has_any_more_is_gone(monkeypatch, caplog, now, f
     else:
         assert list(reader.read(work, fail_on_data_loss=False)) == []
         assert [record.getMessage() for record in caplog.records if "loss" in record.msg] == [f"data-loss {text}"]
+
+
+@pytest.mark.parametrize("records", [1, 2, 3])
+def test_records_of_a_log_that_is_too_short_are_read(monkeypatch, records):
+    """The leader names an end before that of the range: the records up to there count, the others are waited for."""
+    reader = reader_of(monkeypatch, Broker(records=records), Broker(records=records), api_timeout_ms=0)
+    work, found = OffsetRange(topic="t", partition=0, start=0, end=3), []
+
+    def read():
+        found.extend(chunk.columns.length for chunk in reader.read(work, fail_on_data_loss=True))
+
+    if records < 3:
+        with pytest.raises(ReadTimeoutError, match=f"t-0 ends at {records}, 3 was seen before"):
+            read()
+    else:
+        read()
+    assert sum(found) == records

@@ -73,10 +73,11 @@ def test_a_refusal_that_is_no_answer_ends_the_task(monkeypatch, code, body, mess
 
     monkeypatch.setattr(avro_codec.urllib.request, "urlopen", urlopen)
     registry = Registry("http://registry", "al:p@ss")
-    with pytest.raises(JobError, match=rf"^registry: http://registry/schemas/ids/7 {message}"):
+    with pytest.raises(JobError, match=rf"^registry: http://registry/schemas/ids/7 {message}") as caught:
         registry.schema(7)
     assert not registry._unknown
-    assert text.closed
+    assert text.closed, "it holds a connection, and the error of a task may be kept for long"
+    assert caught.value.__cause__ is not None
 
 
 @pytest.mark.parametrize(
