@@ -146,6 +146,7 @@ def test_a_compaction_is_finished_from_any_step(tmp_path, moved, removed):
     for name in gone[removed:]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("old")
+        (tmp_path / name).with_name(".old.parquet.crc").write_text("its checksum, of Hadoop")
     for index, (source, target) in enumerate(moves):
         path = tmp_path / (target if index < moved else source)
         path.parent.mkdir(parents=True, exist_ok=True)

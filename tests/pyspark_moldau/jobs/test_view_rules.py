@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pyspark_moldau.jobs import views
-from pyspark_moldau.jobs.errors import JobConfigError, JobError
+from pyspark_moldau.jobs.errors import JobBusyError, JobConfigError, JobError
 from pyspark_moldau.jobs.views import JobReport
 
 FILE = """
@@ -187,6 +187,38 @@ def test_a_version_is_that_of_its_query_topics_and_payload(tmp_path):
     ]
     same.append(replace(job, source=replace(source, payload=replace(source.payload, registry_login="al:secret"))))
     assert {views.hash_of(each) for each in same} == {views.hash_of(job)}
+
+
+@pytest.mark.parametrize("first", ["build", "follow"])
+@pytest.mark.parametrize("second", ["build", "follow"])
+def test_a_version_has_one_run_at_a_time(tmp_path, first, second):
+    """Two would write the same batches; a version that is whole may be followed while the next one is built."""
+    job, met = view_in(tmp_path), []
+    calls = {
+        "build": lambda: views.build(job, "stream", "no session"),
+        "follow": lambda: views.follow(job, "no session"),
+    }
+
+    def run(form, number):
+        if not met:
+            met.append(number)
+            if first == second:
+                with pytest.raises(
+                    JobBusyError, match=f"another run of this job is at work in .*v{number}; let it end"
+                ):
+                    calls[second]()
+            else:
+                calls[second]()
+                assert met == [number, 3 - number]
+        else:
+            met.append(number)
+        return REPORT
+
+    with without_spark(lambda *given: REPORT):
+        calls["build"]()
+        views.switch(job.path, 1)
+    with without_spark(run):
+        calls[first]()
 
 
 class Compared:
