@@ -58,6 +58,16 @@ def test_the_wrapper_removes_one_flag_and_is_never_rewritten(packaged, tmp_path)
         assert sorted(path.name for path in made.rglob("*")) == ["bin", "java", "release"]
 
 
+def test_an_update_of_java_gets_a_wrapper_of_its_own(packaged, tmp_path):
+    """Its folder stays, and a session that runs goes on with the files that it started from."""
+    installed = packaged("same")
+    former = java.java_home(tmp_path / "wrapper")
+    (installed / "release").write_text('JAVA_VERSION="25.0.1"\n')
+    present = java.java_home(tmp_path / "wrapper")
+    assert present != former
+    assert (java.java_version(former), java.java_version(present)) == (21, 25)
+
+
 def test_concurrent_processes_never_see_half_a_wrapper(packaged, tmp_path):
     """A wrapper once was emptied before it was written; a Spark that started from it at that moment ended silently."""
     packaged("shared")

@@ -110,3 +110,12 @@ def test_processes_share_a_directory_that_is_their_own(temporary):
     assert programs.own_directory() == temporary / f"moldau-spark-{os.getuid()}"
     assert stat.S_IMODE(programs.own_directory().stat().st_mode) == 0o700
     assert programs.own_directory() == temporary / f"moldau-spark-{os.getuid()}"
+
+
+def test_a_process_that_is_slower_leaves_no_draft(tmp_path, monkeypatch):
+    """Another one makes the file between the look at it and the link."""
+    path = tmp_path / "program"
+    path.write_text("of the other")
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+    programs.place(path, "of this one", 0o755)
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("program", "of the other")]
