@@ -54,7 +54,7 @@ check: install
 # Run it after changes of the kit, and before a release.
 test-proof: install lint-macos
 	$(BIN)/pytest $(PARALLEL) -m proof --durations=10
-	MOLDAU_ALL_EXAMPLES=1 $(BIN)/pytest $(PARALLEL) -m '(hypothesis or drawn) and not proof'
+	ALL_EXAMPLES=1 $(BIN)/pytest $(PARALLEL) -m '(hypothesis or drawn) and not proof'
 
 # Clusters of earlier releases, whose wheels are built from the history, are upgraded and downgraded under load.
 test-upgrade: install

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 SHARE_OF_EXAMPLES: Final = 8
 """``make test`` runs one of this many drawn examples."""
-ALL_EXAMPLES: Final = "MOLDAU_ALL_EXAMPLES"
+ALL_EXAMPLES: Final = "ALL_EXAMPLES"
 """The variable of the environment with which all are run: by ``make test-proof``, and by trials of generated bugs."""
 
 
