@@ -373,6 +373,46 @@ AREAS = (
             ),
             "tests/moldau_cli/profiles",
             "tests/moldau_cli/nodes/test_health.py",
+        name="console",
+        modules=("cli/moldau_cli/console",),
+        tests=(
+            *tests_in(
+                "tests/moldau_cli/console",  # without those that start a browser or lose a quorum of processes
+                *("access", "app", "certificate", "command", "content", "hostile_input", "login", "probe", "rates"),
+                *("refused_logins", "samples", "small_parts", "timeline", "unread_records"),
+            ),
+            *tests_in("tests/moldau_cli", "links_commands", "locked_clusters", "silent_servers"),
+        ),
+    ),
+    Area(
+        name="live views, nodes and the demo",
+        modules=("cli/moldau_cli/live", "cli/moldau_cli/nodes", "cli/moldau_cli/demo"),
+        tests=(
+            "tests/moldau_cli/live",
+            "tests/moldau_cli/nodes",
+            *tests_in("tests/moldau_cli", "demo", "demo_proof"),
+        ),
+    ),
+    Area(
+        name="launcher and links",
+        modules=("jepsen_like/moldau_jepsen/launcher", "jepsen_like/moldau_jepsen/chaos/network"),
+        tests=(
+            "tests/moldau_jepsen/launcher",
+            *tests_in("tests/moldau_jepsen/chaos", "link_contract", "links", "meter", "namespaces", "power_loss"),
+            *tests_in("tests/moldau_jepsen/testing", "fabric", "full_disks", "restoring"),
+            *tests_in("tests/moldau_cli", "links_commands", "locked_clusters", "lost_links"),
+        ),
+    ),
+    Area(
+        name="tests of applications",
+        modules=tuple(
+            f"jepsen_like/moldau_jepsen/testing/{name}.py"  # without the plugin, which a pytest of its own runs
+            for name in ("awaited", "imports", "local", "pipeline", "scenario", "simulated", "wanted")
+        ),
+        tests=tests_in(
+            "tests/moldau_jepsen/testing",
+            *("awaited", "full_disks", "imports", "marker", "misuse", "on_processes", "pipeline", "restoring"),
+            "simulate",
         ),
     ),
     Area(

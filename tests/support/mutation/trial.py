@@ -17,13 +17,14 @@ import time
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from _pytest.runner import runtestprotocol
+from _pytest.warnings import catch_warnings_for_item
 
 from support.mutation.areas import module_name
 from support.mutation.swap import NotSwappable, swap_in
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     import pytest
@@ -71,10 +72,11 @@ def end_group(child: int) -> None:
         os.killpg(child, signal.SIGKILL)
 
 
-def passes(items: Iterable[pytest.Item]) -> bool:
+def passes(items: Sequence[pytest.Item]) -> bool:
     """Runs tests up to the first that fails."""
-    for item in items:
-        reports = runtestprotocol(item, log=False, nextitem=None)
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        with catch_warnings_for_item(item.config, item.ihook, "runtest", item):  # with the test's own filters
+            reports = runtestprotocol(item, log=False, nextitem=following)  # which may share a fixture with it
         if any(report.failed for report in reports):
             return False
     return True
