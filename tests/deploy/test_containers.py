@@ -18,6 +18,7 @@ import yaml
 from moldau.implementation import PURE_PYTHON_VARIABLE
 from moldau.records import IMPLEMENTATION
 from moldau.runtime.config import (
+    BROKER_CONFIG,
     advertised_listeners,
     listeners,
     log_dirs,
@@ -25,11 +26,15 @@ from moldau.runtime.config import (
     parse_server_config,
     quorum_voters,
 )
+from moldau.runtime.ports.descriptors import COMFORTABLE
+from moldau_cli.errors import EXIT_USAGE
 from moldau_cli.nodes.server import _parse
+from moldau_cli.nodes.watchdog import BEATS_PER_LIMIT
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 CONTAINERFILE = (DEPLOY / "container" / "Containerfile").read_text()
+UNIT = DEPLOY / "systemd" / "moldau@.service"
 HEALTH = ("/health/live", "/health/ready")
 
 
@@ -193,6 +198,46 @@ def test_kubernetes_objects_fit_together(name):
     assert spec["serviceName"] in [service["metadata"]["name"] for service in services]
     for service in services:
         assert [ports[port["targetPort"]] for port in service["spec"]["ports"]] == [listeners(config)[0].port]
+
+
+def seconds(text):
+    """Reads a time of systemd or Docker, such as 120 or 120s."""
+    return int(text.removesuffix("s"))
+
+
+def test_stopping_nodes_have_the_same_time_everywhere():
+    """A broker that is killed amid its controlled shutdown leaves partitions without a leader for seconds."""
+    compose = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
+    unit = dict(re.findall(r"^(\w+)=(.*)$", UNIT.read_text(), re.MULTILINE))
+    limits = {seconds(unit["TimeoutStopSec"])}
+    limits |= {seconds(service["stop_grace_period"]) for service in compose["services"].values()}
+    limits |= {one["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] for one in stateful_sets()}
+    assert limits == {120}
+
+
+def test_the_unit_runs_the_server_and_hears_it():
+    """What the unit expects is what ``moldau server`` does; each key that differs would end or hide a healthy node."""
+    unit = dict(re.findall(r"^(\w+)=(.*)$", UNIT.read_text(), re.MULTILINE))
+    program, command, *words = unit["ExecStart"].split()
+    assert (program, command, _parse(words).path) == ("/opt/moldau/bin/moldau", "server", "/etc/moldau/%i.properties")
+    # The node says when it is ready, which may take as long as the repair of its logs, and then beats.
+    assert (unit["Type"], unit["NotifyAccess"], unit["TimeoutStartSec"]) == ("notify", "main", "infinity")
+    assert int(unit["WatchdogSec"]) * 1000 >= BEATS_PER_LIMIT * BROKER_CONFIG.key("node.watchdog.ms").default
+    assert unit["WatchdogSignal"] == "SIGKILL", "a node that hangs handles no other signal"
+    assert unit["KillMode"] == "mixed", "SIGTERM is for the node alone, and the rest of the group goes with it"
+    # A node that ended comes back in any case but one: another start would refuse the same configuration.
+    assert (unit["Restart"], int(unit["RestartPreventExitStatus"])) == ("always", EXIT_USAGE)
+    assert int(unit["LimitNOFILE"]) >= COMFORTABLE
+
+
+def test_pods_of_a_set_need_no_other_pod_to_start():
+    """A quorum elects its first leader with a majority: pods that wait for each other's readiness wait for ever."""
+    for name in ("moldau-controllers", "moldau-brokers"):
+        objects = kubernetes()
+        assert objects["StatefulSet", name]["spec"]["podManagementPolicy"] == "Parallel"
+        own = objects["Service", name]["spec"]
+        assert (own["clusterIP"], own["publishNotReadyAddresses"]) == ("None", True), "names of pods that are not ready"
+    assert "publishNotReadyAddresses" not in kubernetes()["Service", "moldau-bootstrap"]["spec"]
 
 
 def test_kustomize_accepts_the_objects():
