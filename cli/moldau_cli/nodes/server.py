@@ -388,7 +388,7 @@ def may_pass(error: BaseException) -> bool:
 
     That is a failure, after which a service manager starts the node again, and no wrong usage.
     """
-    from moldau_broker.server import BrokerStartTimeoutError
+    from moldau_broker.server import BrokerStartTimeoutError, LogDirectoriesFailedError
     from moldau_quorum.broker_side.session import RegistrationTimedOutError
 
     waiting = [error]
@@ -396,6 +396,8 @@ def may_pass(error: BaseException) -> bool:
         one = waiting.pop()
         if isinstance(one, (BrokerStartTimeoutError, RegistrationTimedOutError)):
             return True
+        if isinstance(one, LogDirectoriesFailedError) and one.__cause__ is None:
+            return True  # they could be used at first, and failed while the broker waited for controllers
         if isinstance(one, OSError) and one.errno in PASSING:
             return True
         waiting += leaves(one.__cause__) if one.__cause__ is not None else ()

@@ -5,6 +5,7 @@ Method: the command around a node that ends at once.
 
 from __future__ import annotations
 
+import errno
 import gc
 import io
 import json
@@ -16,6 +17,7 @@ import trio
 
 from moldau.runtime.ports.real import real_environment
 from moldau.runtime.telemetry.node_log import NodeLogHandler
+from moldau_broker.server import LogDirectoriesFailedError
 from moldau_cli.nodes import server
 
 if TYPE_CHECKING:
@@ -31,18 +33,25 @@ node.log.format={form}
 """
 
 
-def ended(monkeypatch: pytest.MonkeyPatch, folder: Path, form: str, error: Exception) -> tuple[int, str, str]:
+def ended(
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    form: str,
+    error: Exception | None,
+    *,
+    ready: bool = False,
+    asked: bool = False,
+) -> tuple[int, str, str]:
     """Returns the exit code of a node that ends with ``error``, the path of its file, and its log."""
 
     class Node:
-        asked_to_stop = ready = False
-
         def __init__(self, *_: Any) -> None:
-            pass
+            self.ready, self.asked_to_stop = ready, asked
 
         async def run(self) -> None:
             await trio.lowlevel.checkpoint()
-            raise error
+            if error is not None:
+                raise error
 
     log = io.StringIO()
 
@@ -83,3 +92,81 @@ def test_the_last_error_is_a_text_otherwise(
 ) -> None:
     exit_code, path, log = ended(monkeypatch, tmp_path, "text", OSError("a port is taken"))
     assert (exit_code, capsys.readouterr().err, log) == (2, f"moldau: {path}: a port is taken\n", "")
+
+
+TAKEN, LOST = OSError(errno.EADDRINUSE, "in use"), LogDirectoriesFailedError("no directory is left")
+DENIED, BROKEN = LogDirectoriesFailedError("all are closed"), LogDirectoriesFailedError("all are broken")
+DENIED.__cause__, BROKEN.__cause__ = OSError(errno.EACCES, "denied"), OSError(errno.EIO, "broken")
+DEFECT = "node failed"
+ENDS: list[tuple[Exception | None, str, str]] = [
+    # The end of the node; before it was ready: code and words; afterwards: code and words.
+    (TAKEN, "1 in use", f"1 the {DEFECT}: in use"),
+    (OSError(errno.EACCES, "denied"), "2 denied", f"1 the {DEFECT}: denied"),
+    (ValueError("a damaged file"), "2 a damaged file", f"1 the {DEFECT}: a damaged file"),
+    (KeyError("x"), f"1 the {DEFECT}: KeyError 'x'", f"1 the {DEFECT}: KeyError 'x'"),
+    (LOST, f"1 {LOST}", f"1 the {DEFECT}: {LOST}"),  # while the broker waited for controllers; or later
+    (DENIED, f"2 {DENIED}", f"1 the {DEFECT}: {DENIED}"),
+    (BROKEN, f"1 {BROKEN}", f"1 the {DEFECT}: {BROKEN}"),
+    (ExceptionGroup("", [TAKEN, KeyError("x")]), f"1 the {DEFECT}: in use; KeyError 'x'", f"1 the {DEFECT}: in use"),
+    (ExceptionGroup("", [TAKEN, OSError(errno.EACCES, "denied")]), "1 in use; denied", f"1 the {DEFECT}: in use"),
+    (RuntimeError("no role started"), f"1 the {DEFECT}: RuntimeError no role", f"1 the {DEFECT}: RuntimeError no role"),
+]
+
+
+@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize("ready", [False, True])
+@pytest.mark.parametrize(("error", "early", "late"), ENDS)
+def test_the_exit_code_says_whether_a_start_would_help(
+    error: Exception,
+    early: str,
+    late: str,
+    ready: bool,
+    asked: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """2 is a configuration that cannot be used, which systemd does not try again; only a defect shows its traceback."""
+    code, path, _ = ended(monkeypatch, tmp_path, "text", error, ready=ready, asked=asked)
+    said = capsys.readouterr().err
+    if asked and not ready and isinstance(error, RuntimeError):
+        assert (code, said) == (0, ""), "stopped while it started"
+        return
+    wanted, words = (late if ready else early).split(" ", 1)
+    assert code == int(wanted)
+    assert said.splitlines()[-1].startswith(f"moldau: {path}: {words}")
+    assert ("Traceback" in said) == (DEFECT in words and not isinstance(error, LogDirectoriesFailedError))
+
+
+@pytest.mark.parametrize(("asked", "code"), [(True, 0), (False, 1)])
+def test_a_node_that_ends_unasked_has_failed(
+    asked: bool, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert ended(monkeypatch, tmp_path, "text", None, ready=True, asked=asked)[::2] == (code, "")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_misplaced_data_are_reported_in_the_form_of_the_log(
+    form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The refusal of a node with the data of several processes, the first thing that it could write to its log."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    place = tmp_path / "data" / "broker.7"
+    place.mkdir(parents=True)
+    (place / "meta.properties").touch()
+    path = tmp_path / "node.properties"
+    text = FILE.format(folder=tmp_path / "data", form=form).replace("node.id=101", "node.id=7")
+    text = text.replace("process.roles=controller", "process.roles=broker").replace("CONTROLLER://:", "PLAINTEXT://:")
+    path.write_text(text)
+    level = logging.getLogger().level
+    try:
+        assert server.serve_command([str(path)], real_environment) == 2
+    finally:
+        logging.getLogger().setLevel(level)
+    (line,) = capsys.readouterr().err.splitlines()
+    if form == "json":
+        found = json.loads(line)
+        assert (found["event"], found["file"]) == ("start-refused", str(path))
+        line = f"moldau: {path}: {found['reason']}"
+    assert line.startswith(f"moldau: {path}: {tmp_path / 'data'} holds broker.7 of several processes")
