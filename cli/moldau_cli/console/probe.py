@@ -86,7 +86,7 @@ class ReplicationProbe:
                     nursery.start_soon(self._look_at_quorum)
                     nursery.start_soon(self._write_and_follow)
             # A page that is opened later must not show a leader of the past: its buttons would strike another node.
-            self.timeline = Timeline(self._nodes.kinds)
+            self.timeline, self._troubles = Timeline(self._nodes.kinds), {}
             self._watched = trio.Event()
 
     async def _look_at_processes(self) -> None:
