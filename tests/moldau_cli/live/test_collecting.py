@@ -1,6 +1,7 @@
 """Goal: looks are bounded in requests, and survive refusals. Method: an admin client of this test, on virtual time."""
 
 import types
+from functools import partial
 
 import pytest
 import trio
@@ -26,7 +27,7 @@ class FakeAdmin:
         self.names = [f"g{number:02}" for number in range(groups)]
         self.asked, self.times = [], []
         self.refused, self.silent, self.failing = set(), set(), set()
-        self.last_answer, self.is_silent = "", False
+        self.last_answer, self.is_silent, self.answers_left = "", False, float("inf")
         self.nodes = (1, 2)
         self.leaders = (1, 2, -1)
         self.ends = {1: 0, 2: 0}
@@ -35,7 +36,8 @@ class FakeAdmin:
     async def _note(self, name):
         self.asked.append(name)
         self.times.append(trio.current_time())
-        if self.is_silent:
+        self.answers_left -= 1
+        if self.is_silent or self.answers_left < 0:
             await trio.sleep_forever()
         self.is_silent = name == self.last_answer
         await trio.sleep(self.latency_s)
@@ -363,3 +365,34 @@ def test_a_cluster_that_does_not_answer_ends_a_script():
     with pytest.raises(KafkaError):
         run(main)
     assert shown == []
+
+
+def test_a_cluster_that_falls_silent_at_any_answer_ends_the_look():
+    """Whatever was answered before: what is late could be late for ever, and the view would stay as it is."""
+    calls = len(whole_look().asked) // 2
+
+    async def main(answers):
+        admin = FakeAdmin(groups=3)
+        collector = Collector(admin, requests_per_s=1000, groups_max=3)
+        await collector.look()
+        admin.answers_left = answers
+        began = trio.current_time()
+        with pytest.raises(KafkaError, match="no broker answered within 10 s"):
+            await collector.look()
+        return trio.current_time() - began
+
+    for answers in range(calls):
+        assert run(partial(main, answers)) <= 2 * ANSWER_S + 1, f"silent after {answers} answers"
+
+
+def whole_look():
+    """Returns an admin client that was asked for two looks."""
+    admin = FakeAdmin(groups=3)
+
+    async def main():
+        collector = Collector(admin, requests_per_s=1000, groups_max=3)
+        for _ in range(2):
+            await collector.look()
+
+    run(main)
+    return admin

@@ -1,12 +1,13 @@
 """Goal: the live view shows troubles first and fits the terminal. Method: looks made by hand, a recorded terminal."""
 
 import io
+from itertools import product
 
 import pytest
 from rich.console import Console
 
 from moldau_cli.live.core.samples import GroupSample, PartitionSample, Sample, Views
-from moldau_cli.live.screen import screen, text
+from moldau_cli.live.screen import _cell, screen, text
 
 
 def part(end, leader=1, isr=(1, 2), replicas=(1, 2)):
@@ -132,3 +133,50 @@ def test_names_are_no_markup():
     groups = {"[/nothing] [bold]x": GroupSample(state="Stable", members=1, offsets={})}
     view = Views().view(Sample(now_ms=0, brokers={1: "a:1"}, controller=1, partitions={}, groups=groups))
     assert any("[/nothing] [bold]x" in line for line in recorded(view, 120, 24))
+
+
+@pytest.mark.parametrize("troubles", list(product([False, True], repeat=5)))
+def test_the_colour_is_that_of_the_worst_trouble(troubles):
+    """Red: something does not serve or answer. Yellow: a replica or a part of the look is missing. Green: neither."""
+    offline, silent, silence, under_replicated, unanswered = troubles
+    view = Views().view(
+        Sample(
+            now_ms=0,
+            brokers={1: "a:9092"},
+            controller=1,
+            partitions={
+                ("t", 0): part(1, leader=-1 if offline else 1),
+                ("t", 1): part(1, isr=(1,) if under_replicated else (1, 2)),
+            },
+            unanswered=("groups",) if unanswered else (),
+            silent=frozenset({1}) if silent else frozenset(),
+        )
+    )
+    view = view.after_silence(2.0, "no answer") if silence else view
+    worst = "red" if offline or silent or silence else "yellow" if under_replicated or unanswered else "green"
+    assert screen(view, height=30).renderables[0].style == f"bold {worst}"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        *((0, "0"), (9_999, "9999"), (10_000, "10,000"), (-9_999, "-9999"), (-10_000, "-10,000")),
+        *((0.0, "0.0"), (1234.56, "1,234.6"), (True, "yes"), (None, "-"), ("t", "t"), ([1, 2], "1,2")),
+    ],
+)
+def test_numbers_have_the_form_of_a_table(value, shown):
+    """Ids and offsets stay as they are copied; large figures and rates have separators."""
+    assert _cell(value) == shown
+
+
+def test_rows_with_the_same_figure_are_in_the_order_of_their_names():
+    """Brokers are numbers: 10 comes after 9. Names of topics are texts of any length."""
+    names = ["zeta", "alpha", "a-topic-with-a-long-name", "beta"]
+    brokers = dict.fromkeys((10, 9, 100, 1), "a:1")
+    partitions = {(name, 0): part(1, leader=1) for name in names}
+    groups = {name: GroupSample(state="Empty", members=0, offsets={}) for name in names}
+    views = Views()
+    for now_ms in (0, 1000):
+        view = views.view(Sample(now_ms=now_ms, brokers=brokers, controller=1, partitions=partitions, groups=groups))
+    assert [row["topic"] for row in view.topics] == [row["group"] for row in view.groups] == sorted(names)
+    assert [row["broker"] for row in view.brokers][1:] == [2, 9, 10, 100]

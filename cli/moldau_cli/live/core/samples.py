@@ -264,9 +264,9 @@ def _trouble(place: Place, part: PartitionSample) -> Row:
 def _busiest(rows: list[Row], figure: str, name: str) -> list[Row]:
     """Sorts by a figure, the greatest first, then by name; rows without the figure come last."""
 
-    def order(row: Row) -> tuple[float, str]:
-        value = row[figure]
-        return (-value if isinstance(value, int | float) else 1.0, f"{row[name]:>12}")
+    def order(row: Row) -> tuple[float, int, str]:
+        value, own = row[figure], row[name]
+        return (-value if isinstance(value, int | float) else 1.0, own if isinstance(own, int) else 0, str(own))
 
     return sorted(rows, key=order)
 
