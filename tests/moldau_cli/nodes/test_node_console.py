@@ -2,14 +2,19 @@
 
 import importlib.util
 import json
+from types import SimpleNamespace
 
 import pytest
+import trio
 
-from moldau.runtime.config import parse_server_config, process_configs
+from moldau.runtime.config import SecurityProtocol, parse_server_config, process_configs
+from moldau.runtime.telemetry.log import EventLogger
 from moldau_cli.console.attached import options_of
 from moldau_cli.console.core.logins import offered_mechanisms
 from moldau_cli.nodes.console import NodeConsole
 from moldau_cli.nodes.server import serve_command
+from moldau_jepsen.launcher import Node
+from moldau_jepsen.launcher.secured import make_certificates
 
 BASE = """process.roles={roles}
 node.id=1
@@ -148,3 +153,34 @@ def test_only_the_first_of_several_processes_serves_it():
     text = written("console.listener=127.0.0.1:9080\nbroker.processes=2\n", voters="9@127.0.0.1:8000")
     first, second = process_configs(parse_server_config(text, "n", {}))
     assert (first.get("console.listener"), second.get("console.listener")) == ("127.0.0.1:9080", "")
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost", "0.0.0.0", "[::]", "192.0.2.7"])
+def test_only_plain_text_for_other_machines_is_warned_of(host, tls, monkeypatch, tmp_path, caplog):
+    """The token and all records would pass the network in clear; on this machine, or over TLS, they do not."""
+    node = Node(node_id=1, role="broker", port=1, directory="", config=str(tmp_path / "node.properties"), log="")
+    (tmp_path / "tls.pem").write_bytes(make_certificates([node])[1][1])
+    more = f"console.listener={host}:9080\nconsole.token=0123456789abcdef\n"
+    more += f"console.ssl.keystore.location={tmp_path / 'tls.pem'}\n" * tls
+    console, started = console_of(written(more)), []
+
+    async def restarts(environment, name, once, **_):
+        await once()
+
+    async def process(settings, address, log):
+        started.append((json.loads(settings), address))
+
+    monkeypatch.setattr("moldau_cli.nodes.console.run_with_restarts", restarts)
+    monkeypatch.setattr("moldau_cli.nodes.console._run_process", process)
+    endpoints = [
+        SimpleNamespace(host="b1", port=9094, security_protocol=SecurityProtocol.SASL_SSL),
+        SimpleNamespace(host="b2", port=9092, security_protocol=SecurityProtocol.PLAINTEXT),
+    ]
+    trio.run(console.run, None, endpoints, EventLogger("moldau.server"))
+    is_local = host in ("127.0.0.1", "[::1]", "localhost")
+    warned = [record.getMessage().split()[0] for record in caplog.records]
+    assert warned == ([] if tls or is_local else ["console-without-tls"])
+    ((given, address),) = started
+    assert address == f"{'https' if tls else 'http'}://{host}:9080"
+    assert (given["bootstrap"], given["names"]) == ("b2:9092", ["b1", "b2"])
