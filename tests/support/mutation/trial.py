@@ -72,9 +72,9 @@ def end_group(child: int) -> None:
         os.killpg(child, signal.SIGKILL)
 
 
-def passes(items: Sequence[pytest.Item]) -> bool:
-    """Runs tests up to the first that fails."""
-    for item, following in zip(items, [*items[1:], None], strict=True):
+def passes(items: Sequence[pytest.Item], last: pytest.Item | None = None) -> bool:
+    """Runs tests up to the first that fails; ``last`` comes after them, for fixtures that it shares."""
+    for item, following in zip(items, [*items[1:], last], strict=True):
         with catch_warnings_for_item(item.config, item.ihook, "runtest", item):  # with the test's own filters
             reports = runtestprotocol(item, log=False, nextitem=following)  # which may share a fixture with it
         if any(report.failed for report in reports):
@@ -90,8 +90,11 @@ def record(items: Sequence[pytest.Item], area: Area, result: Path) -> int:
     """
     names = {str(path): module_name(path) for path in area.files()}
     calls: Calls = {}
-    for item in items:
-        seen: set[str] = set()
+    sharing: dict[Path, set[str]] = {}  # what the tests of a file call that share a fixture: each needs all of it
+    costs: list[tuple[float, pytest.Item, set[str]]] = []
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        own: set[str] = set()
+        seen = sharing.setdefault(item.path, own) if _shares(item) else own
 
         def note(frame: types.FrameType, event: str, _: object, seen: set[str] = seen) -> None:
             if event == "call":
@@ -103,17 +106,25 @@ def record(items: Sequence[pytest.Item], area: Area, result: Path) -> int:
         sys.setprofile(note)
         threading.setprofile(note)
         try:
-            passed = passes([item])
+            passed = passes([item], following)
         finally:
             sys.setprofile(None)
             threading.setprofile(None)
         if not passed:
             result.write_text(json.dumps({"failed": item.nodeid}))
             return FOUND
+        costs.append((time.process_time() - started, item, seen))
+    for seconds, item, seen in costs:
         for function in sorted(seen):
-            calls.setdefault(function, []).append((time.process_time() - started, item.nodeid))
+            calls.setdefault(function, []).append((seconds, item.nodeid))
     result.write_text(json.dumps({"calls": calls}))
     return SURVIVED
+
+
+def _shares(item: pytest.Item) -> bool:
+    """Returns whether a test uses a fixture of its file."""
+    known = getattr(item, "_fixtureinfo", None)
+    return known is not None and any(each[-1].scope == "module" for each in known.name2fixturedefs.values())
 
 
 def tried(mutant: Mutant, items: Sequence[pytest.Item]) -> int:

@@ -8,11 +8,14 @@ from __future__ import annotations
 import errno
 import signal
 import socket
+import sys
 
+import pytest
 import trio
 from trio.testing import MockClock
 
 from moldau.runtime.config import parse_server_config, process_configs
+from moldau_cli.nodes import server
 from moldau_cli.nodes.group.supervisor import Supervisor
 from moldau_cli.nodes.watchdog import SystemdNotifier
 
@@ -82,3 +85,36 @@ def test_a_process_that_cannot_be_made_is_tried_again(monkeypatch) -> None:
     assert trio.run(story, clock=MockClock(autojump_threshold=0), strict_exception_groups=True) == 0
     assert not failures
     assert [process.signals for process in made] == [[signal.SIGTERM], [signal.SIGKILL], [signal.SIGTERM]]
+
+
+WORDS = (
+    "",
+    "--log-level debug",
+    "--log-format json",
+    "--log-level ERROR --log-format TEXT --with-parent",
+)
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_each_process_gets_the_words_of_its_group(words: str, monkeypatch, tmp_path) -> None:
+    """A process logs as its supervisor does: the words of its command line mean the same as those of the group."""
+    path = tmp_path / "node.properties"
+    path.write_text(FILE.replace("/data", str(tmp_path / "data")))
+    given, logs = server._parse([str(path), *words.split()]), []
+
+    class Fake:
+        def __init__(self, command, configs, notifier) -> None:
+            program, option, module, name, *self.words = command
+            assert (program, option, module, name) == (sys.executable, "-m", "moldau_cli", "server")
+            assert [config.get_int("node.id") for config in configs] == [10, 11]
+
+        async def run(self) -> int:
+            assert len(logs) == 1, "the group's own lines come before those of its processes"
+            parsed = server._parse([*self.words, "--node", "11", "--with-parent"])
+            assert parsed == given._replace(node_id=11, with_parent=True)
+            await trio.lowlevel.checkpoint()
+            return 7
+
+    monkeypatch.setattr("moldau_cli.nodes.group.supervisor.Supervisor", Fake)
+    monkeypatch.setattr(server, "_start_log", lambda *arguments: logs.append(arguments))
+    assert server.serve_command([str(path), *words.split()]) == 7
