@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from moldau.runtime.config.declaration import ConfigError
@@ -27,6 +28,8 @@ OTHER_VARIABLES = frozenset(
     }
 )
 """Variables of commands, tests and benchmarks, which nodes inherit from them."""
+_LINE_END = re.compile(r"\r\n|\r|\n")
+"""The ends of lines in Java; Python's own splitting knows more, which a value or a comment may hold."""
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
@@ -85,7 +88,7 @@ def parse_properties(text: str, file_name: str = "properties") -> dict[str, str]
         ConfigError: a key is given twice, or an escape is broken.
     """
     properties: dict[str, str] = {}
-    lines = iter(enumerate(text.splitlines(), 1))
+    lines = iter(enumerate(_LINE_END.split(text), 1))
     for number, line in lines:
         logical = line.lstrip()
         if not logical or logical[0] in "#!":

@@ -524,3 +524,10 @@ def test_dynamic_scopes_and_secrets_are_marked():
     assert keys["sasl.jaas.config"].is_sensitive
     assert keys["sasl.jaas.config"].type is ConfigType.PASSWORD
     assert keys["log.cleaner.io.max.bytes.per.second"].default < math.inf
+
+
+@pytest.mark.parametrize("other", ["\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
+def test_lines_end_where_those_of_java_do(other):
+    """The rest of a comment that was pasted with its line separators was taken for a key, as was that of a value."""
+    text = f"# a{other}b=1\rc=2{other}d=3\r\ne=4\\\r\n  5\n\rf=6"
+    assert parse_properties(text) == {"c": f"2{other}d=3", "e": "45", "f": "6"}
