@@ -228,7 +228,7 @@ def properties_text(values: Mapping[str, str]) -> str:
 def escape_value(value: str) -> str:
     """Escapes backslashes, line ends and a leading blank, which the properties format would interpret."""
     text = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
-    return f"\\{text}" if text.startswith((" ", "\t")) else text
+    return f"\\{text}" if text.startswith((" ", "\t", "\f")) else text
 
 
 def bootstrap_of(nodes: Sequence[Node]) -> str:

@@ -2,18 +2,24 @@
 again.
 """
 
-import pytest
+import json
 
-from moldau.runtime.config import parse_server_config
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from moldau.runtime.config import parse_config_text, parse_server_config
 from moldau_jepsen.launcher.spec import (
     ClusterSpec,
     Door,
     LauncherUsageError,
+    Node,
     Place,
     bootstrap_of,
     from_json,
     node_properties,
     plan_nodes,
+    properties_text,
     to_json,
 )
 
@@ -110,3 +116,29 @@ def test_groups_of_local_clusters_start_at_once(tmp_path):
     for settings, expected in (({}, 0), ({"group.initial.rebalance.delay.ms": "3000"}, 3000)):
         config = parse_server_config(node_properties(nodes[0], nodes, settings), "x", {})
         assert config.get_int("group.initial.rebalance.delay.ms") == expected
+
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=12)
+NODES = st.builds(
+    Node,
+    **{
+        name: {"int": st.integers(0, 65535), "str": TEXTS, "bool": st.booleans()}[str(kind)]
+        for name, kind in Node.__annotations__.items()
+    },
+)
+
+
+@given(nodes=st.lists(NODES, max_size=3), client=TEXTS)
+def test_the_cluster_file_keeps_every_field(nodes, client):
+    """A field that is lost would change the node at the next command: its namespace, its disk, its encryption."""
+    text = to_json(nodes, client)
+    assert from_json(text, "here") == nodes
+    assert json.loads(text).get("client_config", "") == client
+    assert json.loads(text)["bootstrap"] == ",".join(node.address for node in nodes if node.role == "broker")
+
+
+@given(values=st.dictionaries(st.sampled_from(["a", "b.c", "ssl.key"]), TEXTS.map(str.rstrip)))
+@example(values={"a": "\fx\x1cy\x85\u2028z"})
+def test_every_value_survives_the_properties_format(values):
+    """Passwords and paths have any characters, but no blanks at their end."""
+    assert parse_config_text(properties_text(values), "x.properties") == values
