@@ -1,6 +1,7 @@
 """Goal: what the marker cannot mean is refused in one sentence. Method: markers, read without a test."""
 
 import re
+from itertools import combinations
 
 import pytest
 
@@ -60,3 +61,31 @@ def test_a_client_outside_the_simulation_is_explained() -> None:
     assert hint is not None
     assert "environment=moldau_cluster.environment" in hint
     assert hint_of_outsiders(["assert 1 == 2", "host name 'shop' cannot be resolved"]) is None
+
+
+OTHERS = {
+    "brokers": 1,
+    "controllers": 1,
+    "settings": {"num.partitions": 2},
+    "links": False,
+    "hostile": True,
+    "fresh": True,
+}
+
+
+@pytest.mark.parametrize("simulate", [False, True])
+@pytest.mark.parametrize("chosen", [each for count in range(3) for each in combinations(OTHERS, count)])
+def test_each_keyword_reaches_the_cluster(chosen: tuple[str, ...], simulate: bool) -> None:
+    """A cluster that differs in anything is the test's own; seeds and simulation do not change its processes."""
+    given = {name: OTHERS[name] for name in chosen}
+    for seeds in ({}, {"simulated": False, "seeds": [4, 2]}):
+        marker = pytest.mark.moldau(**given, **seeds).mark  # type: ignore[arg-type]
+        for is_coroutine in (False, True):
+            wanted = read_marker(marker, is_coroutine=is_coroutine, simulate=simulate)
+            assert {name: getattr(wanted, name) for name in OTHERS} == {
+                **{name: getattr(Wanted(), name) for name in OTHERS},
+                **given,
+            }
+            assert list(wanted.seeds) == seeds.get("seeds", [1])
+            assert wanted.simulated is (simulate and is_coroutine)
+            assert wanted.shared is (not given)

@@ -3,6 +3,9 @@
 Method: small pipelines by hand.
 """
 
+from contextlib import nullcontext
+from itertools import product
+
 import pytest
 
 from moldau_jepsen.testing import new_history
@@ -269,3 +272,46 @@ def test_a_wrong_place_is_refused_at_once(partition, offset, text):
         with pytest.raises((TypeError, ValueError), match=text):
             history.send_failed("t", partition, "a")
     history.check().raise_if_wrong()
+
+
+OUTCOMES = ("ok", "open", "failed")
+"""Acknowledged; perhaps in the log; certainly not."""
+ATTEMPTS = [chosen for count in range(3) for chosen in product(OUTCOMES, repeat=count)]
+
+
+def reported(history: PipelineHistory, token: str, attempts: tuple[str, ...], effects: int, offset: int) -> None:
+    for number, outcome in enumerate(attempts):
+        if outcome == "ok":
+            history.sent("t", 0, offset + number, token)
+            history.read("worker", "t", 0, offset + number, token)
+        else:
+            history.send_failed("t", 0, token, certain=outcome == "failed")
+    for _ in range(effects):
+        history.took_effect(token)
+
+
+@pytest.mark.parametrize("second", ATTEMPTS)
+@pytest.mark.parametrize("first", ATTEMPTS)
+def test_effects_are_judged_by_the_attempts_of_their_record(first: tuple[str, ...], second: tuple[str, ...]) -> None:
+    """All outcomes of up to two attempts of two records, with up to two effects of each.
+
+    The guarantees allow what they name and nothing else: more effects than one, or none of an acknowledged record.
+    """
+    for counts in product(range(3), repeat=2):
+        history = new_history()
+        records = dict(zip("ab", zip((first, second), counts, strict=True), strict=True))
+        for offset, (token, (attempts, effects)) in zip((0, 2), records.items(), strict=True):
+            reported(history, token, attempts, effects, offset)
+        verdict = history.check(idempotent=False)
+        lost = [token for token, (attempts, effects) in records.items() if "ok" in attempts and not effects]
+        repeated = [(token, effects) for token, (_, effects) in records.items() if effects > 1]
+        unknown = [token for token, (attempts, effects) in records.items() if effects and not attempts]
+        failed = [token for token, (attempts, effects) in records.items() if effects and {"failed"} == set(attempts)]
+        assert list(verdict.lost_effects) == lost
+        assert list(verdict.repeated_effects) == repeated
+        assert list(verdict.unknown_effects) == unknown
+        assert list(verdict.failed_effects) == failed
+        for at_least_once, at_most_once in product((False, True), repeat=2):
+            is_wrong = unknown or failed or (lost and not at_most_once) or (repeated and not at_least_once)
+            with pytest.raises(PipelineError) if is_wrong else nullcontext():
+                verdict.raise_if_wrong(at_least_once=at_least_once, at_most_once=at_most_once)
