@@ -293,7 +293,7 @@ class _Log:
     def _enter(self, attempt: _Attempt) -> int:
         """Returns the attempt's value. A repeated report of one acknowledgement counts as the same attempt."""
         tries = self._tries.setdefault((attempt.partition, attempt.token), _Tries())
-        if attempt.status is Status.OK and attempt.offset is not None:
+        if attempt.offset is not None:  # only an acknowledgement has one
             place = (attempt.partition, attempt.token, attempt.offset)
             if place not in self._at:
                 self._at[place] = self._new_value(attempt.partition)
