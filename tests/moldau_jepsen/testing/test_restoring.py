@@ -115,5 +115,20 @@ def test_a_node_that_does_not_start_again_begins_empty(cluster):
     with pytest.raises(LauncherError):
         cluster.restore()
     cluster.starts = True
+    whole = ["start", "shut down", "wipe 1", "wipe 2", "start"]
+    for _ in range(2):  # the second time there is nothing left to do: the disks keep what tests write since
+        cluster.make_whole()
+        cluster.restore()
+        assert cluster.did == whole
+
+
+def test_a_cluster_that_cannot_be_made_whole_is_tried_again(cluster):
+    cluster.touched = True
+    cluster.starts = False
+    for call in (cluster.restore, cluster.make_whole, cluster.make_whole):
+        with pytest.raises(LauncherError):
+            call()
+    cluster.starts = True
+    cluster.did.clear()
     cluster.make_whole()
-    assert cluster.did == ["start", "shut down", "wipe 1", "wipe 2", "start"]
+    assert cluster.did == ["shut down", "wipe 1", "wipe 2", "start"]
