@@ -85,7 +85,7 @@ def test_a_failover_is_reported_from_kill_to_catching_up():
     assert {"fault", "node", "election", "isr"} <= set(kinds(moved))
     assert moved["acknowledged"] > steady["acknowledged"]
     assert moved["writes"][-1][2] == moved["leader"]
-    assert moved["sent"] - moved["acknowledged"] - moved["failed"] <= UNACKNOWLEDGED_MAX
+    assert 0 <= moved["sent"] - moved["acknowledged"] - moved["failed"] <= UNACKNOWLEDGED_MAX
 
     # Processes and replicas are looked at by two tasks: the end may be seen before the beginning.
     assert any(f"Broker {leader} caught up" in note["text"] for note in seen["back"]["notes"][:2])

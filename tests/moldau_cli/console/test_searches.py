@@ -6,7 +6,8 @@ found is compared with the whole log.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -15,10 +16,11 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from trio.testing import MockClock
 
 from moldau.cluster.metadata import TopicPartition
 from moldau_cli.console import records
-from moldau_cli.console.records import Search, browse
+from moldau_cli.console.records import Draft, Search, browse, draft_of
 from moldau_cli.words import counted
 
 if TYPE_CHECKING:
@@ -234,3 +236,73 @@ def test_a_search_that_cannot_be_is_refused(wrong, text):
         Search(topic=TOPIC, **wrong)
     for right in ({"limit": 1}, {"limit": 200}, {"origin": "time", "value": 0}, {"origin": "offset", "partition": 0}):
         assert Search(topic=TOPIC, **right)
+
+
+def test_a_search_that_takes_long_says_so():
+    """A leader that stopped answering: what was found until then is shown, and why there is no more."""
+    log = Log(0, 0, [True] * 20, [1])
+
+    async def poll(reader, _):
+        if reader.positions[TOPIC, 0] >= 18:
+            await trio.sleep_forever()
+        return await read(reader, _)
+
+    read = Reader.poll
+    with (
+        patch.object(Reader, "poll", poll),
+        patch.object(trio, "run", partial(trio.run, clock=MockClock(autojump_threshold=0))),
+    ):
+        answer = found({0: log}, Search(topic=TOPIC, partition=0, origin="start", limit=30), 6)
+    assert [each["offset"] for each in answer["records"]] == list(range(18))
+    assert answer["stopped"] == "stopped after 8 s and 18 records; narrow the search"
+
+
+FORM = {"topic": "t", "key": "k", "value": "v", "partition": 2, "headers": [["h", "x"], ["h", ""]]}
+
+
+@pytest.mark.parametrize(
+    ("changed", "wanted"),
+    [
+        ({}, {}),
+        ({"key": None, "value": None}, {"key": None, "value": None}),
+        ({"key": "", "value": ""}, {"key": b"", "value": b""}),
+        ({"key": "00ff", "key_form": "hex"}, {"key": b"\0\xff"}),
+        ({"value": '{"a": 1}', "value_form": "json"}, {"value": b'{"a": 1}'}),
+        ({"partition": None}, {"partition": None}),
+        ({"partition": 0}, {"partition": 0}),
+        ({"headers": []}, {"headers": ()}),
+    ],
+)
+def test_a_form_becomes_its_record(changed, wanted):
+    draft = draft_of({**FORM, **changed})
+    usual = {"topic": "t", "key": b"k", "value": b"v", "partition": 2, "headers": (("h", b"x"), ("h", b""))}
+    assert asdict(draft) == {**usual, **wanted}
+    assert draft_of({"topic": "t"}) == Draft(topic="t", key=None, value=None, partition=None, headers=())
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        *[({"topic": wrong}, "topic: expected a topic's name") for wrong in (None, "", 1, ["t"])],
+        *[({"partition": wrong}, "partition: expected a number") for wrong in (-1, "2", 1.0, True, [1])],
+        *[
+            ({"headers": wrong}, "headers: expected a list of at most 50 pairs")
+            for wrong in ("x", {}, [["h", "x"]] * 51)
+        ],
+        *[
+            ({"headers": [wrong]}, "headers: expected pairs of name")
+            for wrong in ("hx", ["h"], ["h", "x", "y"], ["h", 1])
+        ],
+        *[({name: wrong}, f"{name}: expected text or null") for name in ("key", "value") for wrong in (1, ["k"], {})],
+        *[
+            ({f"{name}_form": wrong}, f"{name}: expected text")
+            for name in ("key", "value")
+            for wrong in (None, 1, ["hex"])
+        ],
+        *[({f"{name}_form": "xml"}, f"{name}: unknown form 'xml'") for name in ("key", "value")],
+        *[({f"{name}_form": "json"}, f"{name}: not JSON") for name in ("key", "value")],
+    ],
+)
+def test_a_wrong_form_names_its_field(changed, words):
+    with pytest.raises(ValueError, match=f"^{words}"):
+        draft_of({**FORM, **changed})

@@ -380,6 +380,7 @@ AREAS = (
                 "tests/moldau_cli/console",  # without those that start a browser or lose a quorum of processes
                 *("access", "app", "certificate", "command", "content", "hostile_input", "login", "probe", "rates"),
                 *("refused_logins", "samples", "small_parts", "timeline", "unread_records"),
+                *("buttons", "figures", "questions", "searches", "serving", "sessions"),
             ),
             *tests_in("tests/moldau_cli", "links_commands", "locked_clusters", "silent_servers"),
         ),
@@ -398,7 +399,10 @@ AREAS = (
         modules=("jepsen_like/moldau_jepsen/launcher", "jepsen_like/moldau_jepsen/chaos/network"),
         tests=(
             "tests/moldau_jepsen/launcher",
-            *tests_in("tests/moldau_jepsen/chaos", "link_contract", "links", "meter", "namespaces", "power_loss"),
+            *tests_in(
+                "tests/moldau_jepsen/chaos",
+                *("fabric_rules", "free_networks", "link_contract", "links", "meter", "namespaces", "power_loss"),
+            ),
             *tests_in("tests/moldau_jepsen/testing", "fabric", "full_disks", "restoring"),
             *tests_in("tests/moldau_cli", "links_commands", "locked_clusters", "lost_links"),
         ),
@@ -412,7 +416,7 @@ AREAS = (
         tests=tests_in(
             "tests/moldau_jepsen/testing",
             *("awaited", "full_disks", "imports", "marker", "misuse", "on_processes", "pipeline", "restoring"),
-            "simulate",
+            *("simulate", "simulated_faults"),
         ),
     ),
     Area(
