@@ -191,3 +191,19 @@ def test_every_list_is_bounded_and_ordered(events):
         assert len(segments) <= SEGMENTS_MAX
         assert sum(age > WINDOW_MS for age, _, _ in segments) <= 1
         assert all(one[1:] != other[1:] for one, other in itertools.pairwise(segments))
+
+
+@pytest.mark.parametrize(("age_ms", "stays"), [(WINDOW_MS - 1, True), (WINDOW_MS, True), (WINDOW_MS + 1, False)])
+def test_the_window_is_a_minute_long(age_ms, stays):
+    """What is older goes, apart from notes; a lane keeps the segment that reaches into the window."""
+    timeline = started()
+    timeline.acknowledged(1000, 990, 1)
+    timeline.failed(1000, "no answer")
+    timeline.saw_processes(1000, {2: "stopped"})
+    document = timeline.document(1000 + age_ms)
+    assert document["writes"] == [[age_ms, 10.0, 1]] * stays
+    assert (document["failures"], document["failed"]) == ([age_ms] * stays, int(stays))
+    assert [note["kind"] for note in document["notes"]] == ["node", "gap"]
+    (lane,) = (lane for lane in document["lanes"] if lane["node"] == 2)
+    assert [segment[1] for segment in lane["segments"]] == ["running"] * (age_ms < WINDOW_MS) + ["stopped"]
+    assert (document["acknowledged"], document["silent_ms"]) == (1, age_ms)
