@@ -1,10 +1,14 @@
 """Goal: ``groups describe --watch`` says why a look failed, and goes on. Method: canned looks on virtual time."""
 
 import json
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import MockClock
 
 from moldau import ErrorCode, KafkaError
 from moldau_cli import output
@@ -70,3 +74,47 @@ def test_a_first_look_that_fails_ends_the_command(error):
     with pytest.raises((KafkaError, CommandError)) as caught:
         watched([error, "group g"])
     assert caught.value is error
+
+
+EVERY_S = 5.0
+LOOKS = st.lists(st.tuples(st.sampled_from([0.0, 1.0, 4.5, 8.0]), st.booleans()), max_size=5)
+
+
+@given(looks=LOOKS)
+def test_each_look_has_its_rate_and_its_age(looks: list[tuple[float, bool]]) -> None:
+    """A rate is over the time between the begins of two looks that were answered; the age is since the last of them."""
+    looks = [(1.0, True), *looks]
+    offsets = [number * number * 10 for number in range(len(looks))]
+    begun: list[float] = []
+    shown: list[tuple[float, dict[str, Any]]] = []
+
+    async def look() -> Look:
+        takes_s, answers = looks[len(begun)]
+        offset = offsets[len(begun)]
+        begun.append(trio.current_time())
+        await trio.sleep(takes_s)
+        if not answers:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, "moved")
+        row: dict[str, Any] = {"topic": "t", "partition": 0, "offset": offset, "log_end_offset": offset, "lag": 0}
+        return Look(f"at {offset}", {"group": "g"}, [{**row, "member": None}])
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(output, "wants_json", lambda: True)
+        patched.setattr(output, "note", lambda text: None)
+        patched.setattr(output, "answer", lambda document, text: shown.append((trio.current_time(), document)))
+        trio.run(watch, look, EVERY_S, len(looks), clock=MockClock(autojump_threshold=0))
+    last: int | None = None
+    before: int | None = None
+    for number, ((takes_s, answers), (at, document)) in enumerate(zip(looks, shown, strict=True)):
+        if number:
+            assert begun[number] == max(begun[number - 1] + EVERY_S, begun[number - 1] + looks[number - 1][0])
+        if answers:
+            before, last = last, number
+        assert last is not None
+        (row,) = document["partitions"]
+        assert at == begun[number] + takes_s
+        assert document["silent_s"] == (0.0 if answers else round(at - begun[last], 1))
+        assert row["offset"] == offsets[last]
+        if answers and before is not None:
+            rate = (offsets[last] - offsets[before]) / (begun[last] - begun[before])
+            assert row["consumed_per_s"] == row["produced_per_s"] == round(rate, 1)

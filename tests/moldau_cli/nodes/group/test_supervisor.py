@@ -118,3 +118,50 @@ def test_each_process_gets_the_words_of_its_group(words: str, monkeypatch, tmp_p
     monkeypatch.setattr("moldau_cli.nodes.group.supervisor.Supervisor", Fake)
     monkeypatch.setattr(server, "_start_log", lambda *arguments: logs.append(arguments))
     assert server.serve_command([str(path), *words.split()]) == 7
+
+
+def test_a_process_has_an_environment_of_its_own_and_hears_an_early_stop(monkeypatch) -> None:
+    """The limit of systemd's watchdog holds for each process, and a stop that comes while it starts is not lost."""
+    monkeypatch.setenv("WATCHDOG_PID", "1")
+    monkeypatch.setenv("WATCHDOG_USEC", "9000000")
+    monkeypatch.setenv("NOTIFY_SOCKET", "/nowhere")
+    given: list[tuple[list[str], dict[str, str], dict[str, object]]] = []
+    made: list[FakeProcess] = []
+    stopping = trio.Event()
+
+    async def open_process(command: list[str], *, env: dict[str, str], **more: object) -> FakeProcess:
+        given.append((command, env, more))
+        if len(given) == 2:
+            await stopping.wait()
+        made.append(FakeProcess(env["NOTIFY_SOCKET"]))
+        return made[-1]
+
+    monkeypatch.setattr(FakeProcess, "terminate", lambda one: one.send_signal(signal.SIGTERM), raising=False)
+    monkeypatch.setattr(trio.lowlevel, "open_process", open_process)
+    configs = process_configs(parse_server_config(FILE, "node.properties", {}))
+    supervisor = Supervisor(["moldau", "server"], configs, SystemdNotifier({}, 1))
+
+    async def disturb() -> None:
+        while len(given) < 2 or not made:  # a busy wait: trio binds the sockets in threads
+            await trio.lowlevel.checkpoint()
+        supervisor._perform(supervisor._group.stop(trio.current_time() * 1000))
+        stopping.set()
+
+    async def story() -> int:
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(disturb)
+                return await supervisor.run()
+
+    assert trio.run(story, strict_exception_groups=True) == 0
+    assert [process.signals for process in made] == [[signal.SIGTERM]] * 2
+    assert {tuple(command) for command, _, _ in given} == {
+        ("moldau", "server", "--node", str(node), "--with-parent") for node in (10, 11)
+    }
+    for _, env, more in given:
+        assert "WATCHDOG_PID" not in env
+        assert env["WATCHDOG_USEC"] == "9000000"
+        assert more["start_new_session"] is True, "Ctrl-C is for the supervisor"
+    sockets = {env["NOTIFY_SOCKET"] for _, env, _ in given}
+    assert len(sockets) == 2
+    assert "/nowhere" not in sockets
