@@ -10,7 +10,7 @@ import trio.testing
 from moldau import AdminError, TopicPartition
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli.commands.watching.top import _watch
-from moldau_cli.live.collecting import ANSWER_S, PATIENCE_S, Collector
+from moldau_cli.live.collecting import ANSWER_S, GROUP_REQUESTS, PATIENCE_S, Collector
 from moldau_cli.live.core.samples import Views
 
 LATE = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no answer in time")
@@ -419,3 +419,16 @@ def test_a_look_lacks_only_what_it_was_not_told_itself():
         ("group g00",),
         tuple(f"offsets of {one}" for one in brokers),
     ]
+
+
+@pytest.mark.parametrize("groups", range(4))
+def test_every_request_of_a_look_is_counted(groups):
+    """The pace holds for all of them: cluster, topics and their descriptions, offsets, directories, and groups."""
+    admin = FakeAdmin(groups=groups)
+
+    async def main():
+        collector = Collector(admin, requests_per_s=1000, groups_max=5)
+        return [(await collector.look()).requests for _ in range(2)]
+
+    of_brokers = 2 + 2 + 2  # offsets of two leaders, directories of two brokers, and the groups of both
+    assert run(main) == [looks * (3 + of_brokers + GROUP_REQUESTS * groups) for looks in (1, 2)]

@@ -6,7 +6,10 @@ Method: the pages before any role has started, and with every state of two roles
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from itertools import product
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 import trio
@@ -103,3 +106,63 @@ def test_the_lag_is_what_a_sleep_takes_too_long(late_ms: float, monkeypatch: pyt
     with pytest.raises(KeyboardInterrupt):
         trio.run(measure_lag, clock, lag)
     assert seen == pytest.approx([max(0.0, late_ms)] * 3)
+
+
+class Row(NamedTuple):
+    """Stands for a problem with the object store."""
+
+    topic: str
+
+
+def test_each_role_adds_its_metrics_its_logins_and_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Certificates and refused logins are those of the listeners of both roles; the store is the broker's."""
+    registered: list[tuple[str, Any]] = []
+
+    def note(name: str) -> Any:
+        return lambda registry, *of: registered.append((name, of))
+
+    monkeypatch.setattr("moldau_broker.server.metrics.export.register_state", note("state"))
+    monkeypatch.setattr("moldau_broker.server.metrics.export.register_metrics", note("broker"))
+    monkeypatch.setattr("moldau_quorum.node.metrics.register_metrics", note("controller"))
+    monkeypatch.setattr(telemetry, "register_expiry", note("expiry"))
+    monkeypatch.setattr(telemetry, "register_attempts", note("attempts"))
+    monkeypatch.setattr(telemetry, "refused_logins", lambda attempts, servers, certificates: [Login(str(attempts))])
+    node = pages("broker", "controller")
+    stored: list[Row] = []
+    broker: Any = SimpleNamespace(
+        is_unfenced=False,
+        listening=SimpleNamespace(certificates="c1", attempts="a1", servers=dict),
+        context=SimpleNamespace(remote_log=SimpleNamespace(problems=lambda: stored)),
+    )
+    controller: Any = SimpleNamespace(
+        certificates="c101",
+        attempts="a101",
+        servers={"x": "y"},
+        log=SimpleNamespace(leadership=SimpleNamespace(leader_id=-1)),
+    )
+    node.broker_created(broker)
+    assert registered == [("state", (broker,))]
+    assert node._ready().text == "broker: starts\ncontroller: starts\n"
+    node.controller_started(controller)
+    node.broker_started(broker)
+    assert [(name, of[0]) for name, of in registered[1:]] == [
+        *(("controller", controller), ("expiry", "c101"), ("attempts", "a101")),
+        *(("broker", broker), ("expiry", "c1"), ("attempts", "a1")),
+    ]
+    for leader, unfenced in product((-1, 0, 101), (False, True)):
+        controller.log.leadership.leader_id, broker.is_unfenced = leader, unfenced
+        page = node._ready()
+        assert (page.status == 200) is (leader >= 0 and unfenced)
+        assert ("is fenced" in page.text, "knows no quorum leader" in page.text) == (not unfenced, leader < 0)
+    assert json.loads(node._login_page().text) == [{"peer": "a101"}, {"peer": "a1"}]
+    stored.append(Row("t"))
+    assert json.loads(node._problem_page().text) == [{"topic": "t"}]
+    broker.context.remote_log = None
+    pages("broker").broker_started(broker)
+
+
+@dataclass(frozen=True)
+class Login:
+    """Stands for the refused logins of a peer."""
+
+    peer: str
