@@ -216,7 +216,7 @@ def test_stopping_nodes_have_the_same_time_everywhere():
 
 
 def test_the_unit_runs_the_server_and_hears_it():
-    """What the unit expects is what ``moldau server`` does; each key that differs would end or hide a healthy node."""
+    """The unit expects what ``moldau server`` does; each key that differs would end or hide a healthy node."""
     unit = dict(re.findall(r"^(\w+)=(.*)$", UNIT.read_text(), re.MULTILINE))
     program, command, *words = unit["ExecStart"].split()
     assert (program, command, _parse(words).path) == ("/opt/moldau/bin/moldau", "server", "/etc/moldau/%i.properties")

@@ -115,7 +115,7 @@ def test_each_question_hands_its_parameters_on(
     arguments: list[Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What a controller must know is asked on connections of its own: without one they answer nothing else."""
+    """Questions to a controller have connections of their own: without one, these answer nothing else."""
     monkeypatch.setattr(getattr(pages, module) if module else pages, function, said)
     first, *rest = trio.run(QUESTIONS[name], question(**parameters))
     if name != "message":

@@ -195,7 +195,7 @@ def test_every_list_is_bounded_and_ordered(events):
 
 @pytest.mark.parametrize(("age_ms", "stays"), [(WINDOW_MS - 1, True), (WINDOW_MS, True), (WINDOW_MS + 1, False)])
 def test_the_window_is_a_minute_long(age_ms, stays):
-    """What is older goes, apart from notes; a lane keeps the segment that reaches into the window."""
+    """Older events go, apart from notes; a lane keeps the segment that reaches into the window."""
     timeline = started()
     timeline.acknowledged(1000, 990, 1)
     timeline.failed(1000, "no answer")

@@ -368,7 +368,7 @@ def test_a_cluster_that_does_not_answer_ends_a_script():
 
 
 def test_a_cluster_that_falls_silent_at_any_answer_ends_the_look():
-    """Whatever was answered before: what is late could be late for ever, and the view would stay as it is."""
+    """A part that is late could be late for ever, and the view would stay as it is."""
     calls = len(whole_look().asked) // 2
 
     async def main(answers):
@@ -398,7 +398,7 @@ def whole_look():
     return admin
 
 
-def test_a_look_lacks_only_what_it_was_not_told_itself():
+def test_a_look_lacks_only_parts_of_its_own():
     """A part that was missing once would be named as unknown for as long as the view is open."""
     admin = FakeAdmin(groups=1)
 

@@ -169,7 +169,7 @@ def test_numbers_have_the_form_of_a_table(value, shown):
     assert _cell(value) == shown
 
 
-def test_rows_with_the_same_figure_are_in_the_order_of_their_names():
+def test_rows_with_one_figure_are_in_the_order_of_names():
     """Brokers are numbers: 10 comes after 9. Names of topics are texts of any length."""
     names = ["zeta", "alpha", "a-topic-with-a-long-name", "beta"]
     brokers = dict.fromkeys((10, 9, 100, 1), "a:1")

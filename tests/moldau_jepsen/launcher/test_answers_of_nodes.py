@@ -82,8 +82,8 @@ def test_what_brokers_answer_is_what_the_cluster_is(
             **{one: None if brokers is None else one not in brokers for one in IDS},
             101: None,
         }
-        told = [asked[one].topics[0].partitions[1] for one in known]
-        leaders = [part.leader_id for part in told if not part.error_code]
+        parts = [asked[one].topics[0].partitions[1] for one in known]
+        leaders = [part.leader_id for part in parts if not part.error_code]
         assert cluster.partition_leader("t", 0) == (leaders[0] if leaders and leaders[0] >= 0 else None)
         for one in IDS:
             own = VIEWS[names[one - 1]]

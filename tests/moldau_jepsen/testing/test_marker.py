@@ -61,6 +61,7 @@ def test_a_client_outside_the_simulation_is_explained() -> None:
     assert hint is not None
     assert "environment=moldau_cluster.environment" in hint
     assert hint_of_outsiders(["assert 1 == 2", "host name 'shop' cannot be resolved"]) is None
+    assert hint_of_outsiders(["host name 'broker-1' has two addresses"]) is None
 
 
 OTHERS = {

@@ -110,7 +110,7 @@ def test_all_named_nodes_lose_power_or_else_all(nodes: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_a_node_is_cut_from_the_others_that_are_named_or_else_from_all(node: int) -> None:
+def test_a_node_is_cut_from_the_named_ones_or_from_all(node: int) -> None:
     rest = [one for one in NODES if one != node]
     for others in chain.from_iterable(combinations(rest, count) for count in range(3)):
         simulated = Simulated()

@@ -120,7 +120,7 @@ def test_each_process_gets_the_words_of_its_group(words: str, monkeypatch, tmp_p
     assert server.serve_command([str(path), *words.split()]) == 7
 
 
-def test_a_process_has_an_environment_of_its_own_and_hears_an_early_stop(monkeypatch) -> None:
+def test_a_process_has_its_own_environment_and_early_stop(monkeypatch) -> None:
     """The limit of systemd's watchdog holds for each process, and a stop that comes while it starts is not lost."""
     monkeypatch.setenv("WATCHDOG_PID", "1")
     monkeypatch.setenv("WATCHDOG_USEC", "9000000")
