@@ -61,6 +61,10 @@ async def scenario(sim):
         seen["back"] = await watch(probe, 40, lambda document: sorted(document["isr"]) == [1, 2, 3])
         nodes.trouble = "no cluster in /gone"
         seen["trouble"] = await watch(probe, 1)
+        nodes.trouble = ""
+        seen["over"] = await watch(probe, 1)
+        nodes.trouble = "no cluster in /gone"
+        await watch(probe, 1)
         await trio.sleep(20)  # no page is open
         nodes.trouble = ""
         seen["unwatched"] = probe.timeline.document(trio.current_time() * 1000)
@@ -90,6 +94,7 @@ def test_a_failover_is_reported_from_kill_to_catching_up():
     # Processes and replicas are looked at by two tasks: the end may be seen before the beginning.
     assert any(f"Broker {leader} caught up" in note["text"] for note in seen["back"]["notes"][:2])
     assert "no cluster in /gone" in seen["trouble"]["trouble"]
+    assert seen["over"]["trouble"] == "", "a trouble ends with the next look"
     assert seen["unwatched"]["sent"] == 0, "an unwatched probe writes nothing"
     reopened = seen["reopened"]["leader"], seen["reopened"]["trouble"]
     assert reopened == (-1, ""), "nothing old is shown as the present"

@@ -6,19 +6,21 @@ handshake in memory. ``tests/interop/test_secured_cluster.py`` starts one.
 
 from __future__ import annotations
 
+import datetime
 import json
 import ssl
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from moldau.runtime.config import ADMIN_CONFIG, parse_config_text, parse_server_config
 from moldau.runtime.config.sasl import bootstrap_credentials, client_login, controller_login, inter_broker_login
 from moldau.runtime.config.tls import tls_settings
 from moldau.runtime.ports.real import real_environment
 from moldau.runtime.tls.context import client_context, server_context
-from moldau_jepsen.launcher.secured import SECRETS, SecuredFiles, secured_properties, write_files
-from moldau_jepsen.launcher.spec import ClusterSpec, from_json, node_properties, plan_nodes, to_json
+from moldau_jepsen.launcher.secured import SECRETS, SecuredFiles, make_certificates, secured_properties, write_files
+from moldau_jepsen.launcher.spec import ClusterSpec, Node, from_json, node_properties, plan_nodes, to_json
 
 
 @pytest.fixture(scope="module")
@@ -104,3 +106,15 @@ def test_the_cluster_file_names_the_login(written):
     assert document["client_config"] == str(files.client)
     assert from_json(json.dumps(document), "here") == nodes
     assert "client_config" not in json.loads(to_json(nodes))
+
+
+def test_certificates_are_valid_for_ten_years(tmp_path):
+    """From an hour ago on, because clocks differ: a cluster that is kept must start again after a long time."""
+    node = Node(node_id=1, role="broker", port=1, directory="", config="", log="")
+    trust, issued = make_certificates([node])
+    now = datetime.datetime.now(datetime.UTC)
+    for pem in (trust, issued[1]):
+        (certificate,) = x509.load_pem_x509_certificates(pem)
+        valid = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+        assert valid[0] <= now - datetime.timedelta(minutes=59)
+        assert valid[1] >= now + datetime.timedelta(days=3649)
