@@ -119,3 +119,30 @@ def test_what_does_not_exist_is_refused(node: int, action: str, words: str, clus
     with pytest.raises(ValueError, match=words):
         pressed(LocalNodes(tmp_path), action, node=node)
     assert cluster.did == []
+
+
+@pytest.mark.parametrize("cuts", [None, (), (1,), (1, 101)])
+@pytest.mark.parametrize("states", list(product(ProcessState, repeat=2)), ids=str)
+def test_a_node_that_runs_may_be_cut_off(
+    states: tuple[ProcessState, ...],
+    cuts: tuple[int, ...] | None,
+    cluster: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A cut is no state of a paused or stopped process; a cluster without proxies has no cuts."""
+    monkeypatch.setattr(faults, "cut_nodes", lambda directory: cuts)
+    monkeypatch.setattr(Cluster, "state", lambda _, node: states[node == 101], raising=False)
+    nodes = LocalNodes(tmp_path)
+    wanted = {
+        node: "cut" if state is ProcessState.RUNNING and node in (cuts or ()) else state.value
+        for node, state in zip((1, 101), states, strict=True)
+    }
+    assert trio.run(nodes.states) == wanted
+    assert nodes.has_links is (cuts is not None)
+    rows: Any = trio.run(nodes.rows)
+    assert {row["node"]: (row["kind"], row["address"], row["state"]) for row in rows["rows"]} == {
+        1: ("broker", "h:1", wanted[1]),
+        101: ("controller", "h:101", wanted[101]),
+    }
+    assert (rows["total"], rows["directory"]) == (2, str(tmp_path))

@@ -210,3 +210,14 @@ def test_rows_count_requests_answers_and_error_codes():
     assert any(not row.requests for row in metered().message_rows()), (
         "rows of requests that were never sent are included"
     )
+
+
+def test_a_request_has_one_answer():
+    """A second one with its number is no answer to it, and the connection is not followed any further."""
+    meter = WireMeter(range(101, 104))
+    there, back = meter.connection(CLIENT, 2)
+    there(REQUESTS)
+    back(ANSWERS)
+    before = Counter(meter.messages)
+    back(ANSWERS)
+    assert (meter.messages, meter.unread) == (before, 1)
