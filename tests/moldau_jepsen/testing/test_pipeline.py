@@ -315,3 +315,15 @@ def test_effects_are_judged_by_the_attempts_of_their_record(first: tuple[str, ..
             is_wrong = unknown or failed or (lost and not at_most_once) or (repeated and not at_least_once)
             with pytest.raises(PipelineError) if is_wrong else nullcontext():
                 verdict.raise_if_wrong(at_least_once=at_least_once, at_most_once=at_most_once)
+
+
+@pytest.mark.parametrize("acks", ["all", "-1", -1, "1", 1, 0, "0"])
+@pytest.mark.parametrize("offset", [None, 0, 7])
+def test_only_records_of_all_replicas_must_be_committed(acks: str | int, offset: int | None) -> None:
+    """The simulation judges each record that was acknowledged by all of them, at the offset that its sender learned."""
+    judged: list[tuple[str, int, int]] = []
+    history = PipelineHistory(lambda *place: judged.append(place))
+    history.sent("t", 2, offset, "a", acks=acks)
+    history.send_failed("t", 2, "b")
+    assert judged == ([("t", 2, offset)] if str(acks) in ("all", "-1") and offset is not None else [])
+    PipelineHistory().sent("t", 2, offset, "a", acks=acks)
