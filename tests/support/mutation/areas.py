@@ -373,6 +373,9 @@ AREAS = (
             ),
             "tests/moldau_cli/profiles",
             "tests/moldau_cli/nodes/test_health.py",
+        ),
+    ),
+    Area(
         name="console",
         modules=("cli/moldau_cli/console",),
         tests=(
