@@ -45,6 +45,16 @@ def module_name(path: Path) -> str:
 BROKER = "data_plane/moldau_broker"
 QUORUM = "metadata_quorum/moldau_quorum"
 GROUPS = f"{BROKER}/coordinator/group"
+FACES = (
+    *tests_in(
+        "tests/moldau/client/faces",  # without those that need a whole cluster of processes
+        *("aio", "aio_waits", "blocking", "cancelled_close", "closed_from_elsewhere", "cluster_changes"),
+        *("interrupted_calls", "limited_closing", "misplaced_calls", "misuse_of_arguments", "negative_limits"),
+        "records_on_their_way",
+    ),
+    *tests_in("tests/moldau/client", "calls_at_once", "cancelled_calls", "handover", "handover_sizes"),
+    *tests_in("tests/moldau/processing", "changes_meanwhile", "commits", "processors"),
+)
 
 AREAS = (
     Area(
@@ -278,10 +288,21 @@ AREAS = (
             *tests_in(
                 "tests/moldau/client",
                 *("admin", "admin_failover", "admin_lists", "admin_outcomes", "admin_quotas", "admin_repeats"),
-                *("admin_refusals", "admin_rules", "streams_group_admin", "few_apis"),
+                *("admin_refusals", "admin_rules", "admin_answers", "streams_group_admin", "few_apis"),
+                *("eligible_replicas", "offset_answers", "controllers_found", "small_rules"),
             ),
             "tests/moldau/client/faces/test_misuse_of_arguments.py",
         ),
+    ),
+    Area(
+        name="clients for threads",
+        modules=("client/moldau/blocking",),
+        tests=FACES,
+    ),
+    Area(
+        name="clients for asyncio",
+        modules=("client/moldau/aio",),
+        tests=FACES,
     ),
     Area(
         name="serializers",
@@ -474,6 +495,21 @@ AREAS = (
         tests=tests_in(
             "tests/moldau/mirror",  # without those that mirror between whole clusters
             *("core_batches", "core_formats", "core_names", "core_offsets", "core_progress", "core_topics", "settings"),
+        ),
+    ),
+    Area(
+        name="mirror between clusters",
+        modules=tuple(
+            f"client/moldau/mirror/{name}.py"  # without the core, which is an area of its own
+            for name in (
+                *("sending", "internal", "topic_sync", "exactly_once", "flow", "statistics", "syncs", "reading"),
+                *("at_least_once", "status", "group_sync", "positions", "mirror"),
+            )
+        ),
+        tests=tests_in(
+            "tests/moldau/mirror",
+            *("aborted_positions", "crashes", "group_reading", "groups", "internal_topics", "loops", "mirroring"),
+            *("missing_copies", "reading", "replaced_clusters", "statistics", "sync_writer", "topic_sync"),
         ),
     ),
     Area(
