@@ -1,7 +1,7 @@
 """Goal: each argument of an admin call reaches the broker in the field of the request that Kafka has for it.
 
 Method: canned answers of a small cluster on virtual time. Each call has all its arguments, with values of their own;
-its request is compared as a whole.
+its request is compared as a whole. None for a cluster id means any; Kafka's controllers refuse an empty one.
 """
 
 from uuid import UUID
@@ -167,6 +167,23 @@ REQUESTS = {
         ApiKey.DESCRIBE_QUORUM,
         lambda admin: admin.describe_quorum(),
         {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]},
+    ),
+    "add_voter": (
+        ApiKey.ADD_RAFT_VOTER,
+        lambda admin: admin.add_voter(5, "h", 99, directory_id=ID, listener="L"),
+        TIMEOUT
+        | {
+            "cluster_id": None,
+            "voter_id": 5,
+            "voter_directory_id": ID,
+            "listeners": [{"name": "L", "host": "h", "port": 99}],
+            "ack_when_committed": True,
+        },
+    ),
+    "remove_voter": (
+        ApiKey.REMOVE_RAFT_VOTER,
+        lambda admin: admin.remove_voter(5, directory_id=ID),
+        {"cluster_id": None, "voter_id": 5, "voter_directory_id": ID},
     ),
     "update_features": (
         ApiKey.UPDATE_FEATURES,

@@ -214,6 +214,7 @@ class Quorum:
         arguments.text("add_voter", "host", host)
         arguments.integer("add_voter", "port", port)
         request = AddRaftVoterRequest(
+            cluster_id=None,  # Kafka's controllers compare every other value, even an empty one, with their own id
             timeout_ms=self._requester.broker_timeout_ms,
             voter_id=voter_id,
             voter_directory_id=directory_id,
@@ -226,7 +227,7 @@ class Quorum:
     async def remove_voter(self, voter_id: int, *, directory_id: UUID = ZERO_UUID) -> None:
         """Implements ``Admin.remove_voter``."""
         arguments.integer("remove_voter", "voter_id", voter_id)
-        request = RemoveRaftVoterRequest(voter_id=voter_id, voter_directory_id=directory_id)
+        request = RemoveRaftVoterRequest(cluster_id=None, voter_id=voter_id, voter_directory_id=directory_id)
         response = await self._requester.ask(RemoveRaftVoterResponse, request)
         raise_error(response.error_code, response.error_message)
 
