@@ -353,6 +353,60 @@ def test_records_wait_together_for_a_missing_topic():
     waiting_script(MissingTopics(), script)
 
 
+class ForbiddenTopics(MissingTopics):
+    """Is refused each topic but ``t`` at its first look, and has the others later."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+        self.asked = []
+
+    async def send_bytes(self, topic, value, key, **others):
+        await trio.sleep(1)
+        self.asked.append(topic)
+        if self.asked.count(topic) == 1:
+            raise self.error
+        return f"delivery of {topic}"
+
+
+@pytest.mark.parametrize(
+    ("error", "repeats"),
+    [
+        (KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "no"), True),
+        (ValueError("no"), True),
+        (KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no"), False),
+        (BufferExhaustedError("full"), True),
+    ],
+    ids=["final", "invalid", "awaited", "memory"],
+)
+def test_only_what_was_awaited_in_vain_fails_the_rest(error, repeats):
+    """A final refusal is of one record: it says nothing of how long others would wait, nor does another resource."""
+    producer = ForbiddenTopics(error)
+
+    async def script(handover):
+        first, second, other = queued(handover, "no", "no", "t")
+        await handover.wait_empty()
+        assert producer.asked == ["no"] * (1 + repeats)
+        with pytest.raises(type(error)):
+            first.outcome()
+        assert (second.taken is not None) is repeats
+        assert other.taken == "delivery of t"
+
+    waiting_script(producer, script)
+
+
+def test_waits_in_vain_are_forgotten():
+    """A producer that runs for months meets many topics that are missing."""
+
+    async def script(handover):
+        for number in range(10):
+            queued(handover, f"missing {number}", f"also missing {number}")
+            await handover.wait_empty()
+        assert len(handover._given_up) <= 2
+
+    waiting_script(MissingTopics(), script)
+
+
 def test_a_closing_producer_waits_once_for_missing_topics():
     """Records behind them whose topic is known are delivered."""
 
