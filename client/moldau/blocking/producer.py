@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Generic, Self, cast
 
 import trio
@@ -58,10 +58,8 @@ class BlockingDelivery(PendingDelivery["Producer[Any, Any]"]):
         """Waits in the trio thread until the outcome is known."""
         await resolved.wait_until(lambda: self.is_resolved)
         if self.taken is not None:
-            try:
+            with suppress(KafkaError):  # ``outcome`` raises it
                 await self.taken.wait()
-            except KafkaError as error:
-                self._error = error
 
 
 class Producer(PortalClient, Generic[KeyIn, ValueIn]):
