@@ -5,6 +5,7 @@ take the place of the other side.
 """
 
 import asyncio
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +20,7 @@ from moldau.cluster.interceptors import ProducerInterceptor
 from moldau.runtime.tasks.sync import Signal
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
+WAIT_S = 60
 
 
 class Event:
@@ -196,3 +198,75 @@ def test_an_interceptor_learns_of_a_cancelled_send():
 
     asyncio.run(main())
     assert outcomes == [(b"x", None, asyncio.CancelledError)]
+
+
+class FullQueue:
+    """Stands for the hand-over: full until ``is_full`` is cleared, and counts who looks."""
+
+    def __init__(self):
+        self.is_full, self.looks, self.on_room = True, 0, None
+
+    def put_nowait(self, record, token, on_room):
+        self.looks += 1
+        self.on_room = on_room
+        return not self.is_full
+
+
+async def turns(count=20):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_a_task_looks_for_room_when_there_may_be_some():
+    """One that finds the queue full again waits again: it must not spin."""
+    producer = Producer(NOWHERE)
+    queue = producer._handover = FullQueue()
+
+    async def main():
+        producer._portal = SimpleNamespace(token=None, loop=asyncio.get_running_loop())
+        sending = asyncio.create_task(producer.send("t", b"x"))
+        for looks in (2, 4, 6):  # before and after it has asked to be called back
+            await turns()
+            assert queue.looks == looks
+            queue.on_room()
+        await turns()
+        queue.is_full = False
+        queue.on_room()
+        await sending
+
+    asyncio.run(main())
+
+
+class SlowOpening:
+    """A client whose opening takes until ``go_on`` is set."""
+
+    def __init__(self):
+        self.begun, self.go_on, self.left = threading.Event(), threading.Event(), threading.Event()
+
+    async def __aenter__(self):
+        self.begun.set()
+        await trio.to_thread.run_sync(self.go_on.wait, WAIT_S)
+        return self
+
+    async def __aexit__(self, *_error):
+        self.left.set()
+
+
+def test_a_cancelled_opening_leaves_no_client_open():
+    """The thread may not have opened the client yet; no one else would close it."""
+    client = SlowOpening()
+    portal = AioPortal("moldau-slow", client)
+
+    async def main():
+        opening = asyncio.create_task(portal.open())
+        await asyncio.to_thread(client.begun.wait, WAIT_S)
+        opening.cancel()
+        await turns()
+        assert not opening.done(), "it waits for the end of what it has begun"
+        client.go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        assert client.left.is_set()
+        assert not portal._thread.is_alive()
+
+    asyncio.run(main())

@@ -157,3 +157,38 @@ def test_a_callback_cannot_close(kind):
             client._portal.call_sync(client.close)
         assert client._portal.call_sync(lambda: "open") == "open"
         assert not getattr(client, "_is_closed", False)
+
+
+class Failing:
+    """A portal whose calls meet the end of its thread; the client is closed meanwhile, or not."""
+
+    def __init__(self, consumer, closes):
+        self.consumer, self.closes = consumer, closes
+
+    def call_or_undo(self, *_arguments, **_named):
+        self.consumer._is_closed = self.closes
+        raise RuntimeError("the client was closed during the call")
+
+    async def call_async_or_undo(self, *arguments, **named):
+        self.call_or_undo(*arguments, **named)
+
+
+@pytest.mark.parametrize("closes", [True, False])
+@pytest.mark.parametrize("home", [moldau.aio, moldau.blocking], ids=["aio", "blocking"])
+@pytest.mark.parametrize(("kind", "reads"), READS)
+def test_a_loop_ends_by_a_close_and_by_nothing_else(home, kind, reads, closes):
+    """A client whose thread has ended by itself must say so: a loop that ends looks like a close."""
+    consumer = made(home, kind)
+    consumer._portal = Failing(consumer, closes)
+
+    async def read():
+        return [each async for each in iteration(consumer, reads)]
+
+    def outcome():
+        return asyncio.run(read()) if home is moldau.aio else list(iteration(consumer, reads))
+
+    if closes:
+        assert outcome() == []
+    else:
+        with pytest.raises(RuntimeError, match="closed during the call"):
+            outcome()
