@@ -320,6 +320,26 @@ def test_a_poll_tells_the_cluster_of_its_records(run):
     assert (group.committed, handled) == ([], [])
 
 
+class Leaving(Group):
+    """Goes to another cluster while a poll waits, which then fails."""
+
+    def poll(self):
+        batches = super().poll() if self.polls == 0 else []
+        if not batches:
+            self.clusters_left += 1
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        return batches
+
+
+@pytest.mark.parametrize("run", [moving_threads, moving_tasks])
+def test_a_processor_that_ends_commits_nothing_elsewhere(run):
+    """The consumer would refuse the offsets, which are of the cluster that it has left."""
+    group, handled = Leaving(), []
+    with pytest.raises((KafkaError, ExceptionGroup)):
+        run(group, handled.append)
+    assert group.committed == []
+
+
 class Late(Face):
     """Its address leads to another cluster right after a look at the cluster, once the processing is over."""
 

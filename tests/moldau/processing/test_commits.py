@@ -234,3 +234,23 @@ def test_an_end_that_fails_hides_no_failure(call, run):
     with pytest.raises(ExceptionGroup) as caught:
         trio.run(main) if run is process else asyncio.run(main())
     assert caught.group_contains(ValueError, match="broken")
+
+
+@pytest.mark.parametrize("run", FACES)
+def test_an_end_that_fails_alone_is_an_error(run, monkeypatch):
+    """Nothing else says that partitions stay paused, or that records will be skipped."""
+    log, made = Log(), consumer_of
+
+    def resume(*_):
+        if log.is_over():
+            raise OSError("broken")
+
+    def breaking(poll, commit):
+        consumer = made(poll, commit)
+        consumer.resume = resume
+        return consumer
+
+    monkeypatch.setitem(globals(), "consumer_of", breaking)
+    with pytest.raises(OSError, match="broken"):
+        run(log)
+    assert log.committed[-1:] == [3]

@@ -39,6 +39,7 @@ class Model:
         self.running = []
         self.stale = []  # their partitions were lost meanwhile
         self.held = set()
+        self.paused = set()  # at the consumer
 
     def lane(self, record):
         within = {"partition": None, "key": record.key, "none": record.offset}[self.order]
@@ -70,6 +71,12 @@ class Model:
                 self.open[record.topic_partition].discard(record.offset)
             self.work.finish(record)
 
+    def work_off(self, count):
+        for _ in range(count):
+            self.start()
+            self.end(0)
+        self.pauses()
+
     def outlast(self, lost):
         """The handlers of a lost partition go on."""
         self.stale += [record for record in self.running if record.topic_partition == lost]
@@ -95,6 +102,17 @@ class Model:
             self.outlast(lost)
         self.poll(number, count)
 
+    def pauses(self):
+        """A partition rests from 6 unfinished records until 3 are left, or until it is lost."""
+        self.paused |= set(self.work.to_pause())
+        assert self.paused >= {each for each in self.held if len(self.open[each]) >= 6}
+        assert set(self.work.paused()) == self.paused
+        resumed = set(self.work.to_resume())
+        assert resumed <= self.paused
+        self.paused -= resumed
+        assert all(each in self.held and len(self.open[each]) > 3 for each in self.paused)
+        assert set(self.work.paused()) == self.paused
+
     def check(self):
         for partition, offset in self.work.to_commit().items():
             assert offset <= min(self.open[partition], default=self.next[partition])
@@ -103,6 +121,8 @@ class Model:
 COMMANDS = st.lists(
     st.tuples(st.just("poll"), st.integers(0, 2), st.integers(1, 5))
     | st.tuples(st.just("start"))
+    | st.tuples(st.just("pauses"))
+    | st.tuples(st.just("work_off"), st.integers(1, 9))
     | st.tuples(st.just("end"), st.integers(0, 9))
     | st.tuples(st.just("lose"), st.integers(0, 2))
     | st.tuples(st.just("lose_within_a_poll"), st.integers(0, 2), st.integers(1, 5)),
@@ -161,6 +181,9 @@ def test_full_partitions_pause_until_half_is_done():
     assert work.to_resume() == []
     work.finish(running[1])
     assert work.to_resume() == [PARTITIONS[0]]
+    assert (work.to_resume(), work.paused()) == ([], [])
+    work.take([batch(PARTITIONS[0], 4, 2)])
+    assert work.to_pause() == [PARTITIONS[0]], "it fills up again"
 
 
 def test_a_pause_ends_with_the_records_of_another_cluster():
