@@ -290,6 +290,11 @@ REQUESTS = {
             ),
         },
     ),
+    "delete_records": (
+        ApiKey.DELETE_RECORDS,
+        lambda admin: admin.delete_records({("t", 1): 20}),
+        TIMEOUT | {"topics": [{"name": "t", "partitions": [{"partition_index": 1, "offset": 20}]}]},
+    ),
     "delete_share_group_offsets": (
         ApiKey.DELETE_SHARE_GROUP_OFFSETS,
         lambda admin: admin.delete_share_group_offsets("g", ["u", "t"]),

@@ -19,9 +19,12 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages import alter_client_quotas as quotas
 from moldau.protocol.messages import consumer_group_describe as cgd
 from moldau.protocol.messages import create_acls as acls
+from moldau.protocol.messages import delete_records as dr
 from moldau.protocol.messages import describe_groups as desc
+from moldau.protocol.messages import describe_producers as dp
 from moldau.protocol.messages import find_coordinator as fc
 from moldau.protocol.messages import list_transactions as lt
+from moldau.protocol.messages import offset_commit as oc
 from moldau.protocol.messages.end_txn import EndTxnResponse
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from support.client.admin_stories import simulate
@@ -123,7 +126,7 @@ def test_an_answer_about_fewer_things_is_no_success(count):
     simulate(scenario, {ApiKey.CREATE_ACLS: lambda *_: created, ApiKey.ALTER_CLIENT_QUOTAS: lambda *_: altered})
 
 
-@pytest.mark.parametrize("call", ["list_topics", "list_config_resources"])
+@pytest.mark.parametrize("call", ["list_topics", "list_config_resources", "list_groups"])
 def test_a_refused_login_ends_a_call_at_once(call):
     """Another attempt would be refused, too."""
 
@@ -175,6 +178,136 @@ def test_an_older_broker_deletes_no_topic_by_its_id(is_mixed):
         assert not [key for _, key, _ in cluster.requests if key == ApiKey.DELETE_TOPICS]
 
     simulate(scenario, {ApiKey.DELETE_TOPICS: lambda broker, request: None})
+
+
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_an_older_broker_describes_no_topic_by_its_id(is_mixed):
+    """It would read an empty name (KIP-516)."""
+
+    async def scenario(cluster, admin):
+        cluster.max_versions[ApiKey.METADATA] = 11
+        topic_id = cluster.ids["t"]
+        with pytest.raises(KafkaError, match="descriptions of topics by id"):
+            await admin.describe_topics(["t", topic_id] if is_mixed else [topic_id])
+        assert list(await admin.describe_topics(["t"])) == ["t"]
+
+    simulate(scenario, {})
+
+
+def test_a_client_that_is_closed_meanwhile_has_no_answer():
+    """The calls that ended before are no complete answer either."""
+
+    async def scenario(cluster, admin):
+        async def call(_, name):
+            await trio.lowlevel.checkpoint()
+            if name == "closed":
+                raise RuntimeError("the client was closed")
+            return name
+
+        with pytest.raises(RuntimeError, match="the client was closed"):
+            await admin._requester.each(["first", "closed", "last"], call)
+
+    simulate(scenario, {})
+
+
+def test_a_leader_that_has_just_come_is_asked():
+    """The client has heard of the other broker alone."""
+
+    async def scenario(cluster, admin):
+        host = cluster.brokers.pop(2)
+        assert await admin._requester.fetch_brokers() == [1]
+        cluster.brokers[2] = host
+        began = trio.current_time()
+        assert await admin.describe_producers(("t", 1)) == []
+        assert trio.current_time() - began < 0.05, "its address is looked up before the first attempt"
+        assert [broker for broker, key, _ in cluster.requests if key == ApiKey.DESCRIBE_PRODUCERS] == [2]
+
+    def none(broker, request):
+        parts = [dp.PartitionResponse(partition_index=1)]
+        return dp.DescribeProducersResponse(topics=[dp.TopicResponse(name="t", partitions=parts)])
+
+    simulate(scenario, {ApiKey.DESCRIBE_PRODUCERS: none})
+
+
+@pytest.mark.parametrize("limit_ms", [None, 5_000])
+def test_a_broker_has_no_more_time_than_the_call(limit_ms):
+    """A deletion waits at the leader for its followers: by default as long as a request may take."""
+    given = []
+
+    def delete(broker, request):
+        given.append(request.timeout_ms)
+        part = dr.DeleteRecordsPartitionResult(partition_index=0, low_watermark=5)
+        return dr.DeleteRecordsResponse(topics=[dr.DeleteRecordsTopicResult(name="t", partitions=[part])])
+
+    async def scenario(cluster, admin):
+        await (admin if limit_ms is None else admin.within(limit_ms)).delete_records({("t", 0): 5})
+        wanted = limit_ms or 30_000
+        assert wanted - 1000 < given[0] <= wanted
+
+    simulate(scenario, {ApiKey.DELETE_RECORDS: delete})
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        (ConnectionError("broker 1 has hung up"), "broker 1 has hung up"),
+        (trio.TooSlowError(), "broker 1 (broker1:9092) does not answer in time"),
+    ],
+    ids=["cut", "silent"],
+)
+def test_a_leader_that_keeps_records_is_named_with_the_cause(fault, text):
+    async def scenario(cluster, admin):
+        client = admin._requester.client
+        asks = client.request
+
+        async def request(node_id, response_class, message, **named):
+            if isinstance(message, dr.DeleteRecordsRequest):
+                await trio.lowlevel.checkpoint()
+                raise fault
+            return await asks(node_id, response_class, message, **named)
+
+        client.request = request
+        with pytest.raises(AdminError) as caught:
+            await admin.within(500).delete_records({("t", 0): 5})
+        assert {name: str(error) for name, error in caught.value.failures.items()} == {
+            "t-0": f"REQUEST_TIMED_OUT: {text}"
+        }
+
+    simulate(scenario, {})
+
+
+@pytest.mark.parametrize("refused", [1, 2])
+def test_refused_offsets_are_named_unless_all_are(refused):
+    """Of two partitions; a refusal of all has one reason, which its code tells."""
+
+    def commit(broker, request):
+        return oc.OffsetCommitResponse(
+            topics=[
+                oc.OffsetCommitResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        oc.OffsetCommitResponsePartition(
+                            partition_index=each.partition_index,
+                            error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                            if each.partition_index < refused
+                            else ErrorCode.NONE,
+                        )
+                        for each in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    async def scenario(cluster, admin):
+        with pytest.raises(KafkaError) as caught:
+            await admin.alter_group_offsets("g", {("t", 0): 5, ("t", 1): 6})
+        assert caught.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert isinstance(caught.value, AdminError) is (refused == 1)
+        if refused == 1:
+            assert list(caught.value.failures) == ["t-0"]
+
+    simulate(scenario, {ApiKey.OFFSET_COMMIT: commit})
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND])

@@ -9,13 +9,14 @@ import datetime
 import functools
 import re
 from array import array
+from dataclasses import replace
 
 import pytest
 import trio
 
 import moldau
 import moldau.blocking
-from moldau.admin import ConfigAlteration, ConfigResource, NewTopic, ResourceType
+from moldau.admin import Acl, AclFilter, ConfigAlteration, ConfigResource, NewTopic, ResourceType
 from moldau.cluster.arguments import ArgumentTypeError, ArgumentValueError
 from moldau.runtime.config import ADMIN_CONFIG, ConfigError
 from moldau_jepsen.world.world import run_world
@@ -29,6 +30,7 @@ CONFIGS = {
     "Admin": {"bootstrap.servers": NO_SERVER, "default.api.timeout.ms": "400", "request.timeout.ms": "300"},
 }
 NOW = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
+ACL = Acl(resource="topic", name="t", principal="User:a", operation="read")
 TOPIC = ConfigResource(type=ResourceType.TOPIC, name="t")
 NAMES = 'a list of str such as ["flights"], not '
 PAIR = 'a (topic, partition) pair such as ("flights", 0), not '
@@ -147,6 +149,37 @@ ROWS = [
         {TOPIC: [ConfigAlteration(name="retention.ms", value=5)]},
         text="retention.ms must be a str, not int 5; pass '5'",
     ),
+    row(
+        "Admin",
+        "alter_configs",
+        {TOPIC: [ConfigAlteration(name="preallocate", value=True)]},
+        text="preallocate must be a str, not bool True; pass 'true'",
+    ),
+    row("Admin", "create_topics", [NewTopic(name="t", configs={"a": 1e6})], text="pass '1000000.0'"),
+    *(
+        row("Admin", call, *arguments, error=ValueError, text=f"{call}: {field} must be one of {known}")
+        for field, known in {
+            "resource": "topic, group, cluster, transactional-id, delegation-token, user, not 'X'",
+            "operation": "all, read, write, create, delete, alter, describe, cluster-action, describe-configs",
+            "permission": "deny, allow, not 'X'",
+            "pattern": "literal, prefixed",
+        }.items()
+        for call, arguments in {
+            "create_acls": [[replace(ACL, **{field: "X"})]],
+            "describe_acls": [AclFilter(**{field: "X"})],
+            "delete_acls": [AclFilter(**{field: "X"})],
+        }.items()
+    ),
+    row("Admin", "create_acls", [AclFilter()], text="create_acls: takes values of Acl, not AclFilter"),
+    *(
+        row(
+            "Admin", call, *arguments, error=ValueError, mechanism="PLAIN", text=f"{call}: mechanism must be one of SCR"
+        )
+        for call, arguments in {"set_user_password": ["a", "b"], "remove_user_credential": ["a"]}.items()
+    ),
+    row("Admin", "set_user_password", "a", "", error=ValueError, text="password must be a str that is not empty"),
+    row("Admin", "renew_delegation_token", "?", error=ValueError, text="hmac must be the token's secret in base64"),
+    row("Admin", "within", 0, error=ValueError, text="within: timeout_ms must be 1 or more, not 0"),
     row("Admin", "describe_groups", "g", text=f"describe_groups: group_ids must be {NAMES}str 'g'"),
     row("Admin", "delete_groups", "g", text=f"delete_groups: group_ids must be {NAMES}str 'g'"),
     row("Admin", "list_group_offsets", ["g"], text="list_group_offsets: group_id must be a str"),
