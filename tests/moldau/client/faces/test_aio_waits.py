@@ -15,6 +15,7 @@ import trio.testing
 from moldau.aio.consumer import Consumer
 from moldau.aio.portal import AioPortal
 from moldau.aio.producer import AioDelivery, Producer
+from moldau.aio.share import ShareConsumer
 from moldau.blocking import handover as handover_module
 from moldau.cluster.interceptors import ProducerInterceptor
 from moldau.runtime.tasks.sync import Signal
@@ -116,6 +117,70 @@ def test_a_callback_ends_with_the_call_that_runs_it():
         await asyncio.wait_for(ended.wait(), 5)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("error", [None, ZeroDivisionError, KeyError])
+def test_an_error_of_a_callback_comes_out_of_its_call(error):
+    """A poll that hid it would go on with partitions whose state the application could not restore."""
+    seen = []
+
+    async def assigned(partitions):
+        await asyncio.sleep(0)
+        seen.append((partitions, asyncio.get_running_loop()))
+        if error is not None:
+            raise error
+
+    async def main():
+        consumer = Consumer(NOWHERE, on_assigned=assigned)
+        loop = consumer._portal._loop = asyncio.get_running_loop()
+        call = asyncio.to_thread(trio.run, consumer._in_loop("on_assigned", assigned), [("t", 0)])
+        if error is None:
+            await call
+        else:
+            with pytest.raises(error):
+                await call
+        assert seen == [([("t", 0)], loop)]
+
+    asyncio.run(main())
+
+
+def test_an_ordinary_callback_is_refused_where_it_is_called():
+    async def main():
+        consumer = Consumer(NOWHERE, on_lost=lambda partitions: None)
+        consumer._portal._loop = asyncio.get_running_loop()
+        with pytest.raises(TypeError, match="on_lost must be a coroutine function"):
+            await asyncio.to_thread(trio.run, consumer._in_loop("on_lost", lambda partitions: None), [])
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", ["producer", "consumer", "share"])
+def test_reports_reach_the_loop_and_stop_with_it(kind):
+    """Trio's thread may report once more while the loop is closed already."""
+    seen, values = [], ("partition", [1, 2], None) if kind == "share" else ("numbers",)
+
+    def note(*given):
+        seen.append((given, threading.current_thread() is threading.main_thread()))
+
+    async def main():
+        if kind == "share":
+            client = ShareConsumer(NOWHERE | {"group.id": "g"})
+            call = client._in_loop(note)
+        elif kind == "consumer":
+            client = Consumer(NOWHERE)
+            call = client._reporting(note)
+        else:
+            client = Producer(NOWHERE)
+            call = client._in_loop(note)
+        client._portal._loop = asyncio.get_running_loop()
+        await asyncio.to_thread(call, *values)
+        await turns()
+        return call
+
+    call = asyncio.run(main())
+    assert seen == [(values, True)]
+    call(*values)
+    assert len(seen) == 1
 
 
 def test_deliveries_are_not_awaited_beyond_the_trio_thread():
@@ -241,15 +306,15 @@ class SlowOpening:
     """A client whose opening takes until ``go_on`` is set."""
 
     def __init__(self):
-        self.begun, self.go_on, self.left = threading.Event(), threading.Event(), threading.Event()
+        self.begun, self.go_on, self.left = threading.Event(), threading.Event(), []
 
     async def __aenter__(self):
         self.begun.set()
         await trio.to_thread.run_sync(self.go_on.wait, WAIT_S)
         return self
 
-    async def __aexit__(self, *_error):
-        self.left.set()
+    async def __aexit__(self, kind, *_error):
+        self.left.append(kind)
 
 
 def test_a_cancelled_opening_leaves_no_client_open():
@@ -266,7 +331,7 @@ def test_a_cancelled_opening_leaves_no_client_open():
         client.go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await opening
-        assert client.left.is_set()
+        assert client.left == [trio.Cancelled], "it gives up pending work"
         assert not portal._thread.is_alive()
 
     asyncio.run(main())
