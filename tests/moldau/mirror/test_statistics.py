@@ -1,9 +1,17 @@
 """Metrics of a mirror: sources and partitions, bounded in number."""
 
+import itertools
+from types import SimpleNamespace
+
+import pytest
+import trio
+
 from moldau import TopicPartition
 from moldau.mirror import statistics
+from moldau.mirror.mirror import Mirror
 from moldau.mirror.statistics import PartitionState, SourceStatistics, register_metrics
 from moldau.mirror.status import PartitionStatus, SourceStatus
+from moldau.runtime.telemetry import endpoint
 from moldau.runtime.telemetry.metrics import Registry
 
 
@@ -73,3 +81,35 @@ def test_a_lag_that_is_not_known_is_not_left_out():
     )
     assert [each.lag for each in parts] == [1, None]
     assert SourceStatus(alias="e", heartbeat_age_ms=None, missing=(), partitions=parts).lag is None
+
+
+def pages_of(monkeypatch, running):
+    """Returns the pages that a mirror of these sources serves."""
+    served = []
+
+    async def serve_pages(environment, host, port, pages, *, task_status):
+        await trio.lowlevel.checkpoint()
+        served.append((host, port, pages))
+
+    monkeypatch.setattr(endpoint, "serve_pages", serve_pages)
+    sources = [SimpleNamespace(alias=alias, target_alias="west") for alias in running]
+    mirror = Mirror(None, SimpleNamespace(sources=sources))
+    for source in mirror.statistics:
+        source.is_running = running[source.alias]
+    trio.run(mirror._serve, "host", 9)
+    ((host, port, pages),) = served
+    assert (host, port) == ("host", 9)
+    return pages
+
+
+@pytest.mark.parametrize("running", list(itertools.product([False, True], repeat=2)))
+def test_a_mirror_is_ready_when_all_sources_are(monkeypatch, running):
+    """An orchestrator waits for it before it replaces the next mirror."""
+    pages = pages_of(monkeypatch, dict(zip(("east", "north"), running, strict=True)))
+    words = ["mirrored" if each else "not mirrored" for each in running]
+    page = pages["/health/ready"]()
+    assert (page.status, page.text) == (200 if all(running) else 503, f"east: {words[0]}\nnorth: {words[1]}\n")
+    assert pages["/health/live"]().status == 200
+    metrics = pages["/metrics"]()
+    assert (metrics.status, metrics.content_type) == (200, endpoint.PROMETHEUS_TYPE)
+    assert f'moldau_mirror_running{{source="north"}} {int(running[1])}' in metrics.text
