@@ -348,6 +348,7 @@ class Paused:
     def __init__(self):
         self.assigned = {}
         self.paused = set()
+        self.place = None
 
     def assign(self, partitions):
         self.assigned = dict.fromkeys(partitions)
@@ -355,9 +356,11 @@ class Paused:
 
     def seek(self, partition, offset, *, leader_epoch=-1):
         assert partition in self.assigned
+        self.place = offset
 
     def seek_to_beginning(self, partition):
         assert partition in self.assigned
+        self.place = "start"
 
     def pause(self, partition):
         self.paused.add(partition)
@@ -369,8 +372,9 @@ class Paused:
 EVENTS = ("hold", "release", "fail", "wait", "return")
 
 
-def check_pauses(history):
-    """Compares the pauses of a partition with a model of two flags."""
+def check_history(history):
+    """Compares the pauses of a partition with a model of two flags; a new beginning concerns consumer and syncs."""
+    forgotten = []
     at_ms, ids, topic = [0.0], itertools.count(8), {"t": SourceTopic(topic_id=uuid.UUID(int=7), partitions=1)}
     clock = SimpleNamespace(monotonic_ms=lambda: at_ms[0])
     consumer = Paused()
@@ -382,13 +386,18 @@ def check_pauses(history):
         memory=SourceMemory(),
         retry_max_ms=4_000,
         statistics=SourceStatistics(alias="e"),
-        syncs=SimpleNamespace(forget=lambda _: None),
+        syncs=SimpleNamespace(forget=forgotten.append),
         logger=SimpleNamespace(warning=lambda *_, **__: None),
     )
     reader.want(topic)
     reader._assign()
     is_held = is_waiting = False
+    generation, place = None, 3
     for event in history:
+        if reader.progress.generation(T0) != generation:
+            generation = reader.progress.generation(T0)
+            assert (consumer.place, forgotten[-1:]) == (place, [T0]), history
+            forgotten.clear()
         match event:
             case "hold":
                 reader.hold(T0)
@@ -407,6 +416,7 @@ def check_pauses(history):
                 reader.acknowledged(T0)
             case "recreate":
                 reader._recreated(T0, uuid.UUID(int=next(ids)))
+                place = "start"
             case "return":
                 for wanted in ({}, topic):
                     reader.want(wanted)
@@ -418,9 +428,9 @@ def check_pauses(history):
 def test_a_partition_is_read_unless_it_is_held_or_waits():
     """In all histories of four events, and in those of two with others that change nothing between them."""
     for history in itertools.product(EVENTS, repeat=4):
-        check_pauses(history)
+        check_history(history)
     for first, other, last in itertools.product(EVENTS, ("acknowledge", "recreate"), EVENTS):
-        check_pauses((first, other, last))
+        check_history((first, other, last))
 
 
 def test_a_reader_begins_with_numbers_of_its_own():
