@@ -50,10 +50,10 @@ FACES = (
         "tests/moldau/client/faces",  # without those that need a whole cluster of processes
         *("aio", "aio_waits", "blocking", "cancelled_close", "closed_from_elsewhere", "cluster_changes"),
         *("interrupted_calls", "limited_closing", "misplaced_calls", "misuse_of_arguments", "negative_limits"),
-        "records_on_their_way",
+        *("iterated_positions", "passed_on", "records_handed_over", "records_on_their_way", "same_steps"),
     ),
-    *tests_in("tests/moldau/client", "calls_at_once", "cancelled_calls", "handover", "handover_sizes"),
-    *tests_in("tests/moldau/processing", "changes_meanwhile", "commits", "processors"),
+    *tests_in("tests/moldau/client", "cancelled_calls", "handover", "handover_sizes", "steps"),
+    *tests_in("tests/moldau/processing", "changes_meanwhile", "commits", "processors", "same_processors"),
 )
 
 AREAS = (
@@ -288,8 +288,9 @@ AREAS = (
             *tests_in(
                 "tests/moldau/client",
                 *("admin", "admin_failover", "admin_lists", "admin_outcomes", "admin_quotas", "admin_repeats"),
-                *("admin_refusals", "admin_rules", "admin_answers", "streams_group_admin", "few_apis"),
-                *("eligible_replicas", "offset_answers", "controllers_found", "small_rules"),
+                *("admin_refusals", "admin_rules", "admin_answers", "admin_fields", "admin_requests"),
+                *("streams_group_admin", "few_apis", "calls_at_once", "eligible_replicas"),
+                *("offset_answers", "controllers_found", "small_rules"),
             ),
             "tests/moldau/client/faces/test_misuse_of_arguments.py",
         ),
