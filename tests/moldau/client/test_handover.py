@@ -395,6 +395,78 @@ def test_only_what_was_awaited_in_vain_fails_the_rest(error, repeats):
     waiting_script(producer, script)
 
 
+class Outcomes(MissingTopics):
+    """A producer with an interceptor; it knows which deliveries are watched, and how long a flush may take."""
+
+    def __init__(self):
+        super().__init__()
+        self.interceptors = (self,)
+        self.watched, self.failed, self.limits = [], [], []
+
+    def watch(self, taken, record):
+        self.watched.append((taken, record))
+
+    def on_acknowledgement(self, record, metadata, error):
+        self.failed.append((record, metadata, type(error)))
+
+    async def flush(self, timeout_ms):
+        await trio.lowlevel.checkpoint()
+        self.limits.append(timeout_ms)
+
+
+def intercepted(handover, topic, value):
+    record = (topic, value, None, (), None, None, PendingDelivery(None))
+    record[6].intercepted = f"record {value}"
+    handover.put(record, trio.lowlevel.current_trio_token())
+
+
+@pytest.mark.parametrize("ends", ["closed", "aborted"])
+def test_an_interceptor_gets_one_outcome_of_each_record(ends):
+    """Records that were taken are watched; those that are refused, waited in vain, or were never taken have failed."""
+    producer = Outcomes()
+    producer.refused = ("refused",)
+
+    async def script(handover):
+        for topic, value in (("t", "taken"), ("t", "refused"), ("no", "awaited")):
+            intercepted(handover, topic, value)
+        await handover.wait_empty()
+        intercepted(handover, "other", "in hand")
+        intercepted(handover, "t", "behind")
+        await trio.sleep(1)
+        if ends == "closed":
+            handover.end()
+        else:
+            await handover.abort_transaction(None)
+        await trio.sleep(1)
+        missing = KafkaError if ends == "closed" else TransactionAbortedError
+        assert producer.watched == [("delivery of taken", "record taken")]
+        assert sorted(producer.failed, key=str) == [
+            ("record awaited", None, KafkaError),
+            ("record behind", None, missing),
+            ("record in hand", None, missing),
+            ("record refused", None, ValueError),
+        ]
+
+    waiting_script(producer, script)
+
+
+def test_a_flush_takes_no_longer_than_asked():
+    """The wait for the queue and that for the deliveries share the limit."""
+    producer = Outcomes()
+
+    async def script(handover):
+        queued(handover, "no")
+        await handover.flush(100_000)
+        assert trio.current_time() == 60
+        assert producer.limits == [40_000]
+        queued(handover, "other")
+        with pytest.raises(trio.TooSlowError, match="records wait for metadata or memory after 5000 ms"):
+            await handover.flush(5_000)
+        assert trio.current_time() == 65
+
+    waiting_script(producer, script)
+
+
 def test_waits_in_vain_are_forgotten():
     """A producer that runs for months meets many topics that are missing."""
 

@@ -86,6 +86,12 @@ def test_poison_is_a_dead_letter_with_its_bytes():
     assert failure_of(out.headers).offset == 11
 
 
+def test_a_retry_may_be_due_at_once():
+    retries = RetryTopics("t", [0])
+    failure = failure_of(retries.failed(record("t"), ValueError(), 1000).headers)
+    assert (failure.due_ms, failure.attempts) == (1000, 1)
+
+
 def test_the_topics_are_named():
     assert ORDERS.topics == ["orders", "orders.retry.1", "orders.retry.2"]
     assert RetryTopics("a", dead_letters="b").dead_letters == "b"

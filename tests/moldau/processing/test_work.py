@@ -3,12 +3,14 @@
 Method: Hypothesis drives the pure core with random polls, starts, ends and lost partitions.
 """
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau import TopicPartition
-from moldau.consumer import ConsumedBatch
+from moldau.consumer import ConsumedBatch, ConsumedRecord
 from moldau.processing.core.retry_topics import RetryTopics
 from moldau.processing.core.work import ORDERS, Work
 from moldau.records import Record
@@ -279,3 +281,17 @@ def test_nothing_is_kept_of_finished_records(order):
     assert work._lanes == {}
     assert not work._ready
     assert work.finished == 50
+
+
+def test_keys_that_have_no_hash_make_lanes_too():
+    """A deserializer may return a list or a dictionary; equal ones share a lane."""
+    work = Work(concurrency=10, order="key", pending_max=6)
+    keys = ([1], [2], [1], {"a": 1}, {"a": 1})
+    records = [ConsumedRecord("t", 0, offset, 0, key, b"", ()) for offset, key in enumerate(keys)]
+    polled = SimpleNamespace(topic_partition=PARTITIONS[0], cluster=0, records=records, next_offset=5)
+    polled.with_partition = lambda: records
+    work.take([polled])
+    started = [work.start(0) for _ in range(4)]
+    assert [each and each.offset for each in started] == [0, 1, 3, None]
+    work.finish(started[0])
+    assert work.start(0).offset == 2

@@ -50,7 +50,8 @@ FACES = (
         "tests/moldau/client/faces",  # without those that need a whole cluster of processes
         *("aio", "aio_waits", "blocking", "cancelled_close", "closed_from_elsewhere", "cluster_changes"),
         *("interrupted_calls", "limited_closing", "misplaced_calls", "misuse_of_arguments", "negative_limits"),
-        *("iterated_positions", "passed_on", "records_handed_over", "records_on_their_way", "same_steps"),
+        *("iterated_positions", "passed_on", "portal_ends", "records_handed_over"),
+        *("records_on_their_way", "same_steps"),
     ),
     *tests_in("tests/moldau/client", "cancelled_calls", "handover", "handover_sizes", "steps"),
     *tests_in("tests/moldau/processing", "changes_meanwhile", "commits", "processors", "same_processors"),

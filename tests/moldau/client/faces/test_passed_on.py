@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from array import array
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,9 @@ import moldau
 import moldau.aio
 import moldau.blocking
 from moldau.blocking.handover import Handover
-from moldau.consumer import CommittedOffset
+from moldau.consumer import CommittedOffset, ConsumedBatch
 from moldau.consumer.core.positions import Lag
+from moldau.records import Record
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -194,6 +196,47 @@ def test_calls_without_a_receiver_are_undone(face: str, kind: str, name: str) ->
     noted.calls.clear()
     client._portal.undo("the answer")
     assert noted.calls == [UNDONE[kind, name]]
+
+
+PART: dict[str, Any] = {"topic": "t", "partition": 3, "cluster": 2}
+BATCH = ConsumedBatch(
+    records=[Record(4, 0, None, b"x"), Record(9, 0, None, b"y")],
+    next_offset=11,
+    leader_epoch=6,
+    high_watermark=12,
+    **PART,
+)
+COLUMNS = SimpleNamespace(columns=SimpleNamespace(offsets=array("q", [5, 8]).tobytes()), **PART)
+PUT_BACK: dict[str, tuple[object, dict[str, object]]] = {
+    "poll": ([BATCH], {"offset": 4, "leader_epoch": 6}),
+    "poll_columns": ([COLUMNS], {"offset": 5, "leader_epoch": -1}),
+    "batches": (BATCH, {"offset": 4, "leader_epoch": 6}),
+}
+
+
+@pytest.mark.parametrize("name", PUT_BACK)
+@pytest.mark.parametrize("face", FACES)
+def test_records_without_a_receiver_are_put_back(face: str, name: str) -> None:
+    """The position goes back before the first of them, in the cluster that they are of."""
+    client, noted = opened(face, "Consumer")
+    taken, wanted = PUT_BACK[name]
+    noted.answer = _Once(taken) if name == "batches" else taken
+    answer = getattr(client, name)()
+    if name == "batches":
+        answer = anext(answer) if face == "aio" else next(answer)
+    if inspect.isawaitable(answer):
+        asyncio.run(_awaited(answer))
+    noted.calls.clear()
+    client._portal.undo(taken)
+    assert noted.calls == [("seek", {"partition": ("t", 3), "cluster": 2} | wanted)]
+
+
+class _Once:
+    def __init__(self, answer: object) -> None:
+        self._answer = answer
+
+    async def __anext__(self) -> object:
+        return self._answer
 
 
 async def _awaited(answer: Awaitable[object]) -> object:
