@@ -3,13 +3,25 @@
 Method: canned answers of a small cluster on virtual time.
 """
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import trio
 
-from moldau.admin import Acl, AdminError, QuotaAlteration, QuotaEntity
-from moldau.admin.requester import NOT_ASKED, Requester, operations_of
+from moldau.admin import (
+    Acl,
+    AdminError,
+    ConfigResource,
+    PartitionDescription,
+    QuotaAlteration,
+    QuotaEntity,
+    ResourceType,
+    TopicDescription,
+)
+from moldau.admin.calls import eligible_replicas
+from moldau.admin.calls.topics import _add_eligible
+from moldau.admin.requester import NOT_ASKED, Requester, _not_controller, operations_of
 from moldau.cluster.client import ClusterClient
 from moldau.cluster.metadata import BrokerNode, ClusterMetadata
 from moldau.producer import PreparedTransaction
@@ -19,14 +31,21 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages import alter_client_quotas as quotas
 from moldau.protocol.messages import consumer_group_describe as cgd
 from moldau.protocol.messages import create_acls as acls
+from moldau.protocol.messages import create_partitions as cp
 from moldau.protocol.messages import delete_records as dr
+from moldau.protocol.messages import describe_configs as dc
 from moldau.protocol.messages import describe_groups as desc
 from moldau.protocol.messages import describe_producers as dp
 from moldau.protocol.messages import find_coordinator as fc
 from moldau.protocol.messages import list_transactions as lt
 from moldau.protocol.messages import offset_commit as oc
+from moldau.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from moldau.protocol.messages.end_txn import EndTxnResponse
+from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from moldau.protocol.refusals import refusal
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
+from moldau.runtime.sasl.core.scram import salted_password
+from moldau.values import ZERO_UUID
 from support.client.admin_stories import simulate
 
 
@@ -387,3 +406,110 @@ def test_a_prepared_transaction_without_records_needs_no_end(is_open):
 
     simulate(scenario, {ApiKey.END_TXN: end})
     assert ended == ([True] if is_open else [])
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.NOT_CONTROLLER, ErrorCode.POLICY_VIOLATION])
+def test_only_a_controller_that_does_not_lead_is_passed_over(code):
+    """A client of controllers (KIP-919) looks for the active one again, and takes every other answer."""
+    answer = refusal(UnregisterBrokerRequest(broker_id=1), code)
+    assert _not_controller(answer) is (code if code is ErrorCode.NOT_CONTROLLER else None)
+
+
+def test_a_refusal_of_a_named_broker_ends_the_call():
+    """An attempt before it got no answer; the broker that the caller has named has no successor."""
+    faults = [ConnectionError("cut"), KafkaError(ErrorCode.NETWORK_EXCEPTION, "gone"), AssertionError("asked again")]
+
+    async def scenario(cluster, admin):
+        client = admin._requester.client
+        asks = client.request
+
+        async def request(node_id, response_class, message, **named):
+            if isinstance(message, DescribeLogDirsRequest):
+                await trio.lowlevel.checkpoint()
+                raise faults.pop(0)
+            return await asks(node_id, response_class, message, **named)
+
+        client.request = request
+        with pytest.raises(KafkaError) as caught:
+            await admin.describe_log_dirs([1])
+        assert caught.value.code is ErrorCode.NETWORK_EXCEPTION
+        assert len(faults) == 1
+
+    simulate(scenario, {})
+
+
+def test_errors_are_in_the_order_of_the_names():
+    """The first is refused for a while and then for good, after the second one."""
+    answers = iter(
+        [
+            {"a": ErrorCode.THROTTLING_QUOTA_EXCEEDED, "b": ErrorCode.POLICY_VIOLATION, "c": ErrorCode.NONE},
+            {"a": ErrorCode.INVALID_PARTITIONS},
+        ]
+    )
+
+    def extend(broker, request):
+        codes = next(answers)
+        assert [each.name for each in request.topics] == list(codes)
+        return cp.CreatePartitionsResponse(
+            results=[cp.CreatePartitionsTopicResult(name=name, error_code=code) for name, code in codes.items()]
+        )
+
+    async def scenario(cluster, admin):
+        with pytest.raises(AdminError) as caught:
+            await admin.create_partitions(dict.fromkeys("abc", 5))
+        assert [(name, one.code) for name, one in caught.value.failures.items()] == [
+            ("a", ErrorCode.INVALID_PARTITIONS),
+            ("b", ErrorCode.POLICY_VIOLATION),
+        ]
+
+    simulate(scenario, {ApiKey.CREATE_PARTITIONS: extend})
+
+
+def test_a_broker_that_is_gone_hides_no_other_configuration():
+    async def scenario(cluster, admin):
+        resources = [ConfigResource(type=ResourceType.BROKER, name=name) for name in "17"]
+        with pytest.raises(AdminError) as caught:
+            await admin.describe_configs(resources)
+        assert {name: one.code for name, one in caught.value.failures.items()} == {"7": ErrorCode.BROKER_NOT_AVAILABLE}
+        assert caught.value.results == {resources[0]: {}}
+
+    def describe(broker, request):
+        results = [dc.DescribeConfigsResult(resource_type=ResourceType.BROKER, resource_name=str(broker))]
+        return dc.DescribeConfigsResponse(results=results)
+
+    simulate(scenario, {ApiKey.DESCRIBE_CONFIGS: describe})
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_password_is_stored_as_a_login_will_prove_it(mechanism):
+    asked = []
+
+    def alter(broker, request):
+        asked.extend(request.upsertions)
+        return refusal(request, ErrorCode.NONE)
+
+    async def scenario(cluster, admin):
+        await admin.set_user_password("alice", "secret", mechanism=mechanism, iterations=5000)
+        (stored,) = asked
+        salt = bytes(stored.salt)
+        assert (stored.name, stored.iterations, len(salt) >= 16) == ("alice", 5000, True)
+        assert bytes(stored.salted_password) == salted_password(mechanism, "secret", salt, 5000)
+
+    simulate(scenario, {ApiKey.ALTER_USER_SCRAM_CREDENTIALS: alter})
+
+
+@pytest.mark.parametrize(("epoch", "leader"), [(4, 1), (5, 9)])
+def test_a_leader_that_the_listener_lacks_is_not_named(monkeypatch, epoch, leader):
+    """The second answer, about eligible replicas, names leaders without a look at the listener; a newer one counts."""
+    part = PartitionDescription(partition=0, leader=1, leader_epoch=4, replicas=(1, 2), isr=(1,))
+    topic = TopicDescription(name="t", topic_id=ZERO_UUID, is_internal=False, partitions=(part,))
+    eligible = replace(part, leader=9, leader_epoch=epoch, elr=(2,))
+
+    async def described(requester, names, node_id):
+        assert (names, node_id) == (["t"], 3)
+        return {(ZERO_UUID, 0): eligible}
+
+    monkeypatch.setattr(eligible_replicas, "described_with_eligible", described)
+    found = {"t": topic}
+    trio.run(_add_eligible, None, found, 3)
+    assert found["t"].partitions == (replace(eligible, leader=leader),)

@@ -176,6 +176,23 @@ def test_arguments_and_answers_pass(face: str, kind: str, name: str, member: Any
         assert answer == noted.answer
 
 
+@pytest.mark.parametrize("face", FACES)
+def test_a_bounded_client_is_another_one(face: str) -> None:
+    """Only its calls have the limit; both use one thread."""
+    client, noted = opened(face, "Admin")
+    noted.answer = limited = Noted(moldau.Admin, [])
+    bounded = client.within(5_000)
+    assert noted.calls == [("within", {"timeout_ms": 5_000})]
+    for one, wanted in ((bounded, limited), (client, noted)):
+        wanted.calls.clear()
+        answer = one.describe_quorum()
+        if inspect.isawaitable(answer):
+            asyncio.run(_awaited(answer))
+        assert [name for name, _ in wanted.calls] == ["describe_quorum"]
+    assert bounded._portal is client._portal
+    assert type(bounded) is type(client)
+
+
 UNDONE = {
     ("Producer", "init_transactions"): ("undeliver_outcome", {"of_begin": False}),
     ("Producer", "begin_transaction"): ("undeliver_outcome", {"of_begin": True}),

@@ -4,6 +4,7 @@ Method: the portals of threads and asyncio with clients of the test, whose trio 
 """
 
 import asyncio
+import os
 import threading
 from contextlib import asynccontextmanager
 
@@ -125,3 +126,19 @@ def test_what_closes_a_client_runs_before_its_block_is_left(closes):
     portal.start()
     portal.stop(gives_up=False, closing=None if closes is None else closing)
     assert done == (["left"] if closes is None else ["closed", "left"])
+
+
+def test_another_process_is_named_as_the_owner(monkeypatch):
+    """A forked process has no copy of the thread: it must open a client of its own, and must not end this one."""
+    portal = Portal("moldau-test", Client())
+    portal.start()
+    owner = os.getpid()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: owner + 1)
+        with pytest.raises(RuntimeError, match=f"the client was opened in process {owner}, and a forked process"):
+            _ = portal.token
+        assert not portal.begin_exit()
+    assert portal.token is portal.open_token
+    portal.stop(gives_up=False)
+    with pytest.raises(RuntimeError, match="the client is closed"):
+        _ = portal.token
