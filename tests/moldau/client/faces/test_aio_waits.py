@@ -119,6 +119,20 @@ def test_a_callback_ends_with_the_call_that_runs_it():
     asyncio.run(main())
 
 
+def test_a_wait_that_trio_takes_no_more_tasks_for_ends(monkeypatch):
+    """The trio run ends between the call into the thread and the task that would wait there."""
+    producer, events = Producer(NOWHERE), [Event(), Event()]
+    producer._awaited.extend((AioDelivery(producer), event) for event in events)
+
+    def refuse(*_):
+        raise RuntimeError("the run ends")
+
+    monkeypatch.setattr(trio.lowlevel, "spawn_system_task", refuse)
+    producer._watch()
+    assert [event.is_set for event in events] == [True, True]
+    assert not producer._awaited
+
+
 @pytest.mark.parametrize("error", [None, ZeroDivisionError, KeyError])
 def test_an_error_of_a_callback_comes_out_of_its_call(error):
     """A poll that hid it would go on with partitions whose state the application could not restore."""

@@ -193,6 +193,18 @@ def test_a_bounded_client_is_another_one(face: str) -> None:
     assert type(bounded) is type(client)
 
 
+@pytest.mark.parametrize("face", FACES)
+def test_a_loop_acquires_one_record_at_a_time(face: str) -> None:
+    """Others of the same poll would be lost to the loop, or be accepted with the first."""
+    client, noted = opened(face, "ShareConsumer")
+    record = object()
+    noted.answer = [record]
+    for _ in range(2):
+        found = asyncio.run(_awaited(anext(client))) if face == "aio" else next(iter(client))
+        assert found is record
+    assert noted.calls == [("poll", {"timeout_ms": 1000, "max_records": 1})] * 2
+
+
 UNDONE = {
     ("Producer", "init_transactions"): ("undeliver_outcome", {"of_begin": False}),
     ("Producer", "begin_transaction"): ("undeliver_outcome", {"of_begin": True}),
