@@ -511,7 +511,8 @@ AREAS = (
         tests=tests_in(
             "tests/moldau/mirror",
             *("aborted_positions", "crashes", "group_reading", "groups", "internal_topics", "loops", "mirroring"),
-            *("missing_copies", "reading", "replaced_clusters", "shell_rules", "statistics", "sync_writer", "topic_sync"),
+            *("missing_copies", "reading", "replaced_clusters", "shell_rules", "statistics"),
+            *("sync_writer", "topic_sync"),
         ),
     ),
     Area(
