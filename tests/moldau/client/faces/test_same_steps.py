@@ -52,7 +52,7 @@ SECOND_ERRORS: dict[str, dict[str, BaseException]] = {
     "abort closed": {"abort": RuntimeError("closed")},
     "seek closed": {"seek": RuntimeError("closed")},
 }
-"""What fails after the first error."""
+"""The call that fails after the first error, with its own."""
 CALLS = ("poll", "begin", "send", "offsets_to_commit", "send_offsets", "commit", "abort", "seek")
 OFFSETS, GROUP = object(), object()
 
