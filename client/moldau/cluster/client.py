@@ -274,7 +274,7 @@ class ClusterClient:
                 self._last_error = error
         if not errors:
             raise ConnectionError("no broker is known")
-        raise self._no_answer(message, errors) from errors[-1]
+        raise self._no_answer(message, errors, has_need=needed is not None) from errors[-1]
 
     async def ask_any(self, response_class: type[R], question: Request, *, timeout_ms: float | None = None) -> R:
         """Sends a read-only request to brokers until one answers; raises the last error if none does.
@@ -333,7 +333,7 @@ class ClusterClient:
         self._links.misfits.served()
         return answered_by, outcome
 
-    def _no_answer(self, request: Request, errors: list[Exception]) -> Exception:
+    def _no_answer(self, request: Request, errors: list[Exception], *, has_need: bool = False) -> Exception:
         """Returns the error to raise when all candidates failed; it is final if no server can be used."""
         servers, kind = self._links.servers, "controller" if self.asks_controllers else "broker"
         is_first = request.__api_key__ == (ApiKey.DESCRIBE_CLUSTER if self.asks_controllers else ApiKey.METADATA)
@@ -344,7 +344,7 @@ class ClusterClient:
             cause = next((error for error in errors if is_final(error)), errors[-1])  # the one that the user can mend
             reason = getattr(cause, "strerror", None) or str(cause) or "no answer in time"
             return ConnectionError(f"no {kind} of {servers} answers: {reason}")
-        elif not is_first and isinstance(errors[-1], UnsupportedApiError):
+        elif (has_need or not is_first) and isinstance(errors[-1], UnsupportedApiError):
             return errors[-1]  # another request may be served
         else:
             self.bootstrap_error = BootstrapError(f"no {kind} of {servers} can be used: {errors[-1]}")

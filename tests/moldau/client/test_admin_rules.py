@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from moldau.admin import (
+    LATEST,
     Acl,
     AdminError,
     ConfigResource,
@@ -513,3 +514,16 @@ def test_a_leader_that_the_listener_lacks_is_not_named(monkeypatch, epoch, leade
     found = {"t": topic}
     trio.run(_add_eligible, None, found, 3)
     assert found["t"].partitions == (replace(eligible, leader=leader),)
+
+
+def test_a_description_that_old_brokers_lack_spoils_no_other_call():
+    """Brokers before Kafka 3.1 can be used: only topics by id cannot be described."""
+
+    async def scenario(cluster, admin):
+        cluster.max_versions[ApiKey.METADATA] = 11
+        with pytest.raises(KafkaError) as caught:
+            await admin.describe_topics([cluster.ids["t"]])
+        assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
+        assert list(await admin.list_offsets({("t", 0): LATEST})) == [("t", 0)]
+
+    simulate(scenario, {})
