@@ -137,6 +137,19 @@ def _check_remote_store(config: Config) -> list[str]:
     return []
 
 
+def _check_follower_waits(config: Config) -> list[str]:
+    """Checks that a leader does not hold an idle fetch so long that its follower gives up, or is taken for slow.
+
+    A follower fetches a new partition with its next request, so replication of that would wait as long, too.
+    """
+    wait_ms = config.get_int("replica.fetch.wait.max.ms")
+    return [
+        f"replica.fetch.wait.max.ms = {wait_ms}: must not be above {key} = {config.get_int(key)}"
+        for key in ("replica.socket.timeout.ms", "replica.lag.time.max.ms")
+        if wait_ms > config.get_int(key)
+    ]
+
+
 def local_retention_problems(config: Config) -> dict[str, str]:
     """Returns why the local retention of a topic does not fit its retention, by key (KIP-405).
 
@@ -206,6 +219,7 @@ BROKER_CONFIG = ConfigSchema.of(
         _check_protocols,
         _check_topic_defaults,
         _check_remote_store,
+        _check_follower_waits,
         check_group_defaults,
         check_processes,
     ),

@@ -57,7 +57,8 @@ REPLICATION_KEYS = (
         default=500,
         group="Replication",
         minimum=0,
-        doc="How long the leader makes a follower wait, in milliseconds.",
+        doc="How long the leader makes a follower wait, in milliseconds; at most replica.socket.timeout.ms and "
+        "replica.lag.time.max.ms.",
     ),
     integer(
         name="replica.fetch.backoff.ms",
