@@ -56,6 +56,7 @@ FACES = (
     *tests_in("tests/moldau/client", "cancelled_calls", "handover", "handover_sizes", "steps"),
     *tests_in("tests/moldau/processing", "changes_meanwhile", "commits", "processors", "same_processors"),
 )
+RUNTIME = "client/moldau/runtime"
 
 AREAS = (
     Area(
@@ -315,6 +316,74 @@ AREAS = (
         name="serving of connections",
         modules=("client/moldau/runtime/net/serving",),
         tests=("tests/moldau/runtime/net",),
+    ),
+    Area(
+        name="logins and certificates",
+        modules=(
+            *(  # without the core, which is an area of its own
+                f"{RUNTIME}/sasl/{name}.py"
+                for name in ("attempts", "tokens", "login", "http", "files", "gate", "listener", "network")
+            ),
+            f"{RUNTIME}/tls",
+        ),
+        tests=(
+            "tests/moldau/runtime/sasl",
+            *tests_in("tests/moldau/runtime", "tls", "tls_versions", "reloaded_certificates", "certificate_expiry"),
+            "tests/moldau/runtime/test_stores.py",
+        ),
+    ),
+    Area(
+        name="configuration",
+        modules=(f"{RUNTIME}/config",),
+        tests=(
+            "tests/moldau/runtime/config",
+            "tests/moldau/runtime/sasl",
+            *tests_in("tests/moldau/runtime", "tls", "tls_versions", "stores"),
+            *tests_in("tests/moldau/client", "controllers_found", "few_apis"),
+            "tests/moldau/mirror/test_settings.py",
+            "tests/moldau/serialization/test_registry_answers.py",
+            "tests/moldau_quorum/controller/test_config_checks.py",
+            "tests/docs/test_generated_pages.py",
+        ),
+    ),
+    Area(
+        name="tasks, metrics and requests",
+        modules=(
+            f"{RUNTIME}/tasks",
+            f"{RUNTIME}/telemetry",
+            *(  # without the serving, which is an area of its own
+                f"{RUNTIME}/net/{name}.py"
+                for name in ("layers", "setup_times", "peer_refusals", "renewal", "pending", "receive_buffer", "frames")
+            ),
+            *(f"{RUNTIME}/net/{name}.py" for name in ("served_versions", "features", "rpc", "buffers")),
+        ),
+        tests=(
+            *tests_in("tests/moldau/runtime", "abandoned_work", "step_loop", "metrics_log_supervision", "node_log"),
+            *tests_in("tests/moldau/runtime", "sync", "exceptions"),
+            *tests_in(
+                "tests/moldau/runtime/net",
+                *("endpoint", "given_up_requests", "idle_connections", "peer_refusals", "rpc_and_server", "rounds"),
+                *("socket_buffers", "several_addresses", "throttle", "transmission"),
+            ),
+            "tests/moldau/runtime/sasl/test_login.py",
+            *tests_in("tests/moldau/client", "few_apis", "silence"),
+            "tests/moldau_quorum/broker_side/test_distant_controllers.py",
+        ),
+    ),
+    Area(
+        name="registry clients and client metrics",
+        modules=(
+            *(
+                f"client/moldau/serialization/{name}.py"
+                for name in ("avro", "json_schema", "json_validation", "lookups", "models", "protobuf", "registry")
+            ),
+            "client/moldau/cluster/telemetry",
+        ),
+        tests=(
+            "tests/moldau/serialization",
+            "tests/moldau/client/telemetry",
+            "tests/moldau_cli/records/test_registry_waits.py",
+        ),
     ),
     Area(
         name="processing",
