@@ -113,6 +113,20 @@ def test_one_event_with_many_fields_is_limited_too():
     assert "lines-left-out count=150 window_ms=0 line=refused" in journal.lines()[-1]
 
 
+@pytest.mark.parametrize(("lasted_ms", "shown_ms"), [(0, 0), (4_000, 4_000), (10_000, 10_000), (25_000, 10_000)])
+def test_a_log_that_ends_says_how_long_lines_were_left_out(lasted_ms, shown_ms):
+    """The window begins with its first line, and its end is that of the node, if the node ends before."""
+    journal = Journal(repeats_max=1)
+    journal.now_ms = 50_000
+    for _ in range(3):
+        journal.events.warning("refused")
+    journal.now_ms += lasted_ms
+    journal.handler.close()
+    assert f"lines-left-out count=2 window_ms={shown_ms} " in journal.lines()[-1]
+    journal.handler.close()
+    assert len(journal.lines()) == 2
+
+
 def test_zero_repeats_means_no_limit():
     journal = Journal(repeats_max=0)
     for _ in range(5_000):

@@ -21,7 +21,7 @@ class Clock:
 
 
 def steps_at(results, events, until_ms):
-    """Runs steps that return ``results`` (``None`` wants another step at once), and ``events`` at times in ms.
+    """Runs steps that return ``results`` (a name wants another step at once), and ``events`` at times in ms.
 
     Returns the times of all steps until ``until_ms``.
     """
@@ -33,16 +33,17 @@ def steps_at(results, events, until_ms):
         def step():
             times.append(round(clock.monotonic_ms()))
             due = left.pop(0) if left else math.inf
-            if due is None:
-                loop.repeat()
+            if isinstance(due, str):
+                calls[due]()
                 return math.inf
             return due
 
+        calls = {"wake": loop.wake, "changed": changed.notify, "repeat": loop.repeat}
         async with trio.open_nursery() as nursery:
             await nursery.start(loop.run, step)
             for at_ms, name in events:
                 await trio.sleep_until(clock.began + at_ms / 1000)
-                {"wake": loop.wake, "changed": changed.notify, "repeat": loop.repeat}[name]()
+                calls[name]()
             await trio.sleep_until(clock.began + until_ms / 1000)
             nursery.cancel_scope.cancel()
         return times
@@ -55,11 +56,13 @@ def steps_at(results, events, until_ms):
     [
         ([50, 70, 200_000], [], 190_000, [0, 50, 70, 60_070, 120_070, 180_070]),
         ([math.inf], [(10, "wake"), (20, "changed")], 59_000, [0, 10, 20]),
-        ([None, None, math.inf], [], 59_000, [0, 0, 0]),
+        (["repeat", "repeat", math.inf], [], 59_000, [0, 0, 0]),
+        (["wake", "wake", math.inf], [], 59_000, [0, 0, 0]),
+        ([math.inf, "changed", math.inf], [(10, "wake")], 59_000, [0, 10, 10]),
         ([-5, -5, math.inf], [], 59_000, [0, 0, 0]),
         ([100, math.inf], [(30, "repeat")], 59_000, [0, 100]),
     ],
-    ids=["deadlines", "events", "repeated", "overdue", "repeat-while-asleep"],
+    ids=["deadlines", "events", "repeated", "woken-in-a-step", "changed-in-a-step", "overdue", "repeat-while-asleep"],
 )
 def test_steps_run_at_events_and_deadlines(results, events, until_ms, times):
     """A step runs at each event and deadline, at least once a minute, and again if it asks for that."""
@@ -87,5 +90,27 @@ def test_steps_start_tasks_while_the_loop_runs():
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
         assert ran == [True]
+
+    trio.run(main)
+
+
+def test_other_tasks_run_between_steps_that_follow_each_other():
+    """A loop whose steps always ask for another one would stop its process, and could not be cancelled."""
+
+    async def main():
+        loop, steps = StepLoop(Clock(), Signal()), []
+
+        def step():
+            steps.append(True)
+            assert len(steps) < 20, "no other task has run meanwhile"
+            loop.repeat()
+            return math.inf
+
+        async with trio.open_nursery() as nursery:
+            await nursery.start(loop.run, step)
+            for _ in range(3):
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        assert len(steps) >= 3
 
     trio.run(main)

@@ -359,11 +359,12 @@ AREAS = (
         ),
         tests=(
             *tests_in("tests/moldau/runtime", "abandoned_work", "step_loop", "metrics_log_supervision", "node_log"),
-            *tests_in("tests/moldau/runtime", "sync", "exceptions"),
+            *tests_in("tests/moldau/runtime", "sync", "byte_budget", "exceptions", "supervision", "metric_families"),
             *tests_in(
                 "tests/moldau/runtime/net",
                 *("endpoint", "given_up_requests", "idle_connections", "peer_refusals", "rpc_and_server", "rounds"),
-                *("socket_buffers", "several_addresses", "throttle", "transmission"),
+                *("socket_buffers", "several_addresses", "throttle", "transmission", "served_versions"),
+                "answers_of_peers",
             ),
             "tests/moldau/runtime/sasl/test_login.py",
             *tests_in("tests/moldau/client", "few_apis", "silence"),

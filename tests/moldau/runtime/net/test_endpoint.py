@@ -1,5 +1,6 @@
 """Goal: the HTTP endpoint answers its paths, and limits each peer. Method: the simulated network and time."""
 
+import pytest
 import trio
 
 from moldau.runtime.telemetry.endpoint import CONNECTIONS_MAX, REQUEST_BYTES_MAX, REQUEST_MS, Page, serve_pages
@@ -46,18 +47,45 @@ async def rest(connection):
         received += bytes(buffer[:count])
 
 
-def test_pages_and_their_status():
+BODIES = {200: b"a 1\n", 503: b"broker: starts\n", 405: b"only GET and HEAD are served\n"}
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+@pytest.mark.parametrize(
+    ("path", "status"), [(b"/metrics", 200), (b"/metrics?x=1", 200), (b"/health/ready", 503), (b"/other", 404)]
+)
+@pytest.mark.parametrize("method", [b"GET", b"HEAD", b"POST", b"PUT", b"DELETE"])
+def test_pages_and_their_status(method, path, status, version):
+    """A path that is served takes GET and HEAD, and says so; the answer to HEAD has the size of a body, and none."""
+    wanted = status if status == 404 or method in (b"GET", b"HEAD") else 405
+    sent = b"xx" if method in (b"POST", b"PUT") else b""
+
     async def scenario(environment):
-        answer = await ask(environment, b"GET /metrics?x=1 HTTP/1.1\r\nHost: server\r\n\r\n")
-        assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
-        assert answer.endswith(b"\r\n\r\na 1\n")
-        assert b"503" in await ask(environment, b"GET /health/ready HTTP/1.0\r\n\r\n")
-        assert b"404" in await ask(environment, b"GET /other HTTP/1.1\r\nHost: server\r\n\r\n")
-        head = await ask(environment, b"HEAD /metrics HTTP/1.1\r\nHost: server\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200")
-        assert head.endswith(b"\r\n\r\n")
-        posted = b"POST /metrics HTTP/1.1\r\nHost: server\r\nContent-Length: 2\r\n\r\nxx"
-        assert b"405" in await ask(environment, posted)
+        length = b"Content-Length: %d\r\n" % len(sent) if sent else b""
+        head, _, body = (
+            await ask(environment, b"%b %b HTTP/%b\r\nHost: s\r\n%b\r\n%b" % (method, path, version, length, sent))
+        ).partition(b"\r\n\r\n")
+        first, *lines = head.split(b"\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines)}
+        assert first.startswith(b"HTTP/1.1 %d " % wanted)
+        assert len(first.split(b" ", 2)[2]) > 0
+        assert headers[b"connection"] == b"close"
+        assert (b"allow" in headers) is (wanted == 405)
+        if method == b"HEAD":
+            assert (body, int(headers[b"content-length"]) > 0) == (b"", True)
+        else:
+            assert len(body) == int(headers[b"content-length"])
+            assert body == BODIES[wanted] if wanted in BODIES else b"/health/ready, /metrics" in body
+
+    run(scenario)
+
+
+def test_one_connection_serves_one_request():
+    """A peer may send more requests behind it; they get no answer, however early they come."""
+
+    async def scenario(environment):
+        request = b"GET /metrics HTTP/1.1\r\nHost: server\r\n\r\n"
+        assert (await ask(environment, request * 3)).count(b"HTTP/1.1 200") == 1
 
     run(scenario)
 
