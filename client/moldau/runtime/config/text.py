@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config.declaration import ConfigError
 from moldau.runtime.config.nearest import nearest_names
@@ -28,9 +28,13 @@ OTHER_VARIABLES = frozenset(
     }
 )
 """Variables of commands, tests and benchmarks, which nodes inherit from them."""
-_LINE_END = re.compile(r"\r\n|\r|\n")
-"""The ends of lines in Java; Python's own splitting knows more, which a value or a comment may hold."""
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_LINE_END: Final = re.compile(r"\r\n|[\r\n]")
+"""Java knows no other ends of lines, unlike ``str.splitlines``: a password may hold U+2028."""
+_BLANKS: Final = " \t\f"
+_HEXADECIMAL: Final = re.compile("[0-9A-Fa-f]{4}")
+_PAIR: Final = re.compile(r"[\ud800-\udbff][\udc00-\udfff]")
+"""Two escapes that stand for one character above U+FFFF, as Java writes it."""
 
 
 def parse_config_text(text: str, file_name: str) -> dict[str, object]:
@@ -90,11 +94,11 @@ def parse_properties(text: str, file_name: str = "properties") -> dict[str, str]
     properties: dict[str, str] = {}
     lines = iter(enumerate(_LINE_END.split(text), 1))
     for number, line in lines:
-        logical = line.lstrip()
+        logical = line.lstrip(_BLANKS)
         if not logical or logical[0] in "#!":
             continue
         while _ends_with_odd_backslashes(logical):
-            logical = logical[:-1] + next(lines, (0, ""))[1].lstrip()
+            logical = logical[:-1] + next(lines, (0, ""))[1].lstrip(_BLANKS)
         key, value = _split(logical)
         try:
             name = _unescape(key)
@@ -113,11 +117,11 @@ def _ends_with_odd_backslashes(line: str) -> bool:
 
 def _split(line: str) -> tuple[str, str]:
     at = 0
-    while at < len(line) and line[at] not in "=: \t\f":
+    while at < len(line) and line[at] not in f"=:{_BLANKS}":
         at += 2 if line[at] == "\\" else 1
-    rest = line[at:].lstrip(" \t\f")
+    rest = line[at:].lstrip(_BLANKS)
     if rest[:1] in ("=", ":"):
-        rest = rest[1:].lstrip(" \t\f")
+        rest = rest[1:].lstrip(_BLANKS)
     return line[:at], rest
 
 
@@ -136,14 +140,13 @@ def _unescape(text: str) -> str:
         at += 1
         if char == "u":
             digits = text[at : at + 4]
-            try:
-                out.append(chr(int(digits, 16)) if len(digits) == 4 else chr(-1))
-            except ValueError:
-                raise ValueError(f"\\u{digits} is no Unicode escape") from None
+            if not _HEXADECIMAL.fullmatch(digits):
+                raise ValueError(f"\\u{digits} is no Unicode escape")
+            out.append(chr(int(digits, 16)))
             at += 4
         else:
             out.append(_ESCAPES.get(char, char))
-    return "".join(out)
+    return _PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), "".join(out))
 
 
 def environment_name(key: str) -> str:
