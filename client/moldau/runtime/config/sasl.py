@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -404,7 +403,7 @@ def _credential(key: str, mechanism: str, given: Mapping[str, str]) -> Bootstrap
     try:
         salt = base64.b64decode(given["salt"], validate=True) if "salt" in given else None
         salted = base64.b64decode(given["saltedpassword"], validate=True) if "saltedpassword" in given else None
-    except binascii.Error:
+    except ValueError:  # also letters that are not ASCII
         raise refuse(f"the entry of {given['name']} has a salt or saltedpassword that is not base64") from None
     return BootstrapCredential(
         mechanism=mechanism,
