@@ -10,6 +10,7 @@ reads no file and no environment variable.
 from __future__ import annotations
 
 import enum
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -190,8 +191,7 @@ class ConfigKey:
             return self._choose(value)
         if isinstance(value, int | float) and self.type in _NUMBERS:
             lows, highs = self._bounds()
-            # "not >=" instead of "<" so that NaN is refused.
-            if not all(value >= bound for bound in lows) or not all(value <= bound for bound in highs):
+            if any(value < bound for bound in lows) or any(value > bound for bound in highs):
                 raise ValueError(f"must be {self.allowed()}")
             if value in self.excluded:
                 raise ValueError(f"must be {self.allowed()}")
@@ -223,14 +223,14 @@ class ConfigKey:
             case ConfigType.INT | ConfigType.SHORT | ConfigType.LONG:
                 if isinstance(raw, bool) or (isinstance(raw, float) and not raw.is_integer()):
                     raise ValueError
-                # int() would take "1_000", which Kafka refuses.
-                if isinstance(raw, str) and "_" in raw:
-                    raise ValueError
-                return int(raw) if isinstance(raw, int | float | str) else int(str(raw))
+                return int(raw) if isinstance(raw, int | float) else int(_numeral(raw))
             case ConfigType.DOUBLE:
                 if isinstance(raw, bool):
                     raise ValueError
-                return float(raw) if isinstance(raw, int | float) else float(str(raw))
+                number = float(_numeral(raw))
+                if math.isnan(number):
+                    raise ValueError
+                return number
             case ConfigType.LIST:
                 if isinstance(raw, str):
                     return list_elements(raw)
@@ -255,6 +255,14 @@ class ConfigKey:
         if isinstance(value, tuple):
             return ",".join(value)
         return str(value)
+
+
+def _numeral(raw: object) -> str:
+    """Returns a value as text for ``int`` and ``float``, which take "1_000"; Kafka refuses that."""
+    text = str(raw)
+    if "_" in text:
+        raise ValueError
+    return text
 
 
 class Config:
