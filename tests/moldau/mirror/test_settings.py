@@ -120,6 +120,30 @@ def test_mistakes_are_named(change, expected):
     assert expected in problems(**change)
 
 
+@pytest.mark.parametrize("syncs", [None, True, False])
+@pytest.mark.parametrize("checkpoints", [None, True, False])
+@pytest.mark.parametrize("groups", [None, True, False])
+def test_each_step_needs_the_one_before(syncs, checkpoints, groups):
+    """Offsets of groups come from checkpoints, and checkpoints from syncs; None leaves a key at its default.
+
+    Checkpoints are on by default, and then go with the syncs.
+    """
+    keys = ("emit.offset-syncs.enabled", "emit.checkpoints.enabled", "sync.group.offsets.enabled")
+    given = {key: value for key, value in zip(keys, (syncs, checkpoints, groups), strict=True) if value is not None}
+    wrong = []
+    if groups and checkpoints is False:
+        wrong.append("sync.group.offsets.enabled: needs emit.checkpoints.enabled = true")
+    if checkpoints and syncs is False:
+        wrong.append("emit.checkpoints.enabled: needs emit.offset-syncs.enabled = true")
+    try:
+        MIRROR_SOURCE_CONFIG.parse(given)
+    except ConfigError as error:
+        found = list(error.problems)
+    else:
+        found = []
+    assert found == wrong
+
+
 MAKER_KEYS = [
     ("east->hub.enabled", 'a table [sources.east] mirrors east; set target = "hub"'),
     ("east->hub.topics", 'set "topics" in the table [sources.east], and target = "hub"'),

@@ -10,7 +10,7 @@ import ssl
 import pytest
 
 from moldau.runtime.config import ADMIN_CONFIG, BROKER_CONFIG, CONSUMER_CONFIG, PRODUCER_CONFIG, ConfigError
-from moldau.runtime.config.cipher_suites import TLS_1_2, TLS_1_3
+from moldau.runtime.config.cipher_suites import TLS_1_2, TLS_1_3, suite_problems
 from moldau.runtime.config.tls import tls_settings
 from moldau.runtime.ports.real import real_environment
 from moldau.runtime.tls.context import client_context, client_tls, server_context
@@ -158,3 +158,19 @@ def test_settings_that_cannot_work_are_refused(schema, changes, reported, keys):
     with pytest.raises(ConfigError) as caught:
         parse(base | changes)
     assert reported in "\n".join(caught.value.problems)
+
+
+@pytest.mark.parametrize("named", [(), ("TLS_AES_128_GCM_SHA256",), TLS_1_3[:2], TLS_1_3])
+@pytest.mark.parametrize("others", [(), (GCM_128,), (TLS_1_2[GCM_256],), ("TLS_X",), ("TLS_X", "TLS_Y")])
+@pytest.mark.parametrize("protocols", [("TLSv1.2",), ("TLSv1.3",), ("TLSv1.2", "TLSv1.3")])
+def test_a_list_of_suites_has_each_problem_once(named, others, protocols):
+    """A wrong name is the only problem: what the list lacks is known when all names are right."""
+    problems = suite_problems("ssl.cipher.suites", (*named, *others), protocols)
+    unknown = [name for name in others if name in ("TLS_X", "TLS_Y")]
+    if unknown:
+        assert [each.split(":")[0] for each in problems] == [f"ssl.cipher.suites = {name!r}" for name in unknown]
+    elif 0 < len(named) < 3 and "TLSv1.3" in protocols:
+        missing = ", ".join(name for name in TLS_1_3 if name not in named)
+        assert [f"add {missing}, or name none of them" in each for each in problems] == [True]
+    else:
+        assert problems == []
