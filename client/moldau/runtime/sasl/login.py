@@ -261,7 +261,7 @@ class Login:
             if error.is_final:
                 raise SaslAuthenticationError(ErrorCode.SASL_AUTHENTICATION_FAILED, text) from error
             raise ConnectionError(text) from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ConnectionError(
                 f"sasl.oauthbearer.token.endpoint.url = {url}: it returned no access_token"
             ) from error
@@ -274,5 +274,5 @@ def _expiry_ms(token: str) -> int | None:
         text = token.split(".")[1]
         expires = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))["exp"]
         return int(float(expires) * 1000)
-    except (IndexError, KeyError, ValueError, TypeError, OverflowError):
+    except (IndexError, KeyError, ValueError, TypeError, OverflowError, RecursionError):
         return None

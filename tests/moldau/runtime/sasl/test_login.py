@@ -5,6 +5,7 @@ Method: an issuer on virtual time that is slow, fails, or issues tokens of any l
 
 from __future__ import annotations
 
+import base64
 import math
 import os
 from contextvars import ContextVar
@@ -16,6 +17,7 @@ from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsRespons
 from moldau.runtime.config.sasl import LoginSettings
 from moldau.runtime.net.renewal import Renewal
 from moldau.runtime.ports.environment import OpenMode
+from moldau.runtime.sasl import login as login_module
 from moldau.runtime.sasl.core.client import ClientSession, ClientState
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau.runtime.sasl.core.mechanism import Accepted
@@ -300,5 +302,70 @@ def test_a_kept_salted_password_fits_its_salt_and_iterations():
             accepted = serving.step(exchange.respond(challenge.data))
             assert isinstance(accepted, Accepted), (salt, iterations)
             assert exchange.respond(accepted.data) is None
+
+    run_world(main, seed=1)
+
+
+def test_a_salted_password_is_computed_once_while_it_is_kept(monkeypatch):
+    """It takes milliseconds. A client meets the salts of several clusters in turn; a bounded number is kept."""
+    computed = []
+
+    def counted(mechanism, password, salt, iterations):
+        computed.append(salt)
+        return b"x" * 32
+
+    monkeypatch.setattr(login_module, "salted_password", counted)
+    salts = [b"salt %d" % number for number in range(login_module.SALTED_MAX)]
+
+    async def main(world):
+        settings = LoginSettings(mechanism="SCRAM-SHA-256", user="ann", password="pencil")
+        login = Login(settings, world.node("client").environment)
+
+        async def logs_in(salt):
+            exchange = await login.exchange()
+            nonce = exchange.first().decode().rpartition("r=")[2]
+            exchange.respond(b"r=%bSERVER,s=%b,i=4096" % (nonce.encode(), base64.b64encode(salt)))
+
+        for salt in salts * 3:
+            await logs_in(salt)
+        assert computed == salts
+        await logs_in(b"one more")
+        await logs_in(b"one more")
+        assert computed == [*salts, b"one more"]
+        await logs_in(salts[0])
+        assert len(computed) == len(salts) + 2, "all were dropped for it"
+
+    run_world(main, seed=1)
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"access_token": ' + "[" * 100_000, "[]", "5", '{"access_token": 5}', "x"]
+)
+def test_an_answer_of_an_issuer_that_holds_no_token_may_pass(text, monkeypatch):
+    """One that nests too deeply ended the client with another error than all others."""
+
+    async def fetched(url, **more):
+        return text.encode()
+
+    monkeypatch.setattr("moldau.runtime.sasl.http.fetch", fetched)
+
+    async def main(world):
+        settings = LoginSettings(mechanism="OAUTHBEARER", token_url="https://issuer/token", client_id="a")
+        with pytest.raises(ConnectionError, match="https://issuer/token: it returned no access_token"):
+            await message(Login(settings, world.node("client").environment))
+
+    run_world(main, seed=1)
+
+
+@pytest.mark.parametrize(
+    "claims", [b"[" * 100_000, b'{"exp": ' + b"[" * 100_000, b"{}", b'{"exp": "x"}', b'{"exp": 1e999}']
+)
+def test_a_token_that_does_not_say_its_end_is_used(claims):
+    """Servers judge tokens; a client only wants to know how long it may keep one."""
+
+    async def main(world):
+        text = f"a.{base64.urlsafe_b64encode(claims).decode().rstrip('=')}.c"
+        login = Login(LoginSettings(mechanism="OAUTHBEARER", token=lambda: text), world.node("client").environment)
+        assert text.encode() in await message(login)
 
     run_world(main, seed=1)
