@@ -328,8 +328,8 @@ AREAS = (
         ),
         tests=(
             "tests/moldau/runtime/sasl",
-            *tests_in("tests/moldau/runtime", "tls", "tls_versions", "reloaded_certificates", "certificate_expiry"),
-            "tests/moldau/runtime/test_stores.py",
+            *tests_in("tests/moldau/runtime", "tls", "tls_streams", "tls_versions", "reloaded_certificates"),
+            *tests_in("tests/moldau/runtime", "certificate_expiry", "stores", "environment_contract"),
         ),
     ),
     Area(
