@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.runtime.telemetry.core.repeats import RepeatLimiter
+from moldau.runtime.telemetry.core.repeats import LeftOut, RepeatLimiter
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.telemetry.node_log import NodeLogHandler
 
@@ -168,3 +168,17 @@ def test_an_exception_cannot_forge_a_line(log_format):
         assert document["name"] == "x\ny"
     else:
         assert all(line.startswith("    ") for line in journal.lines()[1:])
+
+
+@pytest.mark.parametrize("keys_max", [1, 2, 5])
+def test_a_new_key_ends_the_oldest_window(keys_max):
+    """The table is bounded: keys that never come again must not stay in it for their whole window."""
+    limiter = RepeatLimiter(lines_max=1, window_ms=1_000, keys_max=keys_max)
+    for key in range(3 * keys_max):
+        passes, due = limiter.admit(key, key)
+        assert passes
+        gone = key - keys_max
+        assert due == ([LeftOut(key=gone, count=gone + 1, window_ms=keys_max)] if gone >= 0 else [])
+        for _ in range(key + 1):
+            assert limiter.admit(key, key) == (False, [])
+    assert [one.key for one in limiter.finish(3 * keys_max)] == list(range(2 * keys_max, 3 * keys_max))
