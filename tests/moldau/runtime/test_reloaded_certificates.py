@@ -315,3 +315,23 @@ def test_outgoing_connections_take_a_changed_path() -> None:
         reload_outgoing(environment, config("/missing.pem"), "SSL")  # connections without TLS need no file
 
     on_a_node(scenario)
+
+
+def test_settings_that_are_refused_change_nothing() -> None:
+    """The same wrong settings are refused again, and the files of the former ones are followed on."""
+
+    def scenario(disk, clock) -> None:
+        write(disk, "/node.pem", pem(0))
+        right, wrong = (authority().settings(keystore_location=path) for path in ("/node.pem", "/missing.pem"))
+        context = ReloadingContext(server_context, right, disk, clock)
+        first = context.current()
+        for _ in range(2):
+            with pytest.raises(ConfigError, match="cannot be read"):
+                context.take(wrong)
+            context.take(right)
+            assert context.current() is first
+        write(disk, "/node.pem", f"{pem(1)}\n")  # of another size
+        clock.now_ms += CHECK_MS
+        assert context.current() is not first
+
+    on_a_disk(scenario)

@@ -45,7 +45,7 @@ class Known:
 
     def known(self, need: Any) -> RegisteredSchema:
         number = need.id if isinstance(need, SchemaById) else self.latest
-        return RegisteredSchema(number, Schema(self.texts[number - 1], self.kind), "flights-value", number)
+        return RegisteredSchema(number, Schema(self.texts[number - 1], self.kind), "flights-value", 90 - number)
 
 
 def avro_text(number: int) -> str:
