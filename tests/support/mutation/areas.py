@@ -329,7 +329,9 @@ AREAS = (
         tests=(
             "tests/moldau/runtime/sasl",
             *tests_in("tests/moldau/runtime", "tls", "tls_streams", "tls_versions", "reloaded_certificates"),
-            *tests_in("tests/moldau/runtime", "certificate_expiry", "stores", "environment_contract"),
+            *tests_in(
+                "tests/moldau/runtime", "certificate_expiry", "stores", "environment_contract", "failed_openings"
+            ),
         ),
     ),
     Area(
@@ -359,12 +361,13 @@ AREAS = (
         ),
         tests=(
             *tests_in("tests/moldau/runtime", "abandoned_work", "step_loop", "metrics_log_supervision", "node_log"),
+            "tests/moldau/runtime/test_log_levels.py",
             *tests_in("tests/moldau/runtime", "sync", "byte_budget", "exceptions", "supervision", "metric_families"),
             *tests_in(
                 "tests/moldau/runtime/net",
                 *("endpoint", "given_up_requests", "idle_connections", "peer_refusals", "rpc_and_server", "rounds"),
-                *("socket_buffers", "several_addresses", "throttle", "transmission", "served_versions"),
-                "answers_of_peers",
+                *("socket_buffers", "several_addresses", "throttle", "transmission", "served_versions", "frames"),
+                *("answers_of_peers", "setup_times"),
             ),
             "tests/moldau/runtime/sasl/test_login.py",
             *tests_in("tests/moldau/client", "few_apis", "silence"),

@@ -5,26 +5,35 @@ Method: one connection over the virtual network, to a peer that answers what a t
 
 from __future__ import annotations
 
+import math
 import struct
 from itertools import permutations
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 import trio
 
+from moldau.protocol.api import ApiKey
 from moldau.protocol.codec import decode
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.framing import decode_request_header, encode_response
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from moldau.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
+from moldau.protocol.messages.sasl_handshake import SaslHandshakeResponse
 from moldau.runtime.net.frames import reason_of_end
 from moldau.runtime.net.peers import ExpectedPeer
 from moldau.runtime.net.rpc import EXPECTED_PEER_VERSION, RpcConnection
+from moldau.runtime.sasl.core.client import ClientSession, ClientState
+from moldau.runtime.sasl.core.plain import PlainClient
+from moldau.runtime.sasl.network import Authenticated
 from moldau_jepsen.world.network.network import NetworkProfile
 from moldau_jepsen.world.world import run_world
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from moldau.protocol.schema import Response
     from moldau.runtime.ports.environment import Connection, Environment
 
 CALM = NetworkProfile(delay_min=0.001, delay_jitter=0.0, spike_probability=0.0, fragment_probability=0.0)
@@ -37,17 +46,17 @@ def answer(correlation_id: int, body: bytes) -> bytes:
 
 async def frames(connection: Connection, count: int) -> list[bytes]:
     """Reads so many requests, without their sizes."""
-    received, found = bytearray(), []
-    buffer = bytearray(1 << 16)
-    while len(found) < count:
+    return [await read(connection, int.from_bytes(await read(connection, 4), "big")) for _ in range(count)]
+
+
+async def read(connection: Connection, count: int) -> bytes:
+    buffer, filled = bytearray(count), 0
+    while filled < count:
         try:
-            received += buffer[: connection.receive_into_nowait(memoryview(buffer))]
+            filled += connection.receive_into_nowait(memoryview(buffer)[filled:])
         except BlockingIOError:
             await connection.wait_readable()
-        while len(received) >= 4 and len(received) >= 4 + (size := int.from_bytes(received[:4], "big")):
-            found.append(bytes(received[4 : 4 + size]))
-            del received[: 4 + size]
-    return found
+    return bytes(buffer)
 
 
 def with_peer(peer: Callable[[Connection], Awaitable[None]], client: Callable[[Environment], Awaitable[None]]) -> None:
@@ -188,3 +197,91 @@ def test_a_wait_takes_its_time_and_no_more(timeout_ms: int, throttled_s: int) ->
         assert not connection.is_open
 
     with_peer(peer, client)
+
+
+@pytest.mark.parametrize(("end", "given"), [("fail", ["the test says so"]), ("close", [])])
+def test_the_end_of_a_connection_reaches_each_waiting_request(end: str, given: list[str]) -> None:
+    """One task receives for all; the others hear of the end at once, and not when their own time is over."""
+
+    async def peer(connection: Connection) -> None:
+        await trio.sleep_forever()
+
+    async def client(environment: Environment) -> None:
+        connection = await RpcConnection.open(environment, "b", 1000, "a", negotiate=False)
+        ended = []
+
+        async def ask() -> None:
+            with pytest.raises(ConnectionError):
+                await connection.request_raw(API, 0, b"", timeout_ms=30_000)
+            ended.append(trio.current_time())
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(ask)
+            await trio.sleep(1)
+            begun = trio.current_time()
+            getattr(connection, end)(*given)
+        assert ended == [pytest.approx(begun, abs=0.1)] * 3
+
+    with_peer(peer, client)
+
+
+@pytest.mark.parametrize("throttle_ms", [0, 700])
+def test_an_answer_says_when_its_peer_reads_again(throttle_ms: int) -> None:
+    async def peer(connection: Connection) -> None:
+        (frame,) = await frames(connection, 1)
+        header = decode_request_header(frame)
+        response = ApiVersionsResponse(throttle_time_ms=throttle_ms, api_keys=[ApiVersion(api_key=18, max_version=4)])
+        await connection.send_all([encode_response(response, header.api_version, header.correlation_id)])
+
+    async def client(environment: Environment) -> None:
+        connection = await RpcConnection.open(environment, "b", 1000, "a", negotiate=False)
+        await connection.submit(ApiVersionsRequest(), 4).wait()
+        until = trio.current_time() + throttle_ms / 1000 if throttle_ms else 0
+        assert connection.throttled_until == until
+        connection.close()
+
+    with_peer(peer, client)
+
+
+@pytest.mark.parametrize("lifetime_ms", [0, 60_000])
+def test_requests_that_a_renewal_held_leave_in_their_order(lifetime_ms: int) -> None:
+    """The peer gets the exchange alone, and then all requests that were made meanwhile."""
+    seen = []
+
+    async def peer(connection: Connection) -> None:
+        while True:
+            (frame,) = await frames(connection, 1)
+            header = decode_request_header(frame)
+            seen.append((header.api_key, bytes(frame[-1:])))
+            if header.api_key == ApiKey.SASL_HANDSHAKE:
+                response: Response = SaslHandshakeResponse(mechanisms=["PLAIN"])
+            elif header.api_key == ApiKey.SASL_AUTHENTICATE:
+                await trio.sleep(1)
+                assert len(seen) == 2, "nothing else comes before the answer"
+                response = SaslAuthenticateResponse(session_lifetime_ms=lifetime_ms)
+            else:
+                await connection.send_all([answer(header.correlation_id, frame[-1:])])
+                continue
+            await connection.send_all([encode_response(response, header.api_version, header.correlation_id)])
+
+    async def client(environment: Environment) -> None:
+        session = ClientSession("PLAIN", "b:1000", "a", ("test", "1"))
+        keys = [ApiVersion(api_key=key, min_version=0, max_version=1) for key in (17, 36)]
+        session.state, session.api_versions = ClientState.AUTHENTICATED, ApiVersionsResponse(api_keys=keys)
+        login = SimpleNamespace(exchange_nowait=lambda: PlainClient("user", "password"), needs_fetch=False)
+        given = Authenticated(
+            session=session, login=login, clock=environment.clock, again_at_ms=0.0, expires_at_ms=math.inf
+        )
+        near = await environment.network.connect("b", 1000)
+        connection = RpcConnection(near, "a", authenticated=given)
+        pending = [connection.submit_raw(API, 0, b"%d" % number) for number in range(4)]
+        assert connection.in_flight == 5
+        assert [bytes(await each.wait()) for each in reversed(pending)] == [b"3", b"2", b"1", b"0"]
+        assert bytes(await connection.request_raw(API, 0, b"4")) == b"4"
+        assert (given.expires_at_ms < math.inf) is (lifetime_ms > 0)
+        connection.close()
+
+    with_peer(peer, client)
+    assert [key for key, _ in seen[:2]] == [ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE]
+    assert seen[2:] == [(API, b"%d" % number) for number in range(5)]
