@@ -100,6 +100,17 @@ def test_malformed_http_requests_are_refused():
     run(scenario)
 
 
+@pytest.mark.parametrize(("size", "status"), [(REQUEST_BYTES_MAX - 200, b"405"), (REQUEST_BYTES_MAX, b"413")])
+def test_a_body_is_read_up_to_its_bound(size, status):
+    """It is thrown away, but a peer must not keep a connection busy for its ten seconds."""
+
+    async def scenario(environment):
+        head = b"POST /metrics HTTP/1.1\r\nHost: server\r\nContent-Length: %d\r\n\r\n" % size
+        assert (await ask(environment, head + b"x" * size))[9:12] == status
+
+    run(scenario)
+
+
 def test_a_refused_head_request_ends_no_endpoint():
     """The answer to HEAD has no body, also where the request's own body is malformed or too large."""
 
