@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 KAFKA_DEFAULTS = {
     **{f"{kind}.session.timeout.ms": 45_000 for kind in ("consumer", "share", "streams")},
     **{f"{kind}.heartbeat.interval.ms": 5_000 for kind in ("consumer", "share", "streams")},
+    **{f"{kind}.assignment.interval.ms": 1_000 for kind in ("consumer", "share", "streams")},
     "share.record.lock.duration.ms": 30_000,
     "share.delivery.count.limit": 5,
     "share.partition.max.record.locks": 2_000,
@@ -94,6 +95,13 @@ def test_classic_sessions_have_bounds_in_order(least: int, most: int, is_right: 
     given = {"group_min_session_timeout_ms": least, "group_max_session_timeout_ms": most}
     wrong = ["group.min.session.timeout.ms: must not be above group.max.session.timeout.ms"]
     assert reported(lambda: broker(**given)) == ([] if is_right else wrong)
+
+
+@pytest.mark.parametrize("key", ["assignment.interval.ms", "initial.rebalance.delay.ms", "num.standby.replicas"])
+def test_what_may_be_left_out_may_be_zero(key: str) -> None:
+    for name in (name for name in GROUP_CONFIG.keys if name.endswith(f".{key}")):
+        assert reported(GROUP_CONFIG.parse, {name: 0}) == []
+        assert reported(GROUP_CONFIG.parse, {name: -1}) == [f"{name} = -1: must be {GROUP_CONFIG.keys[name].allowed()}"]
 
 
 @pytest.mark.parametrize("kind", ["consumer", "share", "streams"])
