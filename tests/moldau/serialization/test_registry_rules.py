@@ -253,3 +253,38 @@ def test_a_function_gives_a_token_for_each_request() -> None:
     failing = Failing([503], **{"bearer.auth.token": lambda: next(tokens)})
     failing.run(calls=2)
     assert [headers["authorization"] for headers in failing.headers] == ["Bearer a", "Bearer b", "Bearer c"]
+
+
+def test_a_document_has_the_type_of_the_registry() -> None:
+    """Other servers of the interface refuse a document of an unknown type; a request without one has no type."""
+    failing = Failing([])
+    failing.run()
+
+    async def main() -> None:
+        failing.began = 0.0
+        with pytest.raises(RegistryError):
+            await failing.registry.register("s", Schema('"string"'))
+
+    trio.run(main)
+    kind = "application/vnd.schemaregistry.v1+json"
+    assert [headers.get("content-type") for headers in failing.headers] == [None, kind]
+    assert {headers["accept"] for headers in failing.headers} == {kind}
+
+
+@pytest.mark.parametrize(("imports", "fits"), [(1, True), (2, True), (3, False)])
+def test_imports_have_a_bounded_depth(imports: int, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protobuf, "DEPTH_MAX", 2)
+    pool = descriptor_pool.DescriptorPool()
+    for number in reversed(range(imports + 1)):
+        file = descriptor_pb2.FileDescriptorProto(name=f"{number}.proto", package=f"p{number}", syntax="proto3")
+        file.message_type.add(name="M")
+        if number < imports:
+            file.dependency.append(f"{number + 1}.proto")
+        pool.Add(file)
+    message = message_factory.GetMessageClass(pool.FindMessageTypeByName("p0.M"))
+    serde = ProtobufSerde(Known("PROTOBUF", [""]), message)
+    if fits:
+        assert serde.serialize(message(), CONTEXT) == frame(1) + b"\0"
+    else:
+        with pytest.raises(SerializationError, match=r"0\.proto has more than 2 levels of imports"):
+            serde.serialize(message(), CONTEXT)
