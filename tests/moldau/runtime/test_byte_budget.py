@@ -117,7 +117,7 @@ class Users:
         assert self.budget.waiting is bool(self.waiting)
 
 
-def told(story) -> None:
+def run_story(story) -> None:
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             users = Users(nursery)
@@ -146,7 +146,7 @@ def test_no_story_exceeds_the_budget_or_stalls(steps: list[tuple[str, int]]) -> 
         for kind, number in steps:
             await users.step(kind, number)
 
-    told(story)
+    run_story(story)
 
 
 def test_the_oldest_request_has_its_turn_among_smaller_ones() -> None:
@@ -163,7 +163,7 @@ def test_the_oldest_request_has_its_turn_among_smaller_ones() -> None:
             turns += 1
         assert turns < sync.OLDEST_EVERY + 2
 
-    told(story)
+    run_story(story)
 
 
 def test_bytes_that_users_keep_are_asked_back_once() -> None:
@@ -180,7 +180,7 @@ def test_bytes_that_users_keep_are_asked_back_once() -> None:
         users.budget.remove_user(kept)
         assert users.budget.fair_share == LIMIT
 
-    told(story)
+    run_story(story)
 
 
 def test_what_is_given_back_at_once_needs_no_wait() -> None:

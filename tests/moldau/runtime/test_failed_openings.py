@@ -127,6 +127,7 @@ SASL_FAILURES = [
     ("the peer closes within an answer", VERSIONS[:7], True, ConnectionResetError),
     ("the listener speaks TLS", b"\x15\x03\x03\x00\x02\x02\x0a", True, TlsMismatchError),
     ("an answer is too large", struct.pack(">i", ANSWER_BYTES_MAX + 1), False, ConnectionAbortedError),
+    ("a broken answer of four bytes", struct.pack(">ii", 4, 0), False, SaslAuthenticationError),
     ("an answer is too small", struct.pack(">i", 3), False, ConnectionAbortedError),
     (
         "the mechanism is not offered",

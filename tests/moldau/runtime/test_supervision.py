@@ -133,13 +133,13 @@ def test_a_host_that_fails_takes_no_more_tasks() -> None:
 
 def test_an_event_ends_a_scope_and_an_end_sets_an_event() -> None:
     async def main() -> None:
-        ended, told, waited = trio.Event(), trio.Event(), False
+        ended, asked, waited = trio.Event(), trio.Event(), False
         async with trio.open_nursery() as nursery:
             nursery.start_soon(set_when_cancelled, ended)
-            nursery.start_soon(cancel_when, told, nursery.cancel_scope)
+            nursery.start_soon(cancel_when, asked, nursery.cancel_scope)
             await trio.testing.wait_all_tasks_blocked()
             waited = not ended.is_set()
-            told.set()
+            asked.set()
         assert (waited, ended.is_set()) == (True, True)
 
     run(main)

@@ -1,6 +1,6 @@
 """Goal: serdes prepare each schema once, and the registry's client repeats requests as its keys say.
 
-Method: counted calls of the libraries behind the serdes, and a registry on virtual time that fails as often as told.
+Method: counted calls of the libraries behind the serdes, and a registry on virtual time that fails when a test says so.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def test_the_key_of_mechanism_and_listener_counts_first(set_places: tuple[str, .
 
 @pytest.mark.parametrize("set_layers", subsets(LAYERS), ids="+".join)
 def test_the_topmost_layer_counts(set_layers: tuple[str, ...]) -> None:
-    """A value that cannot be used leaves that of the layer below in force, and its reason is told."""
+    """A value that cannot be used leaves that of the layer below in force, and its reason is reported."""
     name, read_only = "log.cleaner.threads", "node.id"
     numbers = {layer: str(number) for number, layer in enumerate(LAYERS, 3)}
     file = node_config(**({name: numbers["file"]} if "file" in set_layers else {}))

@@ -72,7 +72,7 @@ def test_each_login_sets_the_whole_identity() -> None:
     with_listener(test)
 
 
-def test_refusals_that_are_not_logged_are_told_once() -> None:
+def test_refusals_that_are_not_logged_are_reported_once() -> None:
     def test(listener: SaslListener, clock: Any, lines: list[dict[str, Any]]) -> None:
         refused = Rejected(cause="why", claimed="x" * 100)
         for second, count in enumerate((FAILURES_LOGGED_MAX + 7, 2, FAILURES_LOGGED_MAX, 1)):
