@@ -516,7 +516,7 @@ def test_a_leader_that_the_listener_lacks_is_not_named(monkeypatch, epoch, leade
     assert found["t"].partitions == (replace(eligible, leader=leader),)
 
 
-def test_a_description_that_old_brokers_lack_spoils_no_other_call():
+def test_a_description_that_old_brokers_lack_harms_no_call():
     """Brokers before Kafka 3.1 can be used: only topics by id cannot be described."""
 
     async def scenario(cluster, admin):

@@ -57,6 +57,7 @@ class ApplicationMetrics:
         if key not in self._read and len(self._read) >= REGISTERED_MAX:
             raise ValueError(f"register: {REGISTERED_MAX} metrics are registered already; unregister some")
         self._read[key] = read
+        self._failed.pop(key, None)
 
     def unregister(self, name: str, **labels: str) -> None:
         """Removes a metric; does nothing if there is none with this name and these labels."""

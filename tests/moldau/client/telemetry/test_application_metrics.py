@@ -52,7 +52,6 @@ def test_the_first_error_of_each_function_is_logged() -> None:
     assert errors[2:] == [("a.broken", "again")]
 
 
-@pytest.mark.xfail(reason="the fault of a function that replaces a failed one is not logged")
 def test_the_error_of_a_replacing_function_is_logged() -> None:
     given, errors = metrics()
     for text in ("first", "replaced"):
