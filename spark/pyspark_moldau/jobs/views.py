@@ -59,7 +59,7 @@ RESULT = "result.json"
 FORMS = ("stream", "batch")
 RECORDS, PARTS = "records", "parts"
 """The names of tables that the queries of a view know."""
-_NAMES = threading.RLock()
+_NAMES = threading.Lock()
 """Held while a query is resolved: all threads share the temporary views of a session, and their names."""
 
 
@@ -272,24 +272,25 @@ def serve_merged(job: ViewJob, session: SparkSession) -> DataFrame:
             )
     ends = {(topic, partition): offset for topic, partition, offset in version.end_offsets}
     newer = read_batch(session, job.config, job.source, ends)
-    with _names_lent(session, RECORDS, PARTS):
-        parts = _read_version(session, job.path, number).unionByName(_queried(newer, job.query))
-        return _resolved(parts, PARTS, job.merge, "[view] merge:")
+    parts = _read_version(session, job.path, number).unionByName(_queried(newer, job.query))
+    return _resolved(parts, PARTS, job.merge, "[view] merge:")
 
 
 @contextmanager
-def _names_lent(session: SparkSession, *names: str) -> Iterator[None]:
-    """Gives the caller of a library call its temporary views of these names back, or removes those that it had not."""
+def _name_lent(session: SparkSession, name: str) -> Iterator[None]:
+    """Gives the caller its temporary view of this name back, or removes the one that it had not.
+
+    One thread at a time, because all threads of a session share its names.
+    """
     with _NAMES:
-        former = {name: session.table(name) for name in names if _is_temporary_view(session, name)}
+        former = session.table(name) if _is_temporary_view(session, name) else None
         try:
             yield
         finally:
-            for name in names:
-                if name in former:
-                    former[name].createOrReplaceTempView(name)
-                else:
-                    session.catalog.dropTempView(name)
+            if former is not None:
+                former.createOrReplaceTempView(name)
+            else:
+                session.catalog.dropTempView(name)
 
 
 def _is_temporary_view(session: SparkSession, name: str) -> bool:
@@ -365,10 +366,14 @@ def _queried(records: DataFrame, query: str) -> DataFrame:
 
 
 def _resolved(rows: DataFrame, name: str, query: str, place: str) -> DataFrame:
-    """Returns what a query makes of rows that it knows by a name; another thread may use the name at once."""
-    with checked_sql(place), _NAMES:
+    """Returns what a query makes of rows that it knows by a name.
+
+    Spark looks the name up at once, so it is free for other rows, and for the caller's own view, afterwards.
+    """
+    session = rows.sparkSession
+    with checked_sql(place), _name_lent(session, name):
         rows.createOrReplaceTempView(name)
-        return rows.sparkSession.sql(query)
+        return session.sql(query)
 
 
 def _started(writer: DataStreamWriter, config: JobConfig, state: Path) -> StreamingQuery:

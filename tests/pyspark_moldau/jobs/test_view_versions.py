@@ -125,25 +125,26 @@ class Session:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_merge_leaves_the_views_of_its_caller(batch, monkeypatch, fails):
-    """A notebook may have tables ``records`` and ``parts`` of its own; its next query must not read others."""
-    job, _ = batch
-    session = Session(records="of the caller", others="too")
+@pytest.mark.parametrize("own", [{}, {"records": "of the caller"}, {"others": "too"}])
+def test_a_query_leaves_the_views_of_its_caller(own, fails):
+    """A notebook may have a table ``records`` of its own; its next query must not read others."""
+    session = Session(**own)
 
-    def resolved(rows, name, query, place):
-        session.views[name] = "of the merge"
-        if fails and name == "parts":
+    def sql(query):
+        if fails:
             raise JobError("no such column")
-        return "merged"
+        return query, session.views["records"]
 
-    monkeypatch.setattr(views, "_resolved", resolved)
-    monkeypatch.setattr(views, "_queried", lambda records, query: resolved(records, "records", query, ""))
+    session.sql = sql
+    rows = SimpleNamespace(
+        sparkSession=session, createOrReplaceTempView=lambda name: session.views.update({name: "of the job"})
+    )
     if fails:
         with pytest.raises(JobError, match="no such column"):
-            views.serve_merged(job, session)
+            views._queried(rows, "select 1")
     else:
-        assert views.serve_merged(job, session) == "merged"
-    assert session.views == {"records": "of the caller", "others": "too"}
+        assert views._queried(rows, "select 1") == ("select 1", "of the job")
+    assert session.views == own
 
 
 def test_a_new_result_leaves_the_former_to_its_readers(tmp_path):
