@@ -1,5 +1,6 @@
 """The mirror's changes of the target's topics follow from the metadata of both clusters."""
 
+import itertools
 import uuid
 
 import pytest
@@ -124,3 +125,17 @@ def test_a_value_that_only_the_sources_file_has_is_removed(uses_source_defaults)
     )
     target = entries(entry("retention.ms", "1"), entry("segment.bytes", "4", ConfigSource.STATIC_BROKER))
     assert rules.changes(source, target) == [ConfigAlteration(name="retention.ms", operation=ConfigOperation.DELETE)]
+
+
+@pytest.mark.parametrize("uses_source_defaults", [True, False])
+def test_a_copy_sets_what_a_new_one_would_get(uses_source_defaults):
+    """A value that is not copied leaves the copy even if it equals the source's default, which may not be its own."""
+    rules = ConfigRules(names=CONFIGS.names, uses_source_defaults=uses_source_defaults)
+    for of_source, of_copy, value in itertools.product(ConfigSource, ConfigSource, ["1", "2"]):
+        source = entries(entry("retention.ms", "1", of_source))
+        changes = rules.changes(source, entries(entry("retention.ms", value, of_copy)))
+        if rules.of_new_topic(source):
+            assert changes == [ConfigAlteration(name="retention.ms", value="1")] * (value != "1")
+        else:
+            removal = ConfigAlteration(name="retention.ms", operation=ConfigOperation.DELETE)
+            assert changes == [removal] * (of_copy is ConfigSource.DYNAMIC_TOPIC)

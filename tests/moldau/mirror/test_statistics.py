@@ -113,3 +113,21 @@ def test_a_mirror_is_ready_when_all_sources_are(monkeypatch, running):
     metrics = pages["/metrics"]()
     assert (metrics.status, metrics.content_type) == (200, endpoint.PROMETHEUS_TYPE)
     assert f'moldau_mirror_running{{source="north"}} {int(running[1])}' in metrics.text
+
+
+def test_series_stay_bounded_while_partitions_come_and_go(monkeypatch):
+    """An ended partition whose series gave way to another one has none at later looks either."""
+    monkeypatch.setattr(statistics, "PARTITIONS_SHOWN_MAX", 2)
+    numbers = range(3)
+    looks = [held for count in range(4) for held in itertools.combinations(numbers, count)]
+    for story in itertools.product(looks, repeat=3):
+        source = SourceStatistics(alias="east")
+        registry = exposed(source)
+        for held in story:
+            source.partitions = {TopicPartition("t", n): PartitionState(position=0, end_offset=1) for n in held}
+            lines = registry.expose().splitlines()
+            lags = {line.partition(" ")[0]: line[-1] for line in lines if line.startswith("moldau_mirror_lag_records{")}
+            assert len(lags) <= 2, story
+            names = {n: f'moldau_mirror_lag_records{{source="east",topic="t",partition="{n}"}}' for n in numbers}
+            assert {name for name, lag in lags.items() if lag != "0"} == lags.keys() & {names[n] for n in held}, story
+            assert len(lags.keys() & {names[n] for n in held}) == min(len(held), 2), story
