@@ -6,6 +6,7 @@ Method: the RFC's own example; both sides against each other; each field of a co
 import base64
 import hashlib
 import hmac
+import itertools
 
 import pytest
 from hypothesis import given
@@ -260,3 +261,14 @@ def test_a_message_may_not_be_longer_than_the_bound():
     outcome = server().step(first + b"x")
     assert isinstance(outcome, Rejected)
     assert "too long" in outcome.cause
+
+
+def test_names_that_look_escaped_keep_their_letters():
+    """With its escapes read in the wrong order, the name ``a=2Cb`` would become ``a,b``, which is another user."""
+    names = ["".join(word) for length in range(1, 6) for word in itertools.product("=,23CD", repeat=length)]
+    escaped = {name: encode_name(name) for name in names}
+    assert all("," not in text for text in escaped.values())
+    assert {name: decode_name(text) for name, text in escaped.items()} == {name: name for name in names}
+    serving = server(users={"a=2Cb": credential()})
+    _, final = first_two(serving, client(user="a=2Cb"))
+    assert serving.step(final).user == "a=2Cb"
