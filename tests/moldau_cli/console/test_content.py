@@ -124,3 +124,10 @@ def test_deep_json_does_not_become_a_page_of_blanks():
     content = b"[" * 500 + b"1," * 50_000 + b"1" + b"]" * 500
     assert len(indented_json(content)) < 50 * len(content)
     assert json.loads(indented_json(content)) == json.loads(content)
+
+
+def test_a_text_is_shown_as_text_wherever_it_is_cut():
+    """A preview that ends within a character is no reason to show hexadecimal digits."""
+    content = "a\u0159\u6771\U0001f468".encode() * 2
+    for bytes_max in range(1, len(content) + 1):
+        assert shown(content, bytes_max=bytes_max)["best"] == "text"

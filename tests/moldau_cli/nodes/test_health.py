@@ -6,7 +6,7 @@ from uuid import UUID
 from moldau.admin import LogDirDescription, PartitionDescription, QuorumDescription, QuorumReplica, TopicDescription
 from moldau.protocol.errors import ErrorCode
 from moldau.values import LOW_BYTES_MAX
-from moldau_cli.health import SHOWN_MAX, VOTER_SILENCE_MS_MAX, Problem, judge, shortened, verdict
+from moldau_cli.health import SHOWN_MAX, VOTER_SILENCE_MS_MAX, Problem, is_nearly_full, judge, shortened, verdict
 
 
 def partition(number, leader, isr, replicas=(1, 2, 3)):
@@ -143,3 +143,13 @@ def test_a_table_shows_a_few_problems_of_each_kind():
         assert shown[:SHOWN_MAX] == many[: min(count, SHOWN_MAX)]
         more = count - SHOWN_MAX
         assert [each.subject for each in shown[SHOWN_MAX:]] == [f"and {more} more"] * (more > 0)
+
+
+def test_a_disk_without_any_room_is_nearly_full():
+    """Of the sizes that brokers tell, 0 is the worst; only -1 says nothing."""
+    for total in (20, 100, 1_000):
+        for usable in range(-1, total + 1):
+            directory = LogDirDescription(
+                path="/d", error=ErrorCode.NONE, total_bytes=total, usable_bytes=usable, partitions=()
+            )
+            assert is_nearly_full(directory) is (usable in range(total // 20))

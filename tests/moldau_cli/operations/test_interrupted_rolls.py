@@ -5,8 +5,14 @@ Method: the progress of a roll at each place where Ctrl-C can come; a command in
 
 from __future__ import annotations
 
-import trio
+import itertools
 
+import pytest
+import trio
+import trio.testing
+
+from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau_cli.errors import CommandError
 from moldau_cli.operations.restarts import CommandRestarter
 from moldau_cli.operations.rolling import RollProgress
 from moldau_cli.plans.roll import RollNode
@@ -61,3 +67,55 @@ def test_a_roll_of_nodes_elsewhere_needs_their_command(tmp_path):
     done = run_command("cluster", "roll", cwd=tmp_path)
     where = tmp_path / "moldau-cluster"
     assert done == (2, "", f"moldau: no cluster in {where}; for nodes elsewhere, give --restart-command\n")
+
+
+class Witness:
+    """A connection from before the restart, with the answers of its node: ``ok``, ``hangs``, or an error at its end."""
+
+    def __init__(self, answers):
+        self.answers = list(answers)
+        self.is_closed = False
+
+    async def negotiate(self, timeout_ms):
+        await trio.lowlevel.checkpoint()
+        answer = self.answers[0] if len(self.answers) == 1 else self.answers.pop(0)  # the last one is repeated
+        if answer == "hangs":
+            await trio.sleep(timeout_ms / 1000)
+            raise trio.TooSlowError
+        if answer != "ok":
+            self.answers.clear()
+            raise answer
+
+    def close(self):
+        self.is_closed = True
+
+
+def restart_with(witness):
+    restarter = CommandRestarter("restart {id}", None, 60)
+
+    async def connected(_):
+        await trio.lowlevel.checkpoint()
+        return witness
+
+    async def ran(_):
+        await trio.lowlevel.checkpoint()
+
+    restarter._connect, restarter._run = connected, ran
+    trio.run(restarter.restart, NODES[0], clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize("end", [OSError(), KafkaError(ErrorCode.NETWORK_EXCEPTION, "closed")], ids=["os", "kafka"])
+def test_a_node_has_ended_when_its_connection_breaks(end):
+    """A node that hangs has not ended: with the next restart, two nodes would be down at a time."""
+    for before in itertools.chain.from_iterable(itertools.product(["ok", "hangs"], repeat=n) for n in range(4)):
+        witness = Witness([*before, end])
+        restart_with(witness)
+        assert (witness.answers, witness.is_closed) == ([], True), before
+
+
+@pytest.mark.parametrize("answer", ["ok", "hangs"])
+def test_a_node_that_does_not_end_is_not_restarted(answer):
+    witness = Witness([answer])
+    with pytest.raises(CommandError, match=r"was not restarted within 60 s by: restart 2"):
+        restart_with(witness)
+    assert witness.is_closed
