@@ -5,6 +5,7 @@ Method: one simulated broker. The test opens, sends and closes a known number of
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from moldau.protocol.messages.produce import PartitionProduceData, ProduceReques
 from moldau.runtime.telemetry.metrics import LATENCY_BUCKETS_MS, Histogram, Registry
 from moldau_broker.server.metrics import export
 from moldau_broker.server.metrics.groups import register_groups
+from moldau_broker.server.metrics.traffic import BrokerTraffic
 from support.cluster.broker_cluster import batch, run_cluster
 from support.cluster.transactional_client import TransactionalProducer
 from support.metrics_samples import scrape
@@ -23,6 +25,7 @@ from support.share.member import Member, acquired
 from support.share.memory_persister import MemoryPersister
 
 OK = ErrorCode.NONE
+TRAFFIC = "kafka_server_brokertopicmetrics_"
 SOCKETS = "kafka_server_socketservermetrics_"
 FETCH = "kafka_server_fetchsessioncache_"
 SHARE = "kafka_server_sharesessioncache_"
@@ -271,3 +274,24 @@ def test_what_is_gone_has_no_sample_any_more():
     counts.pop(("consumer", "Stable"))
     partitions.pop(("t", 1))
     assert len(shown()) == 2 * len(counts) + 2 * len(partitions)
+
+
+def test_topics_have_series_while_they_have_replicas(monkeypatch):
+    """Series of deleted topics leave the page; with new topics each day, their number would have no bound."""
+    monkeypatch.setattr(export, "TOPICS_MAX", 2)
+    looks = [held for count in range(4) for held in itertools.combinations("abc", count)]
+    for story in itertools.product(looks, repeat=2):
+        traffic, registry = BrokerTraffic(), Registry()
+        export._register_traffic(
+            registry, SimpleNamespace(context=SimpleNamespace(replicas=SimpleNamespace(traffic=traffic)))
+        )
+        for held in story:
+            for topic in [*traffic.topics]:
+                traffic.leave(topic)
+            for topic in held:
+                traffic.join(topic)
+            lines = registry.expose().splitlines()
+            for name in ("messagesin", "bytesin", "bytesout", "failedproducerequests"):
+                found = [line.split('"')[1] for line in lines if line.startswith(f"{TRAFFIC}{name}_total{{")]
+                assert found == ["", *held[:2]], story
+            assert f'moldau_series_left_out{{kind="topic"}} {max(0, len(held) - 2)}' in lines, story
