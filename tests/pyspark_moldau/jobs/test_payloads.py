@@ -210,6 +210,21 @@ def test_poison_json_is_reported(value, message):
     assert error.encode().decode() == error  # a column holds it
 
 
+@pytest.mark.parametrize("digits", [300, 308, 309, 400, 4000])
+@pytest.mark.parametrize("sign", [b"", b"-"])
+def test_a_whole_number_beyond_a_double_is_poison(sign, digits):
+    """It is valid JSON, and a number to the schema; Python's conversion overflows, which must not end the task."""
+    values = [b'{"carrier":"UA","legs":[{"miles":%s}]}' % miles for miles in (b"1", sign + b"1" + b"0" * digits, b"2")]
+    decoded, errors = decode_values(decoder_of(json_payload()), values)
+    fits = digits <= 308
+    assert [error is None for error in errors] == [True, fits, True]
+    assert [each and each["legs"][0]["miles"] for each in decoded.to_pylist()] == [
+        1.0,
+        float(sign + b"1" + b"0" * digits) if fits else None,
+        2.0,
+    ]
+
+
 def test_one_bad_value_leaves_its_neighbours():
     """A number that is too large fails in Arrow, after the schema accepted it."""
     values = [b'{"carrier":"%d","delay":%d}' % (n, 10**20 if n == 2 else n) for n in range(5)]
