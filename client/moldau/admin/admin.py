@@ -275,9 +275,9 @@ class Admin(AsyncOnly):
     async def add_voter(
         self, voter_id: int, host: str, port: int, *, directory_id: UUID = ZERO_UUID, listener: str = "CONTROLLER"
     ) -> None:
-        """Makes a running controller a voter (KIP-853).
+        """Makes a running controller a voter (KIP-853); Kafka needs ``directory_id``, see ``describe_quorum``.
 
-        Returns when the controller has caught up and the change is committed; ``request.timeout.ms`` bounds that too.
+        Returns when it has caught up and the change is committed; ``request.timeout.ms`` bounds that too.
 
         Raises:
             KafkaError: DUPLICATE_VOTER, INVALID_REQUEST, or REQUEST_TIMED_OUT if it did not catch up.
@@ -285,7 +285,7 @@ class Admin(AsyncOnly):
         await self._calls.quorum.add_voter(voter_id, host, port, directory_id=directory_id, listener=listener)
 
     async def remove_voter(self, voter_id: int, *, directory_id: UUID = ZERO_UUID) -> None:
-        """Removes a voter; the change is committed on return.
+        """Removes a voter; the change is committed on return. ``directory_id`` is as in ``add_voter``.
 
         Raises:
             KafkaError: VOTER_NOT_FOUND, among others.

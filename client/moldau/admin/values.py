@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from moldau.runtime.config import ConfigSource
+from moldau.values import ZERO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -167,12 +168,16 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumReplica:
-    """A voter or observer of the metadata quorum. Times are wall-clock milliseconds, -1 where they are not known."""
+    """A voter or observer of the metadata quorum. Times are wall-clock milliseconds, -1 where they are not known.
+
+    ``directory_id`` is that of its metadata log (KIP-853), ``ZERO_UUID`` where it is not known.
+    """
 
     replica_id: int
     log_end_offset: int
     last_fetch_ms: int
     last_caught_up_ms: int
+    directory_id: UUID = ZERO_UUID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,6 +146,7 @@ def replica(each):
         log_end_offset=each.log_end_offset,
         last_fetch_ms=each.last_fetch_timestamp,
         last_caught_up_ms=each.last_caught_up_timestamp,
+        directory_id=each.replica_directory_id,
     )
 
 

@@ -310,7 +310,13 @@ class SampleAdmin:
     async def describe_quorum(self) -> QuorumDescription:
         await trio.lowlevel.checkpoint()
         replicas = [
-            QuorumReplica(replica_id=node, log_end_offset=end, last_fetch_ms=at_ms, last_caught_up_ms=at_ms)
+            QuorumReplica(
+                replica_id=node,
+                log_end_offset=end,
+                last_fetch_ms=at_ms,
+                last_caught_up_ms=at_ms,
+                directory_id=UUID(int=node),
+            )
             for node, end, at_ms in ((101, 40, NOON_MS), (102, 38, NOON_MS - 3_001), (1, 41, NOON_MS), (2, -1, -1))
         ]
         return QuorumDescription(

@@ -13,8 +13,11 @@ from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.words import address_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from uuid import UUID
+
     from moldau import Admin
-    from moldau.admin import ClusterDescription, QuorumDescription
+    from moldau.admin import ClusterDescription, QuorumDescription, QuorumReplica
 
 commands = typer.Typer(help="Inspect the metadata quorum, and change its voters and its leader.", rich_markup_mode=None)
 
@@ -81,6 +84,17 @@ def status(bootstrap_server: BootstrapServer = None, bootstrap_controller: Boots
 VoterId = Annotated[int, typer.Argument(metavar="NODE", min=0, help="Node id of a controller.")]
 
 
+def directory_of(node: int, replicas: Iterable[QuorumReplica]) -> UUID:
+    """Returns the directory id of a node among the replicas; none if it is not there, or with several directories.
+
+    Kafka's controllers need it. Moldau's take any directory where none is given.
+    """
+    from moldau.values import ZERO_UUID
+
+    found = {replica.directory_id for replica in replicas if replica.replica_id == node}
+    return found.pop() if len(found) == 1 else ZERO_UUID
+
+
 @commands.command("add-voter")
 def add_voter(
     node: VoterId,
@@ -95,7 +109,8 @@ def add_voter(
     async def work(admin: Admin) -> None:
         from moldau_cli.quorum_watch import noting_a_wait
 
-        await noting_a_wait(lambda: admin.add_voter(node, host, port), waits)
+        directory_id = directory_of(node, (await admin.describe_quorum()).observers)
+        await noting_a_wait(lambda: admin.add_voter(node, host, port, directory_id=directory_id), waits)
 
     with_admin_of(bootstrap_server, bootstrap_controller, work)
     output.answer({"voter": node, "address": address}, f"node {node} is a voter")
@@ -110,7 +125,7 @@ def remove_voter(
     """Remove a controller from the voters; returns when the change is committed."""
 
     async def work(admin: Admin) -> None:
-        await admin.remove_voter(node)
+        await admin.remove_voter(node, directory_id=directory_of(node, (await admin.describe_quorum()).voters))
 
     with_admin_of(bootstrap_server, bootstrap_controller, work)
     output.answer({"voter": node}, f"node {node} is no longer a voter")

@@ -314,4 +314,5 @@ def _quorum_replica(state: ReplicaState) -> QuorumReplica:
         log_end_offset=state.log_end_offset,
         last_fetch_ms=state.last_fetch_timestamp,
         last_caught_up_ms=state.last_caught_up_timestamp,
+        directory_id=state.replica_directory_id,
     )
