@@ -4,6 +4,8 @@ Method: the comparison on made values; then a simulated broker in which an open 
 beside one that no coordinator knows.
 """
 
+import itertools
+
 import pytest
 import trio
 import trio.testing
@@ -13,6 +15,7 @@ from moldau.admin import Admin, AdminError, ProducerDescription, TransactionDesc
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
+from moldau_cli.operations import hanging as searching
 from moldau_cli.operations.hanging import AT_ONCE_MAX, OpenTransaction, find_hanging, unknown_to_coordinators
 from support.cluster.broker_cluster import batch, run_cluster
 from support.cluster.transactional_client import TransactionalProducer
@@ -119,6 +122,44 @@ def test_a_silent_leader_hides_no_hanging_transaction():
             lambda: find_hanging(SilentLeader(), {TopicPartition("u", 0): 2}, silent_before_ms=2_000),
             clock=trio.testing.MockClock(autojump_threshold=0),
         )
+
+
+REFUSED = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "not allowed")
+
+
+class Leaders(Cluster):
+    """Each partition is open, or has the error that ``outcomes`` names; the last record of all lies long back."""
+
+    def __init__(self, outcomes):
+        super().__init__()
+        self.outcomes = outcomes
+
+    async def describe_producers(self, partition):
+        self.asked.append(partition)
+        await trio.lowlevel.checkpoint()
+        if (error := self.outcomes[partition]) is not None:
+            raise error
+        return [producer()]
+
+
+@pytest.mark.parametrize("outcomes", list(itertools.product((None, REFUSED, LATE), repeat=3)))
+def test_an_error_of_one_partition_is_no_error_of_others(outcomes, monkeypatch):
+    """Only a leader that does not answer in time is given up; the order of the partitions does not matter."""
+    monkeypatch.setattr(searching, "AT_ONCE_MAX", 1)  # each partition is asked for after the outcome of the one before
+    by_partition = {TopicPartition("u", number): outcome for number, outcome in enumerate(outcomes)}
+    cluster = Leaders({WHERE: None, **by_partition})
+    found, failures = trio.run(
+        lambda: find_hanging(cluster, {WHERE: 1} | dict.fromkeys(by_partition, 2), silent_before_ms=2_000)
+    )
+    hanging, failed = {one.partition for one in found}, dict(failures)
+    assert WHERE in hanging
+    assert {str(one) for one in hanging}.isdisjoint(failed)
+    assert len(hanging) + len(failed) == 1 + len(outcomes)
+    if LATE not in outcomes:
+        assert failed == {str(one): REFUSED for one, outcome in by_partition.items() if outcome is not None}
+    for one, outcome in by_partition.items():
+        assert failed.get(str(one)) in (outcome, LATE)
+        assert (one in cluster.asked) or failed[str(one)] is LATE
 
 
 def test_a_refused_login_ends_the_search_for_all_partitions():
