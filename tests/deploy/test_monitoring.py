@@ -156,19 +156,28 @@ LATE = {"MoldauForgottenCordon": "26h"}
 """Alerts about what lasts too long, and when they are evaluated; all others after half an hour."""
 
 
-def evaluated(promtool, tmp_path, series, times=None):
-    """Returns what promtool prints of the alerts that fire for these series at their times: none is expected."""
-    times = times or {}
-    case = {
+def case_of(series, times, names=tuple(ALERTS)):
+    """Returns a case for promtool: none of these alerts is expected at its time."""
+    return {
         "interval": "1m",
         "input_series": [{"series": name, "values": values} for name, values in series.items()],
         "alert_rule_test": [
-            {"eval_time": times.get(name, "30m"), "alertname": name, "exp_alerts": []} for name in ALERTS
+            {"eval_time": times.get(name, "30m"), "alertname": name, "exp_alerts": []} for name in names
         ],
     }
-    file = tmp_path / "case.yml"
+
+
+def evaluated(promtool, tmp_path, series, times=None):
+    """Returns what promtool prints of the alerts that fire for these series at their times."""
+    times = times or {}
     steps = "10m" if times else "1m"  # rules are evaluated at each step, and a day has many minutes
-    rules = {"rule_files": [str(PROMETHEUS / "alerts.yml")], "evaluation_interval": steps, "tests": [case]}
+    return printed(promtool, tmp_path, [case_of(series, times)], steps)
+
+
+def printed(promtool, tmp_path, cases, steps):
+    """Returns what promtool prints of the alerts that fire in these cases."""
+    file = tmp_path / "case.yml"
+    rules = {"rule_files": [str(PROMETHEUS / "alerts.yml")], "evaluation_interval": steps, "tests": cases}
     file.write_text(yaml.safe_dump(rules))
     done = subprocess.run(
         [promtool, "test", "rules", str(file)], capture_output=True, text=True, timeout=60, check=False
@@ -206,6 +215,19 @@ def test_each_alert_fires_for_its_fault(promtool, tmp_path, alert):
     shown = {name for text in ALERTS[alert]["annotations"].values() for name in re.findall(r"\$labels\.(\w+)", text)}
     assert shown <= set(re.findall(r"(\w+)=", labels))
     assert re.search(r'severity="(critical|warning)"', labels)
+
+
+def test_a_node_that_is_well_hides_no_fault_of_another(promtool, tmp_path):
+    """Any alert: a controller that is cut off still counts no partition without a leader, while the others do."""
+    other = {name.replace('instance="a"', 'instance="b"'): values for name, values in WELL.items()}
+    cases = [case_of({**other, **WELL, **FAULTS[alert]}, LATE, [alert]) for alert in ALERTS]
+    said = printed(promtool, tmp_path, cases, "10m")
+    assert set(re.findall(r"alertname:\s*(\w+)", said)) == set(ALERTS)
+
+
+def test_no_alert_fires_for_two_nodes_that_are_well(promtool, tmp_path):
+    other = {name.replace('instance="a"', 'instance="b"'): values for name, values in WELL.items()}
+    assert fires(promtool, tmp_path, {**other, **WELL}) == set()
 
 
 def expressions(part):
