@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
+import ssl
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from moldau.runtime.config.declaration import ConfigError
 from moldau.runtime.ports.environment import OpenMode
@@ -31,6 +33,10 @@ CERTIFICATES_BYTES_MAX = 16 * 1024 * 1024
 _BUCKET_RULE = "3 to 63 lower-case letters, digits, dots and hyphens, with a letter or digit at both ends"
 _PREFIX_RULE = f"letters, digits, '.', '_', '-' and '/', at most {PREFIX_BYTES_MAX} of them, and no part '.' or '..'"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_HOST = re.compile(r"[A-Za-z0-9._-]+")
+_NUMBER = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
+_FORMS = "must be file:///path or s3://bucket/prefix"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def open_object_store(environment: Environment, config: Config) -> ObjectStore:
@@ -41,13 +47,17 @@ def open_object_store(environment: Environment, config: Config) -> ObjectStore:
     """
     url = config.get_str_or_none(URL)
     if not url:
-        raise ConfigError([f"{URL}: missing broker configuration key; it must be file:///path or s3://bucket/prefix"])
+        raise ConfigError([f"{URL}: missing broker configuration key; it {_FORMS}"])
     if environment.open_objects is not None:
         return environment.open_objects(url)
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigError([f"{URL} = {url!r}: {_FORMS}"]) from error
     path = unquote(parts.path)
-    if "?" not in url and "#" not in url:
-        if parts.scheme == "file" and parts.netloc in ("", "localhost") and path.strip("/"):
+    if "?" not in url and "#" not in url and "\0" not in path:
+        is_local = parts.scheme == "file" and parts.netloc in ("", "localhost")
+        if is_local and path.startswith("/") and path.strip("/"):
             return DirectoryStore(environment, path)
         prefix = path.strip("/")
         is_prefix = not prefix or (is_name(prefix) and len(prefix) <= PREFIX_BYTES_MAX)
@@ -57,17 +67,13 @@ def open_object_store(environment: Environment, config: Config) -> ObjectStore:
             raise ConfigError([f"{URL} = {url!r}: the name of a bucket must have {_BUCKET_RULE}"])
         if parts.scheme == "s3":
             raise ConfigError([f"{URL} = {url!r}: the prefix must have {_PREFIX_RULE}"])
-    raise ConfigError([f"{URL} = {url!r}: must be file:///path or s3://bucket/prefix"])
+    raise ConfigError([f"{URL} = {url!r}: {_FORMS}"])
 
 
 def _s3_settings(disk: Disk, config: Config, bucket: str, prefix: str) -> S3Settings:
-    endpoint = config.get_str_or_none(ENDPOINT)
+    endpoint = _endpoint(config)
     key_id, secret = config.get_str_or_none(KEY_ID), config.get_str_or_none(SECRET)
     trusted = config.get_str_or_none(TRUSTED)
-    if endpoint is not None:
-        parts = urlsplit(endpoint)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
-            raise ConfigError([f"{ENDPOINT} = {endpoint!r}: must be a URL such as https://s3.example.com:9000"])
     # A name of the bucket before an address is no name of a host, and the library ends its thread over it.
     uses_path_style = config.get_bool("remote.log.storage.s3.path.style.access") or (
         endpoint is not None and _is_address(urlsplit(endpoint).hostname or "")
@@ -87,20 +93,56 @@ def _s3_settings(disk: Disk, config: Config, bucket: str, prefix: str) -> S3Sett
     )
 
 
+def _endpoint(config: Config) -> str | None:
+    """Returns the address of the service, with its host in ASCII; None for that of AWS.
+
+    The library does not check it: it ends its thread over a wrong port or a name with other characters.
+
+    Raises:
+        ConfigError: it is no URL of a service. The text does not show a login.
+    """
+    name, given = ENDPOINT, config.get_str_or_none(ENDPOINT)
+    if given is None:
+        return None
+    form = "must be a URL such as https://s3.example.com:9000"
+    if "@" in given:
+        raise ConfigError([f"{name}: {form}, without a login"])
+    try:
+        parts = urlsplit(given)
+        port = "" if parts.port is None else f":{parts.port}"
+        host = (parts.hostname or "").encode("idna").decode()
+    except ValueError as error:
+        raise ConfigError([f"{name} = {given!r}: {form} ({error})"]) from error
+    if parts.scheme not in ("http", "https") or not _is_host(host) or parts.query or parts.fragment:
+        raise ConfigError([f"{name} = {given!r}: {form}"])
+    return urlunsplit((parts.scheme, f"[{host}]{port}" if ":" in host else f"{host}{port}", parts.path, "", ""))
+
+
+def _is_host(host: str) -> bool:
+    return _HOST.fullmatch(host) is not None or ("%" not in host and _is_address(host))
+
+
 def _is_address(host: str) -> bool:
+    """Returns whether a URL's host is an address; libraries take each name that ends in a number for one of IPv4."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
-        return False
+        return _NUMBER.fullmatch(host.rstrip(".").rpartition(".")[2]) is not None
     return True
 
 
 def _certificates(disk: Disk, path: str) -> bytes:
     try:
-        file = disk.open(path, OpenMode.READ)
+        file = disk.open(os.path.abspath(path), OpenMode.READ)  # as the other files of certificates
         try:
-            return file.read(0, CERTIFICATES_BYTES_MAX)
+            content = file.read(0, CERTIFICATES_BYTES_MAX)
         finally:
             file.close()
     except (OSError, ValueError) as error:
         raise ConfigError([f"{TRUSTED} = {path!r}: cannot be read: {error}"]) from error
+    pem = content.removeprefix(_BYTE_ORDER_MARK)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=pem.decode("ascii", "replace"))
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError([f"{TRUSTED} = {path!r}: holds no certificates in PEM form"]) from error
+    return pem

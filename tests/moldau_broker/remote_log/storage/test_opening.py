@@ -30,6 +30,9 @@ def test_an_s3_url_opens_a_bucket(url):
         "file:///srv?x=1",
         "s3://bucket?region=x",
         "gs://bucket",
+        "file:srv/tiered",
+        "file:///srv/%00",
+        "file://[::1/srv",
     ],
 )
 def test_another_url_is_refused_with_the_two_forms(url):
@@ -60,9 +63,16 @@ def test_a_missing_url_is_named():
         ({"access.key.id": "a"}, "secret.access.key: missing"),
         ({"secret.access.key": "a"}, "access.key.id: missing"),
         ({"endpoint.url": "s3.example.com"}, "endpoint.url = 's3.example.com': must be a URL"),
-        ({"endpoint.url": "https://u:p@s3.example.com"}, "must be a URL"),
+        ({"endpoint.url": "https://u:p@s3.example.com"}, "endpoint.url: must be a URL"),
+        ({"endpoint.url": "https://:p@s3.example.com"}, "without a login"),
+        ({"endpoint.url": "https://s3.example.com:99999"}, "must be a URL"),
+        ({"endpoint.url": "https://s3.example.com:port"}, "must be a URL"),
+        ({"endpoint.url": "https://s3 example.com"}, "must be a URL"),
+        ({"endpoint.url": "https://s3..example.com"}, "must be a URL"),
+        ({"endpoint.url": "https://[fe80::1%eth0]:9000"}, "must be a URL"),
+        ({"endpoint.url": "https://s3.example.com#bucket"}, "must be a URL"),
         ({"truststore.location": "/no/such/file"}, "truststore.location = '/no/such/file': cannot be read"),
-        ({"truststore.location": "/dev/null"}, "s3 keys: No certificates found"),
+        ({"truststore.location": "/dev/null"}, "truststore.location = '/dev/null': holds no certificates"),
     ],
 )
 def test_settings_that_cannot_work_are_named(keys, named):

@@ -78,6 +78,14 @@ def test_a_service_at_an_address_has_the_bucket_in_the_path(server):
     run(server, test, **{"remote.log.storage.s3.path.style.access": "false"})
 
 
+def test_a_host_with_other_letters_is_sent_in_ascii(server):
+    async def test(store):
+        with pytest.raises(ObjectStoreError, match=r"xn--bcher-kva\.invalid"):
+            await store.list("c/")
+
+    run(server, test, **{"remote.log.storage.s3.endpoint.url": "http://bücher.invalid:9000"})
+
+
 def test_a_panic_of_the_library_is_an_error_of_the_store(server):
     """It is no ``Exception``, so a broker would end."""
 
@@ -283,12 +291,14 @@ def test_keys_of_a_file_take_no_token_of_the_environment(server, monkeypatch):
     run(server, test)
 
 
-def test_a_private_authority_is_trusted_if_it_is_named(tmp_path):
+def test_a_private_authority_is_trusted_if_it_is_named(tmp_path, monkeypatch):
+    """Also by a path that begins at the working directory, and with a byte order mark."""
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    trusted = {"remote.log.storage.s3.truststore.location": str(tmp_path / "ca.pem")}
+    (tmp_path / "marked.pem").write_bytes(b"\xef\xbb\xbf" + authority.cert_pem.bytes())
+    monkeypatch.chdir(tmp_path)
 
     async def works(store):
         await store.put("c/a", Bytes(b"x"))
@@ -300,7 +310,8 @@ def test_a_private_authority_is_trusted_if_it_is_named(tmp_path):
 
     with s3_server(context) as server:
         server.scheme = "https"
-        run(server, works, **trusted)
+        for path in (str(tmp_path / "ca.pem"), "ca.pem", "marked.pem"):
+            run(server, works, **{"remote.log.storage.s3.truststore.location": path})
         run(server, fails)
 
 
