@@ -36,6 +36,8 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _HOST = re.compile(r"[A-Za-z0-9._-]+")
 _NUMBER = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
 _FORMS = "must be file:///path or s3://bucket/prefix"
+_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+"""AWS's variables. The library reads them itself, but would leave the bucket out where it is not in the path."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -102,6 +104,9 @@ def _endpoint(config: Config) -> str | None:
         ConfigError: it is no URL of a service. The text does not show a login.
     """
     name, given = ENDPOINT, config.get_str_or_none(ENDPOINT)
+    for variable in _ENDPOINT_VARIABLES:
+        if given is None and os.environ.get(variable):
+            name, given = variable, os.environ[variable]
     if given is None:
         return None
     form = "must be a URL such as https://s3.example.com:9000"

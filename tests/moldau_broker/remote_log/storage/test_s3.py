@@ -78,6 +78,22 @@ def test_a_service_at_an_address_has_the_bucket_in_the_path(server):
     run(server, test, **{"remote.log.storage.s3.path.style.access": "false"})
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1", "2130706433"])
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+def test_a_variable_of_aws_names_the_service(server, monkeypatch, variable, host):
+    """The library would leave the bucket out of the address; each name that ends in a number is an address."""
+    monkeypatch.setenv(variable, server.url.replace("127.0.0.1", host))
+
+    async def main():
+        keys = keys_of(server.url)
+        del keys["remote.log.storage.s3.endpoint.url"]
+        keys["remote.log.storage.s3.path.style.access"] = "false"
+        await opened(real_environment(1), "s3://bucket", **keys).put("c/a", Bytes(b"abc"))
+        assert server.objects["c/a"][0] == b"abc"
+
+    trio.run(main)
+
+
 def test_a_host_with_other_letters_is_sent_in_ascii(server):
     async def test(store):
         with pytest.raises(ObjectStoreError, match=r"xn--bcher-kva\.invalid"):

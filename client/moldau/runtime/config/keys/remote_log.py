@@ -19,8 +19,8 @@ REMOTE_STORE_KEYS = (
         default=None,
         group="Tiered storage",
         is_own=True,
-        doc="Address of an S3-compatible service, such as https://s3.example.com:9000; without it that of AWS in the "
-        "region.",
+        doc="Address of an S3-compatible service, such as https://s3.example.com:9000; without it that of the "
+        "variables AWS_ENDPOINT_URL_S3 and AWS_ENDPOINT_URL, else that of AWS in the region.",
     ),
     string(
         name="remote.log.storage.s3.region",
