@@ -147,6 +147,31 @@ def test_a_directory_with_two_names_is_refused(tmp_path, second, command):
     assert done.stderr == f"moldau: {file}: log.dirs: {first} and {again} are the same directory\n"
 
 
+@pytest.mark.parametrize(
+    ("more", "key"),
+    [
+        ("log.dirs={0},{0}/disk-1", "log.dirs"),
+        ("log.dirs={0}/disk-1/data,{0}", "log.dirs"),
+        ("log.dirs={0}\nmetadata.log.dir={0}/meta-0", "metadata.log.dir"),
+        ("log.dirs={0}\nremote.log.storage.url=file://{0}/tier-2/store", "remote.log.storage.url"),
+    ],
+)
+@pytest.mark.parametrize("command", [("server", "--check"), ("node", "check"), ("node", "format")])
+def test_a_place_with_a_partitions_name_is_refused(tmp_path, more, key, command):
+    """A broker renamed it as a stray log, with the logs or the metadata in it."""
+    file = written(tmp_path / "node.properties", more.format(tmp_path / "data"))
+    done = run_command(*command, file)
+    assert done.returncode == 2, done
+    assert done.stderr.startswith(f"moldau: {file}: {key}: {tmp_path}/data/")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_place_below_a_log_directory_may_have_other_names(tmp_path):
+    data = tmp_path / "data"
+    more = f"log.dirs={data},{data}/second\nmetadata.log.dir={data}/meta"
+    assert run_command("server", written(tmp_path / "node.properties", more), "--check").returncode == 0
+
+
 @pytest.mark.parametrize("directory", ["", " ", "/data1,/data2", "/data "])
 def test_a_directory_that_log_dirs_cannot_hold(tmp_path, directory):
     """An empty variable made the working directory that of the data, and a comma made two directories of one."""
