@@ -16,10 +16,12 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit, urlunsplit
+from urllib.request import getproxies
 
 from moldau.cluster import arguments
-from moldau.runtime.config import REGISTRY_CONFIG, Config
+from moldau.runtime.config import REGISTRY_CONFIG, Config, ConfigError
 from moldau.runtime.config.tls import tls_settings
+from moldau.serialization.core.proxies import proxy_for
 from moldau.serialization.core.registry_requests import (
     LookUpSchema,
     RegisteredSchema,
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+SHOWN_CHARACTERS: Final = 200
+"""Most characters of an address in an answer."""
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of one answer; a longer one is refused. Real schemas have kilobytes."""
 
@@ -159,20 +163,33 @@ class SchemaRegistry:
         token = self._config.get("bearer.auth.token")
         if token is not None:
             headers["authorization"] = f"Bearer {_checked_token(token() if callable(token) else token)}"
-        user, _, secret = str(self._config.get("basic.auth.user.info") or "").partition(":")
         if body is not None:
             headers["content-type"] = CONTENT_TYPE
         try:
-            async with httpx.AsyncClient(
-                auth=(user, secret) if user else None,
-                verify=self._context(url),
-                timeout=self._timeout_s,
-                transport=self._transport,
-                trust_env=self._transport is None,
-            ) as client:
+            async with self._client(url) as client:
                 return await self._answer(client, request, method, url + path, headers, body)
         except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
             raise RegistryError(f"{request}: the schema registry does not answer: {_reason(error)}") from error
+
+    def _client(self, url: str) -> httpx.AsyncClient:
+        user, colon, secret = str(self._config.get("basic.auth.user.info") or "").partition(":")
+        try:
+            return httpx.AsyncClient(
+                auth=(user, secret) if colon else None,
+                verify=self._context(url),
+                timeout=self._timeout_s,
+                transport=self._transport,
+                proxy=None if self._transport is not None else proxy_for(url, getproxies()),
+                trust_env=False,
+            )
+        except (httpx.InvalidURL, ImportError, ValueError) as error:
+            # Only the proxy's address, which the text may not show, is read here: a scheme that needs another library.
+            if isinstance(error, ConfigError):
+                raise
+            raise RegistryError(
+                f"{_without_login(url)}: the proxy that HTTP_PROXY, HTTPS_PROXY or ALL_PROXY names cannot be used: "
+                f"{_proxy_fault(error)}"
+            ) from error
 
     async def _answer(
         self, client: httpx.AsyncClient, request: str, method: str, url: str, headers: dict[str, str], body: object
@@ -281,9 +298,18 @@ def _reason(error: BaseException) -> str:
     return type(error).__name__
 
 
+def _proxy_fault(error: Exception) -> str:
+    if isinstance(error, ImportError):
+        return "socks5:// needs a library; pip install 'httpx[socks]'"
+    return "it must be an http:// or https:// URL, or socks5:// with pip install 'httpx[socks]'"
+
+
 def _without_login(url: str) -> str:
     """Returns an address as errors may show it."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "another address"
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
@@ -312,6 +338,12 @@ def _document(request: str, response: httpx.Response, content: bytes) -> Any:  #
                 f"{request}: the answer is no JSON; is it the address of a schema registry?", status=200
             ) from error
         document = None
+    if response.has_redirect_location:  # not followed: the login is for this address alone
+        raise RegistryError(
+            f"{request}: the schema registry answers {response.status_code}, which leads to "
+            f"{_without_login(response.headers['location'])[:SHOWN_CHARACTERS]}; correct schema.registry.url",
+            status=response.status_code,
+        )
     if not response.is_success:
         raise error_of(response.status_code, document, request)
     return document
