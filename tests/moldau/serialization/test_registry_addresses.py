@@ -7,6 +7,7 @@ import httpx
 import pytest
 import trio
 
+from moldau.runtime.config import ConfigError
 from moldau.serialization import RegistryError, SchemaRegistry
 from moldau.serialization.core.proxies import proxy_for
 
@@ -69,6 +70,26 @@ def test_a_proxy_that_cannot_be_used_is_named(monkeypatch, proxy):
     with pytest.raises(RegistryError, match=r"^http://127\.0\.0\.1:1: the proxy that .*ALL_PROXY names") as caught:
         trio.run(registry.subjects)
     assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://ann:s3/cret@registry:8081", "a login in it has %2F"),
+        ("http://ann:12/s3cret@registry:8081", "a login in it has %2F"),
+        ("http://ann:s3#cret@registry:8081", "a login in it has %2F"),
+        ("http://ann:pw@registry:port", "a port is a number"),
+        ("http://registry:99999", "a port is a number"),
+        ("http://registry:8081?a=b", "must be the address"),
+        ("http://registry:8081#a", "must be the address"),
+        ("http://", "must be the address"),
+    ],
+)
+def test_an_address_of_no_registry_is_refused(url, said):
+    """Each was an error of each request; that about a login with a slash showed it."""
+    with pytest.raises(ConfigError, match=said) as caught:
+        SchemaRegistry({"schema.registry.url": url})
+    assert "s3" not in str(caught.value)
 
 
 def asked(answer, **settings):

@@ -155,9 +155,18 @@ def _url_problem(url: str) -> str:
     if not url.startswith(("http://", "https://")):
         return "must begin with http:// or https://"
     try:
-        urlsplit(url)
+        parts = urlsplit(url)
     except ValueError:
         return "is no URL; [ and ] enclose an IPv6 address"
+    behind = parts.path + parts.query + parts.fragment
+    if "@" in behind:
+        return "is no URL; a login in it has %2F for /, %3F for ?, %23 for # and %40 for @, and a path has %40, too"
+    try:
+        _ = parts.port
+    except ValueError:
+        return "is no URL; a port is a number up to 65535"
+    if not parts.hostname or parts.query or parts.fragment:
+        return "must be the address of the registry, such as https://registry.example.com:8081/path"
     return ""
 
 
