@@ -74,6 +74,7 @@ class TokenChecker:
         self._library = _joserfc() if rules.jwks_url is not None else None
         self._keys: KeySet | None = None
         self._key_ids: frozenset[str] = frozenset()
+        self._thumbprints: frozenset[str] = frozenset()  # of the keys that the document gives no id
         self._read_ms = self._tried_ms = -math.inf
         self._reading: trio.Event | None = None  # set at the end of the reading under way
         self._logger = EventLogger("moldau.sasl")
@@ -154,7 +155,10 @@ class TokenChecker:
                 self._logger.warning("token-key-ignored", url=self._rules.jwks_url, key=each.get("kid"), error=error)
         if not keys:
             raise ValueError(f"it holds no key that can be read: {type(ignored).__name__}") from ignored
-        return KeySet(keys)
+        unnamed = [key for key in keys if key.kid is None]
+        found_keys = KeySet(keys)  # gives those without an id their thumbprint
+        self._thumbprints = frozenset(str(key.kid) for key in unnamed)
+        return found_keys
 
     # --- tokens
 
@@ -180,8 +184,9 @@ class TokenChecker:
             raise TokenRefusedError("the keys that sign tokens could not be read")
         from joserfc.errors import InvalidKeyIdError, JoseError
 
+        header = _part(token, 0)
         try:
-            claims = json.loads(_payload(token, _named(self._keys, _part(token, 0))))
+            claims = json.loads(_payload(token, _fitting(self._keys, self._thumbprints, header)))
         except InvalidKeyIdError as error:
             raise TokenRefusedError(
                 "the key that signed the token is not at sasl.oauthbearer.jwks.endpoint.url"
@@ -190,6 +195,9 @@ class TokenChecker:
             raise TokenRefusedError(f"the signature is not valid ({type(error).__name__})") from error
         if not isinstance(claims, dict):
             raise TokenRefusedError("the token holds no claims")
+        key_id = header.get("kid")
+        if isinstance(key_id, str) and key_id not in self._key_ids:  # of a key that the document does not name
+            self._key_ids |= {key_id}
         return claims
 
     def _facts(self, claims: dict[str, object]) -> TokenFacts:
@@ -218,11 +226,20 @@ class TokenChecker:
         return TokenFacts(principal=principal.strip(), expires_wall_ms=expires_ms + rules.clock_skew_ms)
 
 
-def _named(keys: KeySet, header: Mapping[str, object]) -> Sequence[Key | KeySet]:
-    """Returns where to look for the key of a token: all keys that fit if it names none, as RFC 7515 allows."""
-    if header.get("kid") is not None:
-        return [keys]
-    fitting = [key for key in keys.keys if key.get("use") != "enc" and key.alg in (None, header.get("alg"))]
+def _fitting(keys: KeySet, thumbprints: frozenset[str], header: Mapping[str, object]) -> Sequence[Key | KeySet]:
+    """Returns where to look for the key of a token: all keys that fit.
+
+    A token need not name its key (RFC 7515), and a document need not either; it may have several keys of a name
+    (RFC 7517, section 4.5).
+    """
+    name, algorithm = header.get("kid"), header.get("alg")
+    fitting = [
+        key
+        for key in keys.keys
+        if (name is None or key.kid == name or key.kid in thumbprints)
+        and key.get("use") != "enc"
+        and key.alg in (None, algorithm)
+    ]
     return fitting or [keys]
 
 

@@ -161,6 +161,36 @@ def test_a_token_need_not_name_its_key():
         )
 
 
+def test_a_key_need_not_have_a_name():
+    """The key id is optional in a document, too (RFC 7517 section 4.5), as for Kafka; it is read once for each id."""
+    published = json.loads(tokens.key_set("key-1"))["keys"][0]
+    del published["kid"]
+
+    async def test(checker, environment):
+        now_s = environment.clock.wall_ms() / 1000
+        token = tokens.token(now_s, **SCOPE)
+        message = OauthClient(token).first()
+        await checker.prepare(message)
+        facts = checker.check(token)
+        write(environment.disk, "/etc/jwks.json", "gone")
+        await trio.sleep(1.1)
+        await checker.prepare(message)
+        with pytest.raises(TokenRefusedError, match="signature is not valid"):
+            checker.check(tokens.token(now_s, signed_by="stranger", **SCOPE))
+        assert "key-1" in checker._key_ids
+        return facts
+
+    assert with_checker(test, json.dumps({"keys": [published]})).principal == "carol"
+
+
+def test_keys_may_share_a_name():
+    """Keys of one id are alternatives (RFC 7517 section 4.5): one that signs no such token, and an old one."""
+    elliptic = ECKey.generate_key("P-256", {"kid": "key-1"}).as_dict(private=False)
+    old = {**tokens.key("other").as_dict(private=False), "kid": "key-1"}
+    keys = json.dumps({"keys": [elliptic, old, *json.loads(tokens.key_set())["keys"]]})
+    assert judged(lambda now: tokens.token(now, **SCOPE), keys).principal == "carol"
+
+
 def test_claims_that_nest_too_deeply():
     """An issuer's mistake is a refused login as any other, not an error of the broker."""
 
