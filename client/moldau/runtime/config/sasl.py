@@ -182,8 +182,7 @@ def _token_rules(config: Config, listener_name: str) -> TokenRules:
         return _number(config, listener_name, "OAUTHBEARER", key(name))
 
     url = text("jwks.endpoint.url")
-    if url and not url.startswith(("file:", "https:", "http:")):
-        raise ConfigError([f"{key('jwks.endpoint.url')} = {url!r}: must be a file: or https: URL"])
+    _check_url(key("jwks.endpoint.url"), url)
     return TokenRules(
         jwks_url=url or None,
         issuer=text("expected.issuer") or None,
@@ -196,6 +195,32 @@ def _token_rules(config: Config, listener_name: str) -> TokenRules:
         retry_ms=number("jwks.endpoint.retry.backoff.ms"),
         accepts_unsecured=_value(config, listener_name, "OAUTHBEARER", key("unsecured.tokens.enable"))[1] is True,
     )
+
+
+def _check_url(key: str, url: str) -> None:
+    """Checks where tokens or keys come from; empty is nowhere.
+
+    Raises:
+        ConfigError: nothing can be read there. The text does not show a login.
+    """
+    if not url:
+        return
+    from urllib.parse import unquote, urlsplit
+
+    shown = key if "@" in url else f"{key} = {url!r}"
+    if not url.startswith(("file:", "https://", "http://")):
+        raise ConfigError([f"{shown}: must be a file: or https: URL"])
+    try:
+        parts = urlsplit(url)
+        is_file, _ = parts.scheme == "file", parts.port
+    except ValueError as error:
+        raise ConfigError([f"{shown}: is no URL: its host or port cannot be"]) from error
+    if "@" in parts.netloc:
+        raise ConfigError([f"{shown}: must have no login; for a token endpoint, client id and secret are keys"])
+    if is_file and (parts.netloc not in ("", "localhost") or not parts.path or "\0" in unquote(parts.path)):
+        raise ConfigError([f"{shown}: must be like file:///path"])
+    if not is_file and not parts.hostname:
+        raise ConfigError([f"{shown}: names no host"])
 
 
 def principal_rules(config: Config, listener_name: str) -> MappingRules:
@@ -328,6 +353,7 @@ def _token_login(config: Config, listener_name: str | None, options: Mapping[str
         raise ConfigError(
             ["sasl.oauthbearer.token: OAUTHBEARER needs either a token, or sasl.oauthbearer.token.endpoint.url"]
         )
+    _check_url("sasl.oauthbearer.token.endpoint.url", url or "")
     if url and not url.startswith("file:") and not client_id:
         raise ConfigError(["sasl.oauthbearer.client.credentials.client.id: must be set with a token endpoint"])
     return LoginSettings(

@@ -12,7 +12,7 @@ import trio
 from joserfc import jws
 from joserfc.jwk import ECKey
 
-from moldau.runtime.config import BROKER_CONFIG, ConfigError, SecurityProtocol
+from moldau.runtime.config import ADMIN_CONFIG, BROKER_CONFIG, ConfigError, SecurityProtocol
 from moldau.runtime.config.sasl import listener_sasl
 from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.sasl.core.mechanism import Accepted
@@ -297,6 +297,33 @@ def test_a_path_in_a_url_may_be_escaped():
 def test_a_listener_without_keys_does_not_start():
     with pytest.raises(ConfigError, match=r"jwks\.endpoint\.url: listener OUTSIDE offers OAUTHBEARER"):
         BROKER_CONFIG.parse(node_config(**{"sasl.enabled.mechanisms": "OAUTHBEARER"}))
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("https://u:s3cret@issuer/keys", "must have no login"),
+        ("https://u:s3/cret@issuer/keys", "is no URL"),
+        ("https://issuer:port/keys", "is no URL"),
+        ("https://[::1/keys", "is no URL"),
+        ("https:///keys", "names no host"),
+        ("https:issuer/keys", "must be a file: or https: URL"),
+        ("ftp://issuer/keys", "must be a file: or https: URL"),
+        ("file://etc/keys", "must be like file:///path"),
+        ("file:/etc/%00", "must be like file:///path"),
+        ("file:", "must be like file:///path"),
+    ],
+)
+def test_a_url_that_cannot_be_read_is_refused(url, said):
+    """Each failed every login, some with another reason or the password in the text."""
+    client = {"bootstrap.servers": "a:1", "security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+    client |= {"sasl.oauthbearer.token.endpoint.url": url, "sasl.oauthbearer.client.credentials.client.id": "me"}
+    with pytest.raises(ConfigError, match=rf"token\.endpoint\.url.*: {said}") as caught:
+        ADMIN_CONFIG.parse(client)
+    assert "s3" not in str(caught.value)
+    with pytest.raises(ConfigError, match=rf"jwks\.endpoint\.url.*: {said}") as caught:
+        BROKER_CONFIG.parse(node_config(**{**SETTINGS, "sasl.oauthbearer.jwks.endpoint.url": url}))
+    assert "s3" not in str(caught.value)
 
 
 def test_logins_go_on_while_the_keys_cannot_be_read():
