@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import http.client
+import json
+import re
+import ssl
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Final
@@ -14,6 +17,9 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 10.0
 BYTES_MAX: Final = 1 << 20
+REFUSAL_BYTES_MAX: Final = 64 * 1024
+_CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,60}")
+"""Codes such as invalid_client; the text beside one may quote what was sent."""
 PASSING: Final = (408, 425, 429)
 """Request Timeout, Too Early, Too Many Requests: refusals that pass, unlike the others from 400 to 499."""
 
@@ -52,12 +58,28 @@ def _fetch(url: str, body: bytes | None, headers: dict[str, str]) -> bytes:
         with opener.open(request, timeout=TIMEOUT_S) as response:
             content: bytes = response.read(BYTES_MAX + 1)
     except urllib.error.HTTPError as error:
-        error.close()
-        refused = HttpError(f"the server answered with status {error.code}")
+        with error:
+            refused = HttpError(f"the server answered with status {error.code}{_code_of(error)}")
         refused.is_final = 400 <= error.code < 500 and error.code not in PASSING
         raise refused from error
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise HttpError(f"{type(error).__name__}: {getattr(error, 'reason', None) or error}") from error
+        reason = getattr(error, "reason", None) or error
+        hint = (
+            "; SSL_CERT_FILE can name a file with its authority"
+            if isinstance(reason, ssl.SSLCertVerificationError)
+            else ""
+        )
+        raise HttpError(f"{type(error).__name__}: {reason}{hint}") from error
     if len(content) > BYTES_MAX:
         raise HttpError(f"the answer has more than {BYTES_MAX} bytes")
     return content
+
+
+def _code_of(error: urllib.error.HTTPError) -> str:
+    """Returns the code of a refusal (RFC 6749, section 5.2) with a separator; empty without."""
+    try:
+        document = json.loads(error.read(REFUSAL_BYTES_MAX))
+    except (OSError, http.client.HTTPException, ValueError, RecursionError):
+        return ""
+    code = document.get("error") if isinstance(document, dict) else None
+    return f", {code}" if isinstance(code, str) and _CODE.fullmatch(code) else ""

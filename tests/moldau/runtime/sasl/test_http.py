@@ -7,11 +7,13 @@ import base64
 import contextlib
 import http.server
 import json
+import ssl
 import threading
 import time
 
 import pytest
 import trio
+import trustme
 
 from moldau.runtime.config.sasl import LoginSettings, TokenRules
 from moldau.runtime.ports.real import real_environment
@@ -50,7 +52,7 @@ class Issuer(http.server.BaseHTTPRequestHandler):
         self.server.seen.append(form)
         expected = "Basic " + base64.b64encode(b"client%3A1:s3cret").decode()
         if self.server.status:
-            self.reply(self.server.status)
+            self.reply(self.server.status, self.server.body)
         elif self.headers["Authorization"] != expected:
             self.reply(401)
         else:
@@ -62,6 +64,7 @@ def issuer():
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Issuer)
     server.seen = []
     server.status = 0
+    server.body = b""
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield server
@@ -119,6 +122,53 @@ def test_a_refusal_of_the_issuer_is_final(issuer):
         return final
 
     assert trio.run(main) == [400, 403, 404]
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        (b'{"error": "invalid_client", "error_description": "wr0ng"}', ", invalid_client"),
+        (b'{"error": "wr0ng secret"}', ""),
+        (b'{"error": 7}', ""),
+        (b"[]", ""),
+        (b"[" * 60_000, ""),
+        (b"", ""),
+    ],
+)
+def test_the_code_of_a_refusal_is_shown(issuer, body, shown):
+    """RFC 6749 section 5.2; the text beside it is not shown, because it may quote what was sent."""
+    issuer.status, issuer.body = 400, body
+
+    async def main():
+        with pytest.raises(SaslAuthenticationError) as raised:
+            await login(issuer, "wr0ng").exchange()
+        assert str(raised.value).endswith(f"the server answered with status 400{shown}")
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b"[]", b"", b'{"access_token": 7}'])
+def test_an_answer_without_a_token_is_named(issuer, body):
+    """One that nests deeply was an untyped error of the client."""
+    issuer.status, issuer.body = 200, body
+
+    async def main():
+        with pytest.raises(ConnectionError, match="it returned no access_token"):
+            await login(issuer, "s3cret").exchange()
+
+    trio.run(main)
+
+
+def test_a_private_authority_has_a_hint(issuer):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+    issuer.socket = context.wrap_socket(issuer.socket, server_side=True)
+
+    async def main():
+        with pytest.raises(HttpError, match=r"certificate verify failed.*SSL_CERT_FILE can name a file"):
+            await fetch(url(issuer, "/keys").replace("http", "https"))
+
+    trio.run(main)
 
 
 def test_keys_from_a_url(issuer):
