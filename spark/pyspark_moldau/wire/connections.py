@@ -165,9 +165,11 @@ def _secured(context: ssl.SSLContext, plain: socket.socket, host: str, port: int
     """
     import ssl
 
+    from moldau.runtime.tls.context import certified_name
+
     no_tls = f"this listener does not speak TLS: set {PREFIX}security.protocol to {otherwise}, or use its TLS listener"
     try:
-        return context.wrap_socket(plain, server_hostname=host)
+        return context.wrap_socket(plain, server_hostname=certified_name(host))
     except ssl.SSLCertVerificationError as error:
         if error.verify_code == CERTIFICATE_EXPIRED:
             raise OptionError(

@@ -13,7 +13,7 @@ from moldau.runtime.config import parse_properties
 from moldau.runtime.config.declaration import ConfigError
 from moldau.runtime.config.tls import tls_problems
 from moldau.runtime.ports.real import real_environment
-from moldau.runtime.tls.context import client_context, server_context
+from moldau.runtime.tls.context import certified_name, client_context, server_context
 from support.certificates import authority
 
 PASSWORD = "päss word"
@@ -135,3 +135,39 @@ def test_a_text_in_a_file_of_properties_may_be_one_line(between):
     server = server_context(settings(**given, client_auth="required"), disk)
     assert server.expires_s is not None
     assert shake_hands(server, client_context(settings(**given), disk)) == ["node.test"]
+
+
+@pytest.mark.parametrize("of", ["authority", "another"])
+def test_a_chain_in_another_order_is_named(of):
+    """The text blamed the form of the file, or the password of the key."""
+    chain, key = authority().issue("node.test")
+    first = authority().trust if of == "authority" else authority(1).issue("node.test")[0]
+    given = settings(certificate_chain=first + chain, key=key)
+    with pytest.raises(ConfigError, match=r"ssl\.keystore\.key: the first certificate is not that of the private key"):
+        server_context(given, real_environment().disk)
+
+
+def test_a_large_trust_store_is_read_whole(tmp_path, monkeypatch):
+    """The authorities behind the first 1 MiB were left out without a word."""
+    disk = real_environment().disk
+    path = tmp_path / "trust.pem"
+    path.write_text("# remark\n" * 150_000 + authority().trust)
+    assert len(client_context(settings(truststore_location=str(path)), disk).get_ca_certs()) == 1
+    monkeypatch.setattr("moldau.runtime.tls.context.STORE_BYTES_MAX", 1_000_000)
+    with pytest.raises(ConfigError, match=r"ssl\.truststore\.location = .*: has more than 1000000 bytes"):
+        client_context(settings(truststore_location=str(path)), disk)
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("node.test.", "node.test"),
+        ("node.test", "node.test"),
+        ("fe80::1%eth0", "fe80::1"),
+        ("::1", "::1"),
+        (".", "."),
+    ],
+)
+def test_a_host_is_looked_for_as_certificates_name_it(host, name):
+    """The dot that keeps search domains out, and the zone of an address, stand in no certificate (RFC 5280, 6125)."""
+    assert certified_name(host) == name

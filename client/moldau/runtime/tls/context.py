@@ -51,10 +51,12 @@ if TYPE_CHECKING:
         SocketBuffers,
     )
 
-STORE_BYTES_MAX: Final = 1 << 20
+STORE_BYTES_MAX: Final = 16 << 20
 _logger = EventLogger("moldau.tls")
 _PEM_BLOCK: Final = re.compile(r"(-----BEGIN [^-]+-----)([A-Za-z0-9+/=\s]+)(-----END [^-]+-----)")
 """Boundaries and base64; not a private key of the old form with headers, which needs its line ends."""
+_MIXED: Final = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
+"""OpenSSL's reasons for a key that belongs to another certificate than the first one, or to none."""
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
@@ -158,6 +160,13 @@ def _load_certificate(context: ssl.SSLContext, settings: TlsSettings, disk: Disk
             # Without a password OpenSSL would ask for one on the terminal.
             context.load_cert_chain(path, password=password)
     except (ssl.SSLError, ValueError, OSError) as error:
+        if _reason(error) in _MIXED:
+            raise ConfigError(
+                [
+                    f"{key}: the first certificate is not that of the private key ({_reason(error)}); the chain "
+                    "begins with the key's own"
+                ]
+            ) from error
         raise ConfigError(
             [
                 f"{key}: no private key with its certificate chain in PEM form, or {settings.prefix}ssl.key.password "
@@ -189,11 +198,14 @@ def _read(disk: Disk, key: str, location: str) -> bytes:
     try:
         file = disk.open(os.path.abspath(location), OpenMode.READ)
         try:
-            return bytes(file.read(0, STORE_BYTES_MAX))
+            content = bytes(file.read(0, STORE_BYTES_MAX + 1))
         finally:
             file.close()
     except OSError as error:
         raise ConfigError([f"{key} = {location!r}: cannot be read: {error.strerror or error}"]) from error
+    if len(content) > STORE_BYTES_MAX:
+        raise ConfigError([f"{key} = {location!r}: has more than {STORE_BYTES_MAX} bytes"])
+    return content
 
 
 def _read_pem(disk: Disk, key: str, location: str) -> str:
@@ -202,6 +214,11 @@ def _read_pem(disk: Disk, key: str, location: str) -> str:
         kind = key.removesuffix("location") + "type"
         raise ConfigError([f"{key} = {location!r}: is no PEM file; a PKCS12 store needs {kind}=PKCS12"])
     return content.decode("utf-8", "replace")
+
+
+def certified_name(host: str) -> str:
+    """Returns a host as certificates name it: without the dot of a complete name, or the zone of an IPv6 address."""
+    return host.partition("%")[0] if ":" in host else host.removesuffix(".") or host
 
 
 class TlsNetwork:
@@ -254,7 +271,7 @@ class TlsNetwork:
                     connection,
                     context.current() if isinstance(context, ReloadingContext) else context,
                     server_side=False,
-                    server_hostname=host,
+                    server_hostname=certified_name(host),
                     scratch=self._scratch,
                 )
             except ValueError as error:
