@@ -142,9 +142,7 @@ def test_wrong_advertised_listeners_are_named(use):
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_what_is_no_host_name_is_refused_without_waiting(use):
-    with pytest.raises(
-        OptionError, match=r"^kafka\.bootstrap\.servers: 'broker\.\.example' in .* is no name of a host"
-    ):
+    with pytest.raises(OptionError, match=r"^kafka\.bootstrap\.servers: 'broker\.\.example.* name"):
         use(given("broker..example:9092"))
 
 

@@ -86,7 +86,20 @@ def _host(text: str) -> str:
         return text[1:-1]
     if ":" in text:
         raise ValueError("an IPv6 address must stand in brackets")
+    if text and not _can_be_looked_up(text):
+        raise ValueError("the parts between the dots of a host name must have 1 to 63 characters")
     return text
+
+
+def _can_be_looked_up(name: str) -> bool:
+    """Returns whether a name can be sent to a name service; the error of the look-up would name no key."""
+    if name.isascii():
+        return all(0 < len(label) < 64 for label in name.removesuffix(".").split("."))
+    try:
+        name.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def _port(text: str) -> int:

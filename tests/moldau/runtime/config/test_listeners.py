@@ -14,6 +14,7 @@ from moldau.runtime.config import (
     inter_broker_listener_name,
     log_dirs,
     metadata_log_dir,
+    metrics_listener,
     parse_address,
     quorum_voters,
 )
@@ -150,3 +151,18 @@ def test_an_address_with_a_scheme_says_what_to_leave_out():
 def test_good_addresses():
     assert parse_address(" a.b:0 ") == ("a.b", 0)
     assert parse_address("[::1]:99") == ("::1", 99)
+
+
+@pytest.mark.parametrize("host", ["a..b", ".b", "a" * 64, "ü" * 60])
+@pytest.mark.parametrize("key", ["listeners", "advertised.listeners", "metrics.listener", "console.listener"])
+def test_a_host_that_no_look_up_takes_is_refused(host, key):
+    """The node ended at its start, and the error named the codec and no key."""
+    value = f"PLAINTEXT://{host}:9092,CONTROLLER://:9093" if key == "listeners" else f"PLAINTEXT://{host}:9092"
+    value = value if "listeners" in key else f"{host}:9092"
+    with pytest.raises(ConfigError, match=rf"{key}: .*{host}:9092': the parts between the dots of a host name"):
+        node(**{key: value})
+
+
+@pytest.mark.parametrize("host", ["a.b.", "ü.example", "a_b", "*", "[::1]", "[fe80::1%eth0]"])
+def test_hosts_that_look_ups_take(host):
+    assert metrics_listener(node(**{"metrics.listener": f"{host}:1"})) == (host.strip("[]"), 1)
