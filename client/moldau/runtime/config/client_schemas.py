@@ -4,23 +4,40 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from moldau.runtime.config.declaration import Config, ConfigError, ConfigSchema
+from moldau.runtime.config.declaration import NOT_UTF_8, Config, ConfigError, ConfigSchema
 from moldau.runtime.config.keys.client import ADMIN_KEYS, CLIENT_KEYS, CONSUMER_KEYS, PRODUCER_KEYS
 from moldau.runtime.config.keys.registry import REGISTRY_KEYS, SERIALIZER_KEYS
 from moldau.runtime.config.keys.sasl import CLIENT_SASL_KEYS
 from moldau.runtime.config.listeners import SecurityProtocol, addresses
-from moldau.values import is_reset
+from moldau.values import is_reset, is_text
 
 IDEMPOTENT_IN_FLIGHT_MAX = 5
 """A broker remembers the last five batches of a producer; with more in flight it could not recognise duplicates."""
 
 
+NAMES = ("client.id", "client.rack", "group.id", "group.instance.id", "transactional.id")
+NAME_BYTES_MAX = 2**15 - 1
+"""Bytes of a name that each version of a request can hold."""
+
+
 def check_client(config: Config) -> list[str]:
     """Returns what is wrong with the keys that all clients have."""
-    problems: list[str] = []
+    problems = _name_problems(config)
     if not config.get_list("bootstrap.servers"):
         problems.append("bootstrap.servers: must name at least one host:port")
     return problems + _address_problems(config, "bootstrap.servers")
+
+
+def _name_problems(config: Config) -> list[str]:
+    """Refuses names that no request can hold; the client would fail at its first one, and name no key."""
+    problems: list[str] = []
+    for key in NAMES:
+        name = config.get_str_or_none(key) if key in config else None
+        if name is not None and not is_text(name):
+            problems.append(f"{key} = {name!r}: {NOT_UTF_8}")
+        elif name is not None and len(name.encode()) > NAME_BYTES_MAX:
+            problems.append(f"{key} = {name[:20]!r}...: must have at most {NAME_BYTES_MAX} bytes")
+    return problems
 
 
 def _address_problems(config: Config, key: str) -> list[str]:
@@ -36,7 +53,7 @@ def _check_admin(config: Config) -> list[str]:
         return check_client(config)
     if config.get_list("bootstrap.servers"):
         return ["bootstrap.controllers: cannot be combined with bootstrap.servers; give one of them"]
-    return _address_problems(config, "bootstrap.controllers")
+    return _name_problems(config) + _address_problems(config, "bootstrap.controllers")
 
 
 def _empty_problem(config: Config, key: str) -> list[str]:

@@ -454,6 +454,17 @@ def test_consumer_checks_span_keys():
     assert "group.id" in problems(CONSUMER_CONFIG.parse, given | {"group.instance.id": "x"})[0]
 
 
+@pytest.mark.parametrize("schema", [PRODUCER_CONFIG, CONSUMER_CONFIG, ADMIN_CONFIG])
+def test_names_that_no_request_can_hold_are_refused(schema):
+    """One with a byte of another encoding ended the client by an untyped error, and none named the key."""
+    servers = "bootstrap.controllers" if schema is ADMIN_CONFIG else "bootstrap.servers"
+    for key in {"client.id", "client.rack", "group.id", "group.instance.id", "transactional.id"} & set(schema.keys):
+        given = {servers: "a:1", "group.id": "g"} if schema is CONSUMER_CONFIG else {servers: "a:1"}
+        schema.parse(given | {key: "é" * 16_383})
+        assert f"{key} = 'ééé" in problems(schema.parse, given | {key: "é" * 16_384})[0]
+        assert f"{key} = 'x\\udce9': must be UTF-8 text" in problems(schema.parse, given | {key: "x\udce9"})[0]
+
+
 def test_choices_of_clients_may_have_other_letters():
     """Kafka's clients and librdkafka, whose documentation has ``sasl_ssl``, do not tell these apart."""
     given = {"bootstrap.servers": "a:1"}
