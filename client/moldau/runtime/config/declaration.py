@@ -242,6 +242,9 @@ class ConfigKey:
             case _:
                 if isinstance(raw, bool):
                     return "true" if raw else "false"
+                as_path = getattr(raw, "__fspath__", None)
+                if self.type is ConfigType.STRING and as_path is not None:
+                    raw = as_path()
                 if not isinstance(raw, str | int | float):
                     raise ValueError
                 return str(raw).strip() if self.type is not ConfigType.PASSWORD else str(raw)

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 from hypothesis import given
@@ -463,6 +463,12 @@ def test_names_that_no_request_can_hold_are_refused(schema):
         schema.parse(given | {key: "é" * 16_383})
         assert f"{key} = 'ééé" in problems(schema.parse, given | {key: "é" * 16_384})[0]
         assert f"{key} = 'x\\udce9': must be UTF-8 text" in problems(schema.parse, given | {key: "x\udce9"})[0]
+
+
+def test_a_path_may_be_an_object():
+    given = {"bootstrap.servers": "a:1", "ssl.truststore.location": PurePosixPath("/etc/trust.pem")}
+    assert PRODUCER_CONFIG.parse(given).get_str("ssl.truststore.location") == "/etc/trust.pem"
+    assert "sasl.password = [hidden]" in problems(PRODUCER_CONFIG.parse, {"sasl.password": PurePosixPath("x")})[0]
 
 
 def test_choices_of_clients_may_have_other_letters():
