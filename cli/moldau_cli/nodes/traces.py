@@ -9,6 +9,7 @@ node have no parent, and client id, correlation id and topic join them with thos
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 import trio
 
@@ -49,6 +50,8 @@ class NodeTraces:
             raise ConfigError(
                 [f"{ENDPOINT}: {self._endpoint!r} is not an address that begins with http:// or https://"]
             )
+        if problem := _address_problem(self._endpoint):
+            raise ConfigError([f"{ENDPOINT}: {problem}"])
         if not _is_installed():
             raise ConfigError(
                 [f"{ENDPOINT}: OpenTelemetry's exporter is not installed; run: pip install 'moldau[traces]'"]
@@ -100,6 +103,16 @@ class NodeTraces:
         if self._provider is not None:
             with trio.move_on_after(FLUSH_S, shield=True):
                 await trio.to_thread.run_sync(self._provider.shutdown, abandon_on_cancel=True)
+
+
+def _address_problem(endpoint: str) -> str:
+    """Returns what is wrong with the address; empty if nothing. The text does not show it, as it may have a login."""
+    try:
+        parts = urlsplit(endpoint)
+        host, _ = (parts.hostname or "").encode("idna"), parts.port
+    except ValueError as error:
+        return f"the address cannot be used: {error}"
+    return "" if host else "the address names no host"
 
 
 def _is_installed() -> bool:
