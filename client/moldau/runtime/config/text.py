@@ -28,6 +28,8 @@ OTHER_VARIABLES = frozenset(
     }
 )
 """Variables of commands, tests and benchmarks, which nodes inherit from them."""
+_BYTE_ORDER_MARK = "\ufeff"
+"""Editors of Windows write it at the begin of a file; it is no part of the first key."""
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _LINE_END: Final = re.compile(r"\r\n|[\r\n]")
 """Java knows no other ends of lines, unlike ``str.splitlines``: a password may hold U+2028."""
@@ -53,7 +55,7 @@ def parse_toml(text: str, file_name: str = "TOML") -> dict[str, object]:
     import tomllib  # costs a node without TOML several milliseconds at its start
 
     try:
-        document = tomllib.loads(text)
+        document = tomllib.loads(text.removeprefix(_BYTE_ORDER_MARK))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError([f"{file_name}: not TOML: {error}"]) from None
     return flattened(document, file_name)
@@ -92,7 +94,7 @@ def parse_properties(text: str, file_name: str = "properties") -> dict[str, str]
         ConfigError: a key is given twice, or an escape is broken.
     """
     properties: dict[str, str] = {}
-    lines = iter(enumerate(_LINE_END.split(text), 1))
+    lines = iter(enumerate(_LINE_END.split(text.removeprefix(_BYTE_ORDER_MARK)), 1))
     for number, line in lines:
         logical = line.lstrip(_BLANKS)
         if not logical or logical[0] in "#!":

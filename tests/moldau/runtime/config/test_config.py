@@ -465,6 +465,12 @@ def test_names_that_no_request_can_hold_are_refused(schema):
         assert f"{key} = 'x\\udce9': must be UTF-8 text" in problems(schema.parse, given | {key: "x\udce9"})[0]
 
 
+def test_a_byte_order_mark_is_no_part_of_a_key():
+    """The error showed the key as it should be, and proposed it again."""
+    assert parse_config_text("\ufeffnode.id=1\n", "f") == {"node.id": "1"}
+    assert parse_config_text("\ufeff[node]\nid = 1\n", "f.toml") == {"node.id": 1}
+
+
 def test_a_path_may_be_an_object():
     given = {"bootstrap.servers": "a:1", "ssl.truststore.location": PurePosixPath("/etc/trust.pem")}
     assert PRODUCER_CONFIG.parse(given).get_str("ssl.truststore.location") == "/etc/trust.pem"
