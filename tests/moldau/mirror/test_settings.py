@@ -43,6 +43,10 @@ def problems(**change):
     return "; ".join(caught.value.problems)
 
 
+def test_a_file_may_have_a_byte_order_mark():
+    assert parsed(f"\ufeff{FILE.lstrip()}") == parsed()
+
+
 def test_sources_share_keys_and_differ_in_others():
     settings = parsed()
     east, west = settings.sources

@@ -204,7 +204,7 @@ def parse_settings(
         ConfigError: names every problem; unknown keys with the nearest known one.
     """
     try:
-        document = tomllib.loads(text)
+        document = tomllib.loads(text.removeprefix("\ufeff"))  # the mark that editors of Windows write first
     except tomllib.TOMLDecodeError as error:
         raise ConfigError([f"{file_name}: not TOML: {error}"]) from None
     tables = {name: document.pop(name, {}) for name in _TABLES}
