@@ -146,6 +146,10 @@ def test_the_keys_of_a_secured_cluster_are_read(folder, monkeypatch):
     assert PASSWORD not in repr(job)
 
 
+def test_a_file_may_have_a_byte_order_mark(folder):
+    assert load_job(write(folder, f"\ufeff{LOAD}")).sink
+
+
 def test_a_registry_may_refer_to_a_secret(folder, monkeypatch):
     monkeypatch.setenv("MOLDAU_TEST_LOGIN", f"al:{PASSWORD}%40")
     (folder / "flight.json").write_text('{"type": "record", "name": "R", "fields": []}')
@@ -156,9 +160,11 @@ def test_a_registry_may_refer_to_a_secret(folder, monkeypatch):
         f"al:{PASSWORD}@",
     )
     assert PASSWORD not in repr(job)
-    for wrong in ("ftp://host", "http://[host"):
-        with pytest.raises(JobConfigError, match="registry: expected a URL such as http://127"):
+    shown_logins = ("http://al:pass/word@host", "http://al:1/word@host", "http://al:pass#word@host")
+    for wrong in ("ftp://host", "http://[host", "http://host:99999", "http://host?a=b", "http://", *shown_logins):
+        with pytest.raises(JobConfigError, match="registry: expected a URL such as http://127") as caught:
             load_job(write(folder, avro.replace("https://${env:MOLDAU_TEST_LOGIN}@host:8081/", wrong)))
+        assert "word" not in str(caught.value)
     monkeypatch.delenv("MOLDAU_TEST_LOGIN")
     with pytest.raises(JobConfigError, match=r"\[source.payload\] registry: .*MOLDAU_TEST_LOGIN"):
         load_job(write(folder, avro))

@@ -98,7 +98,7 @@ def load_config(path: Path, client: Mapping[str, str] | None = None) -> JobConfi
         JobConfigError: The file cannot be read, is no TOML, or has a wrong value.
     """
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise JobConfigError(f"{path}: {error.strerror}; give the TOML file of a job") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -299,8 +299,16 @@ def _payload_of(section: Section, folder: Path) -> PayloadConfig:
 
 
 def split_login(url: str) -> tuple[str, str]:
-    """Returns an address without its login, and the login, ``user:password`` or empty."""
+    """Returns an address without its login, and the login, ``user:password`` or empty.
+
+    Raises:
+        ValueError: it is no address of a registry, perhaps because of a / or # in a login, which would be shown later.
+    """
     parts = urlsplit(url)
+    behind = parts.path + parts.query + parts.fragment
+    _ = parts.port
+    if "@" in behind or parts.query or parts.fragment or (url and not parts.hostname):
+        raise ValueError(REGISTRY_FORM)
     login, _, host = parts.netloc.rpartition("@")
     return urlunsplit(parts._replace(netloc=host)), unquote(login)
 
