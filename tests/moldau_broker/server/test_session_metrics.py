@@ -6,6 +6,7 @@ Method: one simulated broker. The test opens, sends and closes a known number of
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from types import SimpleNamespace
 
@@ -17,10 +18,14 @@ from moldau.protocol.messages.produce import PartitionProduceData, ProduceReques
 from moldau.runtime.telemetry.metrics import LATENCY_BUCKETS_MS, Histogram, Registry
 from moldau_broker.server.metrics import export
 from moldau_broker.server.metrics.groups import register_groups
+from moldau_broker.server.metrics.quotas import GROUPS_MAX, register_quotas
 from moldau_broker.server.metrics.traffic import BrokerTraffic
+from moldau_quorum.quotas.client_quotas import BROKER_QUOTAS, ClientQuotas
+from moldau_quorum.quotas.precedence import Limit
+from moldau_quorum.quotas.rate import Windows
 from support.cluster.broker_cluster import batch, run_cluster
 from support.cluster.transactional_client import TransactionalProducer
-from support.metrics_samples import scrape
+from support.metrics_samples import SAMPLE, scrape
 from support.share.member import Member, acquired
 from support.share.memory_persister import MemoryPersister
 
@@ -32,6 +37,7 @@ SHARE = "kafka_server_sharesessioncache_"
 LATE = "kafka_server_replicamanager_partitionswithlatetransactionscount"
 PRODUCER_IDS = "kafka_server_replicamanager_produceridcount"
 REFUSED = 'kafka_server_brokertopicmetrics_failedproducerequests_total{topic="t"}'
+KEYS = dict(zip(("produce", "fetch", "request"), BROKER_QUOTAS, strict=True))
 KEPT = 'kafka_server_brokertopicmetrics_messagesin_total{topic="t"}'
 
 
@@ -295,3 +301,21 @@ def test_topics_have_series_while_they_have_replicas(monkeypatch):
                 found = [line.split('"')[1] for line in lines if line.startswith(f"{TRAFFIC}{name}_total{{")]
                 assert found == ["", *held[:2]], story
             assert f'moldau_series_left_out{{kind="topic"}} {max(0, len(held) - 2)}' in lines, story
+
+
+def test_the_page_has_the_quota_groups_used_last_and_no_other():
+    """Clients choose their ids: each id that ever was would have its samples for ever, and its last pause in them."""
+    use, clock = ClientQuotas(Windows(3, 1000.0)), SimpleNamespace(monotonic_ms=lambda: now_ms)
+    quotas = SimpleNamespace(use=use, clock=clock, paused_count=lambda: 0)
+    registry, now_ms, begun = Registry(), 0.0, 0
+    register_quotas(registry, SimpleNamespace(is_built=True, context=SimpleNamespace(quotas=quotas)))
+    groups = [(BROKER_QUOTAS[number % 3], f"client-{number}") for number in range(2 * GROUPS_MAX)]
+    for end in (3, GROUPS_MAX, GROUPS_MAX + 1, 2 * GROUPS_MAX):
+        for key, client_id in groups[begun:end]:
+            use.charge(Limit(key, 1.0, None, client_id), 1e6, now_ms)
+        begun, found = end, Counter()
+        for name, labels, _ in SAMPLE.findall(registry.expose()):
+            kind = name.removeprefix("kafka_server_").partition("_")[0]
+            if "client-" in labels:
+                found[KEYS[kind], re.findall(r"client-\d+", labels)[0]] += 1
+        assert found == dict.fromkeys(groups[max(0, end - GROUPS_MAX) : end], 2), "a rate and a pause of each"
