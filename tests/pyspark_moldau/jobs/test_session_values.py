@@ -1,6 +1,7 @@
 """Values come out of sessions as they went in, also those that pandas takes for null or Python has no time for."""
 
 import datetime
+import itertools
 import math
 import pickle
 
@@ -44,6 +45,21 @@ def test_values_travel_as_what_they_are(carrier, texts, expected):
 def test_a_sum_with_nan_is_nan():
     assert summary_of("sum", DOUBLE, [1.5, math.nan, None]) == "nan"
     assert summary_of("sum", DOUBLE, [None]) is None
+
+
+@pytest.mark.parametrize("carrier", [WHOLE, DOUBLE])
+def test_functions_of_all_small_sessions_skip_nulls_alone(carrier):
+    """A zero is a value: pandas' nullable numbers, with the sum of no value as null, say what Spark's functions say."""
+    for values in itertools.chain.from_iterable(itertools.product((None, -1, 0, 1), repeat=n) for n in (1, 2, 3)):
+        known = pd.Series(values, dtype="Int64")
+        wanted = {"sum": known.sum(min_count=1), "min": known.min(), "max": known.max()}
+        numbers = {name: None if value is pd.NA else int(value) for name, value in wanted.items()}
+        numbers |= {"first": values[0], "last": values[-1]}
+        held = [None if value is None else read(str(value), carrier) for value in values]
+        for name, number in numbers.items():
+            found = summary_of(name, carrier, held)
+            assert (None if found is None else float(found)) == number, (name, values)
+        assert summary_of("count", carrier, held) == known.count()
 
 
 def test_states_of_earlier_releases_are_read():
