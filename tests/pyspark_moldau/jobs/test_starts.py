@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from pyspark_moldau.jobs.config.folders import check_folder
+from pyspark_moldau.jobs.config.folders import MAIN, check_folder
 from pyspark_moldau.jobs.load import load_job
 from pyspark_moldau.jobs.queries import reading
+from pyspark_moldau.jobs.queries.running import DEAD_LETTERS
 from support.spark.memory_log import MemoryLog
 
 JOB = """
@@ -77,10 +78,12 @@ def test_dead_letters_start_where_the_main_query_starts(log, job):
     assert start_of(job) == {"t": {"0": 2}}
 
 
-def test_a_query_that_starts_in_a_later_run_starts_there_too(log, job):
+@pytest.mark.parametrize("first", [MAIN, DEAD_LETTERS])
+def test_a_query_that_starts_in_a_later_run_starts_there_too(log, job, first):
+    """Each query of the job may be the one that has planned a batch when the run is killed."""
     check(job)
     assert start_of(job) == {"t": {"0": 2}}
-    offsets = job.config.checkpoint / "main" / "offsets"
+    offsets = job.config.checkpoint / first / "offsets"
     offsets.mkdir(parents=True)
     (offsets / "0").touch()
     log.append(("t", 0), RECORD)

@@ -16,7 +16,13 @@ from pyspark_moldau.jobs.files import OWNER
 
 ROOT = Section("job.toml", "", {})
 JOBS = [(kind, sink) for kind in ("load", "join") for sink in ("topic", "a table", "b table")]
-BEFORE = {"new": [], "planned": ["main/offsets/0"], "letters": ["letters/commits/0"], "run": ["main/commits/0"]}
+BEFORE = {
+    "new": [],
+    "planned": ["main/offsets/0"],
+    "letters planned": ["dead-letters/offsets/0"],
+    "letters": ["letters/commits/0"],
+    "run": ["main/commits/0"],
+}
 """The files that the queries of a job have left."""
 
 
@@ -62,13 +68,14 @@ def test_a_folder_without_a_note_becomes_the_jobs(tmp_path, note):
 
 @pytest.mark.parametrize("before", BEFORE)
 def test_a_start_is_kept_for_queries_that_have_planned_a_batch(tmp_path, before):
+    """One query that has planned a batch is enough: the others start there too, also the main one."""
     check_folder(ROOT, tmp_path, "load", "topic")
     (tmp_path / START).write_text("{}")
     for name in BEFORE[before]:
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).touch()
     check_folder(ROOT, tmp_path, "load", "topic")
-    assert (tmp_path / START).exists() == (before == "planned")
+    assert (tmp_path / START).exists() == (before in ("planned", "letters planned"))
 
 
 def test_a_table_and_its_checkpoint_may_be_moved_together(tmp_path):
