@@ -11,6 +11,7 @@ the group of a client, become labels of all its metrics.
 
 from __future__ import annotations
 
+import heapq
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
@@ -117,7 +118,7 @@ def metric_name(name: str, *, is_counter: bool) -> str:
 
 def _labels(attributes: Any) -> Labels:  # noqa: ANN401  (a repeated field has no type of its own)
     found: dict[str, str] = {}
-    for attribute in attributes[:LABELS_MAX]:
+    for attribute in heapq.nsmallest(LABELS_MAX, attributes, key=lambda each: each.key):
         name = NO_NAME.sub("_", attribute.key[:TEXT_MAX])
         if name and name not in OWN_LABELS and not name.startswith(RESERVED):
             found[name if not name[0].isdigit() else f"_{name}"] = _text(attribute.value)

@@ -108,3 +108,19 @@ def test_many_empty_parts_are_refused(kind) -> None:
         parts.add()
     with pytest.raises(ValueError, match=f"more than {PARTS_MAX} parts"):
         points_of(data.SerializeToString())
+
+
+def labels_of(names):
+    data = metrics_pb2.MetricsData()
+    point = data.resource_metrics.add().scope_metrics.add().metrics.add(name="m").gauge.data_points.add(as_int=1)
+    for name in names:
+        point.attributes.add(key=name).value.string_value = name
+    return points_of(data.SerializeToString())[0][0].labels
+
+
+def test_labels_beyond_the_bound_are_dropped_by_name():
+    """As ``LABELS_MAX`` says; else one series of a client becomes two."""
+    names = [f"l{number:02}" for number in range(LABELS_MAX + 1)]
+    wanted = tuple((name, name) for name in names[:LABELS_MAX])
+    assert labels_of(names) == wanted
+    assert labels_of(names[::-1]) == wanted
