@@ -84,5 +84,7 @@ def test_replaced_files_of_chain_and_key_are_used(authority, tmp_path):
 def test_a_key_of_another_certificate_is_refused(authority, tmp_path):
     chain, _ = authority.issue("first.example")
     _, key = authority.issue("second.example", "another.example")
-    with pytest.raises(ConfigError, match=r"console\.ssl\.keystore\.location: no private key"):
+    with pytest.raises(
+        ConfigError, match=r"console\.ssl\.keystore\.location: the first certificate is not that of the private key"
+    ):
         context_following(paired(*written(tmp_path, chain, key)), real_environment().disk, Clock())

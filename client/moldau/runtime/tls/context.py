@@ -33,7 +33,6 @@ from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.tls.connection import CIPHERTEXT_BYTES, TlsConnection
 from moldau.runtime.tls.errors import TlsHandshakeError
 from moldau.runtime.tls.expiry import validity_s
-from moldau.runtime.tls.groups import FFDHE_3072
 from moldau.runtime.tls.reloading import ReloadingContext
 from moldau.runtime.tls.stores import read_pkcs12
 
@@ -112,6 +111,8 @@ def _configure(context: ssl.SSLContext, settings: TlsSettings, disk: Disk, *, is
     if suites:  # those of TLS 1.3 stay enabled; ``negotiable`` rules that version out where none of them is named
         context.set_ciphers(":".join(suites))
     if is_server and any(name.startswith("DHE-") for name in suites):
+        from moldau.runtime.tls.groups import FFDHE_3072
+
         with private_file(FFDHE_3072) as path:
             context.load_dh_params(path)
     _load_trust(context, settings, disk)
