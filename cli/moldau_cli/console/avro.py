@@ -57,6 +57,7 @@ class AvroViews:
     def _decoded(self, value: bytes) -> str:
         import fastavro
 
+        from moldau.serialization.core.avro_depth import DepthCheck
         from pyspark_moldau.jobs.errors import JobError, PoisonError
         from pyspark_moldau.jobs.payloads.framing import split_frame
 
@@ -73,6 +74,7 @@ class AvroViews:
             return reason
         self._given.add(schema_id)
         try:
+            DepthCheck(schema).check_bytes(body)
             found = marked(fastavro.schemaless_reader(io.BytesIO(body), schema, None), {})
             return json_text(found, indent=2, ensure_ascii=False)[:VIEW_CHARS_MAX]
         except (ValueError, TypeError, EOFError, LookupError, ArithmeticError, RecursionError) as error:

@@ -102,6 +102,7 @@ class _BareAvro:
         import fastavro
         from fastavro.schema import SchemaParseException, UnknownType
 
+        from moldau.serialization.core.avro_depth import DepthCheck
         from moldau.serialization.core.avro_values import check_of
 
         self._fastavro = fastavro
@@ -109,18 +110,22 @@ class _BareAvro:
             self._schema: Any = fastavro.parse_schema(json.loads(text))
         except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{origin} is no Avro schema: {error!r}") from error
+        self._depth = DepthCheck(self._schema)
         self._check = check_of(self._schema)
 
     def serialize(self, value: object, context: SerializationContext) -> bytes:
         """Returns the bytes of a value that fits the schema."""
+        self._depth.check_value(value)
         if self._check is not None:
             self._check(value)
         stream = io.BytesIO()
         self._fastavro.schemaless_writer(stream, self._schema, value, strict_allow_default=True)
+        self._depth.check_bytes(stream.getvalue())
         return stream.getvalue()
 
     def deserialize(self, data: bytes, context: SerializationContext) -> object:
         """Returns the value of all the bytes."""
+        self._depth.check_bytes(data)
         stream = io.BytesIO(data)
         value: object = self._fastavro.schemaless_reader(stream, self._schema, None)
         if left := len(data) - stream.tell():

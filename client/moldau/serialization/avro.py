@@ -7,12 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, overload
 
 from moldau.serialization.core.avro_defaults import with_default_values, without_defaults
+from moldau.serialization.core.avro_depth import DepthCheck
 from moldau.serialization.core.avro_schemas import linked
 from moldau.serialization.core.avro_values import check_of
 from moldau.serialization.core.registry_requests import Schema
 from moldau.serialization.core.subjects import SubjectPolicy, document_of
 from moldau.serialization.core.values import SerializationError, T
-from moldau.serialization.core.wire_format import frame, split_frame
+from moldau.serialization.core.wire_format import HEADER, frame, split_frame
 
 try:
     import fastavro
@@ -87,8 +88,8 @@ class AvroSerde(Generic[T]):
             self._schema = Schema(text, "AVRO")
             self._own = with_default_values(_parsed(document, {}), LOGICAL_READERS)
             self._name = self._own.get("name") if isinstance(self._own, dict) else None
-        self._readable: dict[int, Any] = {}
-        self._writable: dict[int, tuple[Any, Check | None]] = {}
+        self._readable: dict[int, tuple[Any, DepthCheck]] = {}
+        self._writable: dict[int, tuple[Any, DepthCheck, Check | None]] = {}
         self._model = None
         if model is not None:
             from moldau.serialization.models import adapter_of, plain_of
@@ -103,14 +104,16 @@ class AvroSerde(Generic[T]):
             SerializationError: the serde has no schema, or the value does not fit it.
         """
         written = self._written(context)
-        own, check = self._writable_of(written)
+        own, depth, check = self._writable_of(written)
         stream = io.BytesIO()
         stream.write(frame(written.id))
         try:
             plain = value if self._model is None else self._plain_of(value)
+            depth.check_value(plain)
             if check is not None:
                 check(plain)
             fastavro.schemaless_writer(stream, own, plain, strict_allow_default=True)
+            depth.check_bytes(stream.getvalue()[HEADER.size :])
         except Exception as error:
             raise SerializationError(
                 f"it does not fit the Avro schema: {error!r}", subject=written.subject, schema_id=written.id
@@ -132,9 +135,10 @@ class AvroSerde(Generic[T]):
         """
         schema_id, body = split_frame(data)
         found = self._policy.by_id(schema_id, "AVRO")
-        writer = self._readable_of(found)
+        writer, depth = self._readable_of(found)
         stream = io.BytesIO(body)
         try:
+            depth.check_bytes(body)
             value: Any = fastavro.schemaless_reader(stream, writer, self._own)
         except Exception as error:
             reason = "not of the Avro schema"
@@ -150,21 +154,22 @@ class AvroSerde(Generic[T]):
         except ValueError as error:
             raise SerializationError(f"the value does not fit the model: {error}", schema_id=schema_id) from error
 
-    def _readable_of(self, found: RegisteredSchema) -> Any:  # noqa: ANN401 - as fastavro parsed it
-        parsed = self._readable.get(found.id)
-        if parsed is None:
+    def _readable_of(self, found: RegisteredSchema) -> tuple[Any, DepthCheck]:
+        known = self._readable.get(found.id)
+        if known is None:
             parsed = self._schema_of(found, with_defaults=False)
+            known = parsed, DepthCheck(parsed)
             if len(self._readable) >= PARSED_MAX:
                 self._readable.clear()
-            self._readable[found.id] = parsed
-        return parsed
+            self._readable[found.id] = known
+        return known
 
-    def _writable_of(self, written: RegisteredSchema) -> tuple[Any, Check | None]:
-        """Returns the schema to write by, and the check of its values."""
+    def _writable_of(self, written: RegisteredSchema) -> tuple[Any, DepthCheck, Check | None]:
+        """Returns the schema to write by, and the checks of its values."""
         found = self._writable.get(written.id)
         if found is None:
             own = self._own if written.schema == self._schema else self._latest_of(written)
-            found = own, check_of(own)
+            found = own, DepthCheck(own), check_of(own)
             if len(self._writable) >= PARSED_MAX:
                 self._writable.clear()
             self._writable[written.id] = found

@@ -282,6 +282,13 @@ def test_what_json_lacks_has_the_marks_of_consume(views):
     assert json.loads(none)["note"] == {"$float": "NaN"}
 
 
+def test_a_value_of_great_depth_does_not_end_the_console(views):
+    """The process ended with SIGSEGV when such a record was shown."""
+    node = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+    views._registry._known[7] = fastavro.parse_schema(node)
+    assert "levels deep" in trio.run(views.view, framed(7, body=b"\x02" * 100_000 + b"\0"))
+
+
 @pytest.mark.parametrize("value", [b"", b"\x00\x00", b'{"a": 1}', b"\x01\x00\x00\x00\x07abc"])
 def test_other_values_are_left_alone(views, value):
     assert trio.run(views.view, value) is None

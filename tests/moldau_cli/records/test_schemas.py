@@ -6,6 +6,7 @@ import json
 import pytest
 from google.protobuf import descriptor_pb2
 
+from moldau_cli.records.schemas import _BareAvro
 from support.client.socket_cluster import cluster
 from support.commands import run_command
 from support.schema_registry import schema_registry
@@ -210,3 +211,15 @@ def test_a_registrys_messages_may_use_googles_files(shell, tmp_path):
         options = ("--value-format", "protobuf", "--registry", registry.url)
         shell("produce", *options, "--value-schema", path, given='{"delay":"7s"}\n')
         assert shell("consume", "-e", *options).stdout == '{"delay":"7s"}\n'
+
+
+def test_bare_avro_of_great_depth_is_refused():
+    """The command ended with SIGSEGV at such a record, and with such a line."""
+    node = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+    bare = _BareAvro(json.dumps(node), "node.avsc")
+    value = {"next": None}
+    value["next"] = value
+    with pytest.raises(ValueError, match="levels deep"):
+        bare.serialize(value, None)
+    with pytest.raises(ValueError, match="levels deep"):
+        bare.deserialize(b"\x02" * 100_000 + b"\0", None)

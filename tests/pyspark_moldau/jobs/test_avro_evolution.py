@@ -197,3 +197,12 @@ def test_defaults_of_a_writer_do_not_matter(monkeypatch):
     )
     data = written(fastavro.parse_schema(without_defaults(writer)), value)
     assert read(monkeypatch, writer, data, reader) == ({"a": 1, "legs": [{"code": "JFK"}]}, None)
+
+
+def test_a_field_of_great_depth_is_poison(monkeypatch):
+    """A field that the job does not read ended the Python worker with SIGSEGV, and each new one again."""
+    node = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+    writer, reader = record(field("dropped", node), field("kept", "int")), record(field("kept", "int"))
+    value, error = read(monkeypatch, writer, b"\0\0\0\0\x07" + b"\x02" * 100_000 + b"\0\2", reader)
+    assert value is None
+    assert "levels deep" in error

@@ -22,6 +22,7 @@ from fastavro.read import LOGICAL_READERS
 from fastavro.schema import SchemaParseException, UnknownType
 
 from moldau.serialization.core.avro_defaults import with_default_values
+from moldau.serialization.core.avro_depth import DepthCheck
 from moldau.serialization.core.avro_schemas import linked
 from pyspark_moldau.jobs.errors import JobConfigError, JobError, PoisonError
 from pyspark_moldau.jobs.payloads.avro_logical import Alignment, Schema, logical_of
@@ -185,6 +186,7 @@ class AvroDecoder:
         except _WRONG_SCHEMA as error:
             raise JobConfigError(f"the schema file is no Avro schema: {error!r}") from error
         self._registry = Registry(registry, login, alignment.aligned) if registry else None
+        self._depths: dict[int, tuple[Schema, DepthCheck]] = {}
 
     def decode(self, value: bytes) -> object:
         """Returns one value as the struct's Python form.
@@ -197,12 +199,22 @@ class AvroDecoder:
         writer = self._registry.schema(schema_id) if self._registry else self._schema
         stream = io.BytesIO(body)
         try:
+            self._depth_of(schema_id, writer).check_bytes(body)
             found = fastavro.schemaless_reader(stream, writer, self._schema)
         except Exception as error:
             raise PoisonError(f"not of the Avro schema: {error!r}") from error
         if left := len(body) - stream.tell():
             raise PoisonError(f"not of the Avro schema: {left} bytes are left")
         return found
+
+    def _depth_of(self, schema_id: int, writer: Schema) -> DepthCheck:
+        known, depth = self._depths.get(schema_id, (None, None))
+        if depth is None or known is not writer:
+            depth = DepthCheck(writer)
+            if len(self._depths) >= SCHEMAS_MAX:
+                self._depths.clear()
+            self._depths[schema_id] = writer, depth
+        return depth
 
 
 def _type_of(schema: Schema, named: dict[str, pa.DataType], within: tuple[str, ...]) -> pa.DataType:
