@@ -65,6 +65,14 @@ def test_a_value_that_would_become_another_is_refused(schema, value, text):
         checked(schema, value)
 
 
+def test_items_that_can_be_read_once_are_refused():
+    """The check of the items used them up: an empty array was written, without an error."""
+    for items in (iter([1, 2]), map(int, "12"), (each for each in (1, 2))):
+        with pytest.raises(ValueError, match="the value: give its items as a list"):
+            checked({"type": "array", "items": "int"}, items)
+    checked({"type": "array", "items": "int"}, range(3))
+
+
 def test_an_int_has_four_bytes():
     """Readers in Java refuse a longer one, although ``fastavro`` reads it."""
     with pytest.raises(ValueError, match="the value: 2147483648 is no int of four bytes"):

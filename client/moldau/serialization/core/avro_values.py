@@ -7,7 +7,7 @@ anything as a ``null``. Within a union it refuses such values itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from numbers import Number
 from typing import Any, Final
@@ -81,6 +81,8 @@ def _array(place: str, check: Check | None, value: Any) -> None:  # noqa: ANN401
     if type(value) is not list and isinstance(value, str | bytes | bytearray | Mapping):
         raise _misfit(place, "array", value)
     if check is not None:
+        if isinstance(value, Iterator):  # the check would use it up, and nothing would be written
+            raise ValueError(f"{place}: give its items as a list, not as a {type(value).__name__}")
         for each in value:
             check(each)
 
