@@ -81,6 +81,8 @@ def compiled(
         )
     except SerializationError:
         raise
+    except IndentationError as error:  # fastjsonschema makes code of it, and Python has a limit there
+        raise SerializationError("the JSON Schema is nested too deeply to be compiled") from error
     except _WRONG_SCHEMA as error:
         raise SerializationError(f"the JSON Schema is wrong: {error}") from error
 
@@ -89,7 +91,7 @@ def compiled(
             validate(value)
         except fastjsonschema.JsonSchemaValueException as error:
             raise ValueError(error.message) from error
-        except OverflowError as error:  # multipleOf makes a float of each number
+        except ArithmeticError as error:  # multipleOf makes a float of each number, and may be 0
             raise ValueError(f"a number cannot be checked: {error}") from error
 
     return check

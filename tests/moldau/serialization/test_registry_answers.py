@@ -505,7 +505,15 @@ def test_a_number_that_no_float_holds_does_not_fit():
         run(serde.serialize, 10**400, CONTEXT)
 
 
+def test_a_multiple_of_zero_does_not_fit():
+    """It raised ZeroDivisionError."""
+    with pytest.raises(ValueError, match="a number cannot be checked"):
+        compiled({"multipleOf": 0})(5)
+
+
 def test_schemas_that_are_nested_too_deeply_are_refused():
+    with pytest.raises(SerializationError, match="nested too deeply to be compiled"):  # it raised IndentationError
+        compiled(json.loads('{"properties":{"a":' * 120 + "{}" + "}}" * 120))
     deep = '{"not":' * 3000 + "{}" + "}" * 3000
     with pytest.raises(SerializationError):
         JsonSchemaSerde(Answers().registry, deep)
