@@ -28,6 +28,7 @@ def profiles(draw):
 @given(known=profiles())
 def test_written_profiles_are_read_back(known):
     assert parse_profiles(write_profiles(known), "file") == known
+    assert parse_profiles("\ufeff" + write_profiles(known), "file") == known
 
 
 def test_the_first_profile_is_used_until_it_goes():

@@ -78,12 +78,14 @@ def test_a_good_file_is_read(folder):
     assert job.sink.path == folder / "tables" / "flights"
     assert (job.sink.format, job.sink.partition_by) == ("parquet", ("topic", "date"))
     assert job.compact_files == 8
+    assert load_job(write(folder, "\ufeff" + LOAD)).sink == job.sink, "editors of Windows begin a file with this mark"
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ("[cluster]", "[cluster", "not a TOML file"),
+        ("[cluster]", "x = " + "[" * 3000 + "]" * 3000 + "\n[cluster]", "not a TOML file: it is nested too deeply"),
         (
             '"bootstrap.servers" = "127.0.0.1:9092"',
             'x = "y"',

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from moldau.runtime.config.text import toml_document
 from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ def parse_profiles(text: str, origin: str) -> Profiles:
         UsageError: the text has another form.
     """
     try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        document = toml_document(text)
+    except ValueError as error:
         raise UsageError(f"{origin} is not TOML: {error}") from error
     current, tables = document.get("current", ""), document.get("profiles", {})
     if not isinstance(current, str) or not isinstance(tables, dict) or document.keys() - {"current", "profiles"}:

@@ -20,7 +20,6 @@ Keys outside of a table hold for all sources. A cluster's table has keys of Kafk
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -40,7 +39,7 @@ from moldau.runtime.config import (
     parse_address,
 )
 from moldau.runtime.config.nearest import nearest_names
-from moldau.runtime.config.text import flattened
+from moldau.runtime.config.text import flattened, toml_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -204,8 +203,8 @@ def parse_settings(
         ConfigError: names every problem; unknown keys with the nearest known one.
     """
     try:
-        document = tomllib.loads(text.removeprefix("\ufeff"))  # the mark that editors of Windows write first
-    except tomllib.TOMLDecodeError as error:
+        document = toml_document(text)
+    except ValueError as error:
         raise ConfigError([f"{file_name}: not TOML: {error}"]) from None
     tables = {name: document.pop(name, {}) for name in _TABLES}
     problems: list[str] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from moldau.runtime.config.declaration import ConfigError
 from moldau.runtime.config.nearest import nearest_names
@@ -28,13 +28,13 @@ OTHER_VARIABLES = frozenset(
     }
 )
 """Variables of commands, tests and benchmarks, which nodes inherit from them."""
-_BYTE_ORDER_MARK = "\ufeff"
-"""Editors of Windows write it at the begin of a file; it is no part of the first key."""
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _LINE_END: Final = re.compile(r"\r\n|[\r\n]")
 """Java knows no other ends of lines, unlike ``str.splitlines``: a password may hold U+2028."""
 _BLANKS: Final = " \t\f"
 _HEXADECIMAL: Final = re.compile("[0-9A-Fa-f]{4}")
+_BYTE_ORDER_MARK: Final = "\ufeff"
+"""Editors of Windows begin files with it; it cannot be seen, and no name begins with it."""
 _PAIR: Final = re.compile(r"[\ud800-\udbff][\udc00-\udfff]")
 """Two escapes that stand for one character above U+FFFF, as Java writes it."""
 
@@ -52,13 +52,25 @@ def parse_toml(text: str, file_name: str = "TOML") -> dict[str, object]:
     Raises:
         ConfigError: the configuration cannot be used.
     """
+    try:
+        document = toml_document(text)
+    except ValueError as error:
+        raise ConfigError([f"{file_name}: not TOML: {error}"]) from None
+    return flattened(document, file_name)
+
+
+def toml_document(text: str) -> dict[str, Any]:
+    """Returns the tables of a TOML text, which may begin with a byte order mark.
+
+    Raises:
+        ValueError: it is no TOML, is nested too deeply, or has a number of thousands of digits.
+    """
     import tomllib  # costs a node without TOML several milliseconds at its start
 
     try:
-        document = tomllib.loads(text.removeprefix(_BYTE_ORDER_MARK))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError([f"{file_name}: not TOML: {error}"]) from None
-    return flattened(document, file_name)
+        return tomllib.loads(text.removeprefix(_BYTE_ORDER_MARK))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def flattened(table: Mapping[str, object], file_name: str) -> dict[str, object]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from moldau.runtime.config import ConfigError
 from moldau.runtime.config.providers import resolve
+from moldau.runtime.config.text import toml_document
 from pyspark_moldau.jobs.config.cluster import ISOLATION, check_topics, cluster_of
 from pyspark_moldau.jobs.config.folders import check_folder
 from pyspark_moldau.jobs.config.settings import Section
@@ -98,10 +98,10 @@ def load_config(path: Path, client: Mapping[str, str] | None = None) -> JobConfi
         JobConfigError: The file cannot be read, is no TOML, or has a wrong value.
     """
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        document = toml_document(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise JobConfigError(f"{path}: {error.strerror}; give the TOML file of a job") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise JobConfigError(f"{path}: not a TOML file: {error}") from error
     root = Section(str(path), "", document)
     folder = path.absolute().parent

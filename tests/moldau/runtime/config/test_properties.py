@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from moldau.runtime.config import CONSUMER_CONFIG, ConfigError, parse_properties
+from moldau.runtime.config import CONSUMER_CONFIG, ConfigError, parse_properties, parse_toml
 
 ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f", "\\": "\\\\"} | {char: f"\\{char}" for char in "=:#!"}
 LETTERS = st.characters(exclude_categories=["Cs"])
@@ -61,3 +61,17 @@ def test_a_password_may_have_a_letter_of_two_escapes() -> None:
     config = CONSUMER_CONFIG.parse({**given, "sasl.username": "ann", **parse_properties(text)})
     assert config.get_str("sasl.password") == "\U0001f600"
     assert parse_properties(r"a=\uDE00\uD83D") == {"a": "\ude00\ud83d"}, "half of a pair stays, and its key refuses it"
+
+
+def test_a_byte_order_mark_belongs_to_no_name() -> None:
+    """Editors of Windows begin a file with it: "node.id: unknown configuration key; did you mean node.id?"."""
+    assert parse_properties("\ufeffnode.id=1\nrack=\ufeffa") == {"node.id": "1", "rack": "\ufeffa"}
+    assert parse_toml("\ufeff[node]\nid = 1") == {"node.id": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"), [("a = " + "[" * 3000 + "]" * 3000, "nested too deeply"), ("a = " + "9" * 5000, "4300 digits")]
+)
+def test_toml_beyond_the_bounds_of_python_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=f"not TOML: .*{reason}"):
+        parse_toml(text)
