@@ -14,7 +14,7 @@ from pyspark_moldau.jobs.errors import JobConfigError, JobError
 from pyspark_moldau.jobs.files import OWNER
 from pyspark_moldau.jobs.queries.running import first_line, job_session
 from pyspark_moldau.jobs.queries.writing import to_records
-from pyspark_moldau.jobs.tables import read_table
+from pyspark_moldau.jobs.tables import read_table, spark_path
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
 
 if TYPE_CHECKING:
@@ -78,6 +78,11 @@ def export_job(path: Path, client: Mapping[str, str] | None = None) -> ExportJob
     return job
 
 
+def address_of(table: Path) -> str:
+    """Returns what Spark reads for a folder of Parquet files: the folder itself, or those that a pattern names."""
+    return spark_path(table) if table.exists() else str(table)
+
+
 def run_export(job: ExportJob, session: SparkSession | None = None) -> ExportReport:
     """Writes the rows. A version that is written stays as it is.
 
@@ -98,7 +103,7 @@ def run_export(job: ExportJob, session: SparkSession | None = None) -> ExportRep
     session = session or job_session(job.config)
     try:
         is_own = (job.table / OWNER).exists()
-        rows = read_table(session, job.table) if is_own else session.read.parquet(str(job.table))
+        rows = read_table(session, job.table) if is_own else session.read.parquet(address_of(job.table))
         rows = rows.where(job.where) if job.where else rows
         rows = rows.repartition(1).sortWithinPartitions(*job.order_by) if job.order_by else rows
     except AnalysisException as error:

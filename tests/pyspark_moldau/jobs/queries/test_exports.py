@@ -145,6 +145,14 @@ def test_a_report_has_the_rows_of_the_version(exporting, written, count, rows):
     assert report == ExportReport(rows=rows, table_rows=count)
 
 
+def test_a_folder_with_a_name_like_a_pattern_is_read(exporting, tmp_path):
+    """Spark took its name for a pattern: the folder "does not exist"."""
+    folder = tmp_path / "final [2]"
+    folder.mkdir()
+    _, calls = exporting(table=folder.name)
+    assert calls[0] == ("parquet", str(folder).replace("[2]", r"\[2\]"))
+
+
 def test_a_table_may_be_a_pattern_and_must_be_there(exporting):
     for pattern in ("y=*", "y=201?", "[ab]", "{a,b}"):
         assert exporting(table=pattern)[0].rows == 5
