@@ -111,3 +111,13 @@ def test_the_walk_follows_the_bytes_of_fastavro(value, levels):
     else:
         check.check_bytes(data)
         check.check_bytes(data[:-9])
+
+
+def test_billions_of_nulls_cost_no_time():
+    """They have no bytes; a check that counted each would never end."""
+    schema = record(("nulls", {"type": "array", "items": "null"}), ("below", {"type": "array", "items": "Node"}))
+    billions = b"\xfe\xff\xff\xff\xff\xff\x7f\0"  # 2^48 - 1 of them, and the end of the array
+    check = DepthCheck(fastavro.parse_schema(schema))
+    check.check_bytes((billions + b"\x02") * 500 + b"\0" * 1000)
+    with pytest.raises(ValueError, match="nested more than 1000 levels deep"):
+        check.check_bytes((billions + b"\x02") * 1001)

@@ -16,6 +16,7 @@ LEVELS_MAX: Final = 1000
 _TOO_DEEP: Final = f"it is nested more than {LEVELS_MAX} levels deep"
 _RECORDS: Final = ("record", "error")
 _SIZES: Final = {"null": 0, "boolean": 1, "float": 4, "double": 8}
+_NOTHING: Final = ("skip", 0)
 _VARINTS: Final = ("int", "long", "enum")
 _Part = tuple[str, Any]
 """A kind, and what it needs: a number of bytes, or the parts within."""
@@ -136,6 +137,8 @@ def _walk(part: _Part, data: bytes) -> None:
                     items, at = -items, _long(data, at)[1]
                 if items == 0:
                     continue
+                if kind == "array" and inner == _NOTHING:
+                    items = 1  # nulls have no bytes, so a few can say that there are billions of them
             if kind == "map":
                 size, at = _long(data, at)
                 at += _length(size)
