@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_moldau.errors import DataLossError
-from pyspark_moldau.source import planning
+from pyspark_moldau.source import planning, stream
 from pyspark_moldau.source.core.options import EARLIEST, LATEST, OptionError, Position, parse_options
 from pyspark_moldau.source.planning import InputRanges, ends_of, plan, resolve
 from pyspark_moldau.source.stream import MoldauStreamReader
@@ -42,7 +42,8 @@ def clock(monkeypatch):
     """Time passes while a query waits for an end."""
     now = [0.0]
     fake = types.SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
-    monkeypatch.setattr(planning, "time", fake)
+    for module in (planning, stream):
+        monkeypatch.setattr(module, "time", fake)
     return now
 
 
@@ -249,7 +250,7 @@ def test_a_stream_does_not_start_behind_the_end(log, start):
     reader.latestOffset(initial, ReadAllAvailable())
 
 
-def test_a_topic_that_is_deleted_while_a_query_ends_is_left_out(log, caplog):
+def test_a_topic_that_is_deleted_while_a_query_ends_is_left_out(log, clock):
     """The query has fixed its end before; the other topics are read up to there."""
     log.create("u", 1, "id-2")
     log.append(("u", 0), record(1))
