@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from moldau.serialization.core.wire_format import read_zigzag
+
 LEVELS_MAX: Final = 1000
 """Unions, arrays and maps within one another. ``fastavro`` ends a process at 3000 or more, with a stack of 8 MB."""
 
@@ -132,38 +134,24 @@ def _walk(part: _Part, data: bytes) -> None:
             at += inner
         elif kind in ("array", "map"):
             if items == 0:
-                items, at = _long(data, at)
+                items, at = read_zigzag(data, at)
                 if items < 0:  # the size of the block follows
-                    items, at = -items, _long(data, at)[1]
+                    items, at = -items, read_zigzag(data, at)[1]
                 if items == 0:
                     continue
                 if kind == "array" and inner == _NOTHING:
                     items = 1  # nulls have no bytes, so a few can say that there are billions of them
             if kind == "map":
-                size, at = _long(data, at)
+                size, at = read_zigzag(data, at)
                 at += _length(size)
             left.append((found[0], level, items - 1))  # with 0 the next block begins
             left.append((inner, level + 1, 0))
         else:
-            number, at = _long(data, at)
+            number, at = read_zigzag(data, at)
             if kind == "text":
                 at += _length(number)
             elif kind == "union":
                 left.append((inner[_length(number)], level + 1, 0))
-
-
-def _long(data: bytes, at: int) -> tuple[int, int]:
-    """Returns a number in Avro's zigzag form, and where it ends."""
-    shift = number = 0
-    while True:
-        byte = data[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (number >> 1) ^ -(number & 1), at
-        shift += 7
-        if shift > 63:
-            raise IndexError
 
 
 def _length(number: int) -> int:

@@ -70,15 +70,27 @@ def write_indexes(indexes: Iterable[int]) -> bytes:
     return b"".join(_varint(each) for each in (len(levels), *levels))
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+def read_zigzag(data: bytes, at: int) -> tuple[int, int]:
+    """Returns the zigzag varint that begins at an offset, as Avro's long has it too, and the offset behind it.
+
+    Raises:
+        IndexError: it is cut off, or has more than ten bytes.
+    """
     result = shift = 0
-    while at < len(data) and shift < 64:
+    while shift < 64:
         byte = data[at]
         result |= (byte & 0x7F) << shift
         at, shift = at + 1, shift + 7
         if byte < 0x80:
             return (result >> 1) ^ -(result & 1), at
-    raise WireFormatError("the message indexes are cut off")
+    raise IndexError("a number has more than ten bytes")
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    try:
+        return read_zigzag(data, at)
+    except IndexError:
+        raise WireFormatError("the message indexes are cut off") from None
 
 
 def _varint(value: int) -> bytes:
