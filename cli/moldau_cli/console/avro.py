@@ -9,6 +9,7 @@ from typing import Final
 
 import trio
 
+from moldau.runtime.config.urls import split_login
 from moldau_cli.errors import UsageError
 from moldau_cli.records.core.marks import marked
 from moldau_cli.records.core.values import json_text
@@ -33,13 +34,12 @@ class AvroViews:
         absent = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
         if absent:
             raise UsageError(f"--registry: {' and '.join(absent)} not installed; run: pip install 'moldau[jobs]'")
-        from pyspark_moldau.jobs.config.job_config import REGISTRY_FORM, split_login
         from pyspark_moldau.jobs.payloads.avro_codec import Registry
 
         try:
             address, login = split_login(registry.rstrip("/"))
         except ValueError as error:
-            raise UsageError(f"--registry: {REGISTRY_FORM}") from error
+            raise UsageError(f"--registry: {error}") from error
         self._registry = Registry(address, login)
         self._turn = trio.CapacityLimiter(1)
         self._given: set[int] = set()  # the ids whose schemas the registry has given; it keeps them

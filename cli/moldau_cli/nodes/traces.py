@@ -9,11 +9,11 @@ node have no parent, and client id, correlation id and topic join them with thos
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 import trio
 
 from moldau.runtime.config import ConfigError
+from moldau.runtime.config.urls import split_url
 from moldau.runtime.net.serving.request_traces import RequestTraces
 from moldau.version import VERSION
 
@@ -108,11 +108,10 @@ class NodeTraces:
 def _address_problem(endpoint: str) -> str:
     """Returns what is wrong with the address; empty if nothing. The text does not show it, as it may have a login."""
     try:
-        parts = urlsplit(endpoint)
-        host, _ = (parts.hostname or "").encode("idna"), parts.port
+        parts = split_url(endpoint)
     except ValueError as error:
         return f"the address cannot be used: {error}"
-    return "" if host else "the address names no host"
+    return "" if parts.hostname else "the address names no host"
 
 
 def _is_installed() -> bool:

@@ -165,34 +165,14 @@ ADMIN_CONFIG = ConfigSchema.of(
 )
 
 
-def _url_problem(url: str) -> str:
-    """Returns what is wrong with the address of a registry; the text does not show it, because it may have a login."""
-    from urllib.parse import urlsplit
-
-    if not url.startswith(("http://", "https://")):
-        return "must begin with http:// or https://"
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "is no URL; [ and ] enclose an IPv6 address"
-    behind = parts.path + parts.query + parts.fragment
-    if "@" in behind:
-        return "is no URL; a login in it has %2F for /, %3F for ?, %23 for # and %40 for @, and a path has %40, too"
-    try:
-        _ = parts.port
-    except ValueError:
-        return "is no URL; a port is a number up to 65535"
-    if not parts.hostname or parts.query or parts.fragment:
-        return "must be the address of the registry, such as https://registry.example.com:8081/path"
-    return ""
-
-
 def _check_registry(config: Config) -> list[str]:
+    from moldau.runtime.config.urls import registry_problem  # most clients have none, nor urllib.parse
+
     problems = _tls_problems(config)
     if not config.get_list("schema.registry.url"):
         problems.append("schema.registry.url: must name at least one address")
     for url in config.get_list("schema.registry.url"):
-        problem = _url_problem(url)
+        problem = registry_problem(url)
         if problem:
             login, at, rest = url.rpartition("@")
             shown = f"{login.partition('//')[0]}//{rest}" if at and "//" in login else rest

@@ -205,16 +205,18 @@ def _check_url(key: str, url: str) -> None:
     """
     if not url:
         return
-    from urllib.parse import unquote, urlsplit
+    from urllib.parse import unquote
+
+    from moldau.runtime.config.urls import split_url
 
     shown = key if "@" in url else f"{key} = {url!r}"
     if not url.startswith(("file:", "https://", "http://")):
         raise ConfigError([f"{shown}: must be a file: or https: URL"])
     try:
-        parts = urlsplit(url)
-        is_file, _ = parts.scheme == "file", parts.port
+        parts = split_url(url)
     except ValueError as error:
-        raise ConfigError([f"{shown}: is no URL: its host or port cannot be"]) from error
+        raise ConfigError([f"{shown}: is no URL; {error}"]) from error
+    is_file = parts.scheme == "file"
     if "@" in parts.netloc:
         raise ConfigError([f"{shown}: must have no login; for a token endpoint, client id and secret are keys"])
     if is_file and (parts.netloc not in ("", "localhost") or not parts.path or "\0" in unquote(parts.path)):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from moldau.runtime.config.declaration import ConfigError
+from moldau.runtime.config.urls import split_url
 from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.ports.object_names import is_name
 from moldau_broker.remote_log.storage.directory import DirectoryStore
@@ -113,7 +114,7 @@ def _endpoint(config: Config) -> str | None:
     if "@" in given:
         raise ConfigError([f"{name}: {form}, without a login"])
     try:
-        parts = urlsplit(given)
+        parts = split_url(given)
         port = "" if parts.port is None else f":{parts.port}"
         host = (parts.hostname or "").encode("idna").decode()
     except ValueError as error:

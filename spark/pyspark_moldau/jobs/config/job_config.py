@@ -10,11 +10,11 @@ import os
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote, urlsplit, urlunsplit
 
 from moldau.runtime.config import ConfigError
 from moldau.runtime.config.providers import resolve
 from moldau.runtime.config.text import toml_document
+from moldau.runtime.config.urls import split_login
 from pyspark_moldau.jobs.config.cluster import ISOLATION, check_topics, cluster_of
 from pyspark_moldau.jobs.config.folders import check_folder
 from pyspark_moldau.jobs.config.settings import Section
@@ -34,7 +34,6 @@ SCHEMA_BYTES_MAX: Final = 4 * 1024 * 1024
 COUNT_MAX: Final = 2**31 - 1
 EXPORT: Final = "export"
 FAIL_ON_DATA_LOSS: Final = "fail_on_data_loss"
-REGISTRY_FORM: Final = "expected a URL such as http://127.0.0.1:8081"
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _DURATION = re.compile(r"[1-9]\d{0,8} (second|minute|hour|day|week)s?")
 
@@ -281,11 +280,9 @@ def _payload_of(section: Section, folder: Path) -> PayloadConfig:
     except ConfigError as error:
         raise section.error("registry", "; ".join(error.problems)) from error
     try:
-        address, login = split_login(registry)
+        address, login = split_login(registry) if registry else ("", "")
     except ValueError as error:
-        raise section.error("registry", REGISTRY_FORM) from error
-    if registry and not registry.startswith(("http://", "https://")):
-        raise section.error("registry", REGISTRY_FORM)
+        raise section.error("registry", str(error)) from error
     payload = PayloadConfig(
         format=kind,
         schema=_schema_bytes(section, folder),
@@ -296,21 +293,6 @@ def _payload_of(section: Section, folder: Path) -> PayloadConfig:
     )
     section.finish()
     return payload
-
-
-def split_login(url: str) -> tuple[str, str]:
-    """Returns an address without its login, and the login, ``user:password`` or empty.
-
-    Raises:
-        ValueError: it is no address of a registry, perhaps because of a / or # in a login, which would be shown later.
-    """
-    parts = urlsplit(url)
-    behind = parts.path + parts.query + parts.fragment
-    _ = parts.port
-    if "@" in behind or parts.query or parts.fragment or (url and not parts.hostname):
-        raise ValueError(REGISTRY_FORM)
-    login, _, host = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=host)), unquote(login)
 
 
 def _schema_bytes(section: Section, folder: Path) -> bytes:
