@@ -203,7 +203,7 @@ class Admin(AsyncOnly):
         The request for the configuration of a broker goes to that broker.
 
         Raises:
-            AdminError: a configuration could not be described.
+            AdminError: a configuration could not be described. Resources of one name are named with their types.
         """
         return await self._calls.configurations.describe_configs(resources, include_documentation=include_documentation)
 
@@ -225,7 +225,7 @@ class Admin(AsyncOnly):
         same time, so one that does not answer keeps no other from changing.
 
         Raises:
-            AdminError: resources were not changed; the others were.
+            AdminError: resources were not changed; the others were. Resources of one name are named with their types.
             KafkaError: no broker answers, or the only one that is asked does not.
         """
         await self._calls.configurations.alter_configs(changes, validate_only=validate_only)

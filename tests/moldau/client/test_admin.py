@@ -221,8 +221,8 @@ def test_configurations_are_altered_key_by_key():
     simulate(scenario, {ApiKey.INCREMENTAL_ALTER_CONFIGS: alter})
 
 
-@pytest.mark.parametrize("refused", [2, 32])
-def test_a_success_hides_no_failure_of_the_same_name(refused):
+@pytest.mark.parametrize("refused", [{2}, {32}, {2, 32}])
+def test_resources_of_one_name_fail_with_their_types(refused):
     """A topic and a group may have one name, and one answer holds both."""
 
     def alter(broker, request):
@@ -231,7 +231,19 @@ def test_a_success_hides_no_failure_of_the_same_name(refused):
                 iac.AlterConfigsResourceResponse(
                     resource_type=each.resource_type,
                     resource_name=each.resource_name,
-                    error_code=40 if each.resource_type == refused else 0,
+                    error_code=40 if each.resource_type in refused else 0,
+                )
+                for each in request.resources
+            ]
+        )
+
+    def describe(broker, request):
+        return dc.DescribeConfigsResponse(
+            results=[
+                dc.DescribeConfigsResult(
+                    resource_type=each.resource_type,
+                    resource_name=each.resource_name,
+                    error_code=40 if each.resource_type in refused else 0,
                 )
                 for each in request.resources
             ]
@@ -239,10 +251,18 @@ def test_a_success_hides_no_failure_of_the_same_name(refused):
 
     async def scenario(cluster, admin):
         resources = [ConfigResource(type=kind, name="orders") for kind in (ResourceType.TOPIC, ResourceType.GROUP)]
-        with pytest.raises(AdminError, match="orders: INVALID_CONFIG"):
+        wanted = {f"{each.type.name.lower()} orders" for each in resources if each.type in refused}
+        with pytest.raises(AdminError, match="orders: INVALID_CONFIG") as caught:
             await admin.alter_configs({each: [ConfigAlteration(name="a.key", value="5")] for each in resources})
+        assert set(caught.value.failures) == wanted
+        with pytest.raises(AdminError, match="orders: INVALID_CONFIG") as caught:
+            await admin.describe_configs([*resources, resources[0]])
+        assert set(caught.value.failures) == wanted
+        with pytest.raises(AdminError) as caught:
+            await admin.describe_configs([each for each in resources if each.type in refused][:1] * 2)
+        assert set(caught.value.failures) == {"orders"}
 
-    simulate(scenario, {ApiKey.INCREMENTAL_ALTER_CONFIGS: alter})
+    simulate(scenario, {ApiKey.INCREMENTAL_ALTER_CONFIGS: alter, ApiKey.DESCRIBE_CONFIGS: describe})
 
 
 def test_cluster_and_quorum():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
@@ -30,7 +31,7 @@ from moldau.runtime.config import ConfigSource
 from moldau.runtime.net.served_versions import NeededVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from moldau.admin.requester import Requester
 
@@ -45,7 +46,8 @@ class Configurations:
         self, resources: Iterable[ConfigResource], *, include_documentation: bool = False
     ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
         """Implements ``Admin.describe_configs``."""
-        groups = by_broker(checked_resources("describe_configs", resources), self._of_one_node())
+        wanted = checked_resources("describe_configs", resources)
+        groups, name_of = by_broker(wanted, self._of_one_node()), _names(wanted)
 
         async def describe(node_id: int | None) -> DescribeConfigsResponse:
             if node_id is not None:
@@ -61,10 +63,10 @@ class Configurations:
 
         found: dict[ConfigResource, dict[str, ConfigEntry]] = {}
         responses, unanswered = await self._requester.at_once({each: partial(describe, each) for each in groups})
-        failures = {each.name: error for node_id, error in unanswered.items() for each in groups[node_id]}
+        failures = {name_of(each): error for node_id, error in unanswered.items() for each in groups[node_id]}
         for node_id, response in responses.items():
             judged = _judged(groups[node_id], response.results)
-            failures |= {resource.name: error for resource, error in judged.failures.items()}
+            failures |= {name_of(resource): error for resource, error in judged.failures.items()}
             for resource, result in judged.done.items():
                 found[ConfigResource(type=ResourceType(resource.type), name=resource.name)] = {
                     entry.name: ConfigEntry(
@@ -104,7 +106,7 @@ class Configurations:
     ) -> None:
         """Implements ``Admin.alter_configs``."""
         checked_alterations(changes)
-        groups = by_broker(changes, self._of_one_node())
+        groups, name_of = by_broker(changes, self._of_one_node()), _names(changes)
 
         async def alter(wanted_id: int | None) -> IncrementalAlterConfigsResponse:
             resources = groups[wanted_id]
@@ -116,10 +118,10 @@ class Configurations:
             )
 
         responses, unanswered = await self._requester.at_once({each: partial(alter, each) for each in groups})
-        failures = {each.name: error for wanted_id, error in unanswered.items() for each in groups[wanted_id]}
+        failures = {name_of(each): error for wanted_id, error in unanswered.items() for each in groups[wanted_id]}
         for wanted_id, response in responses.items():
             for resource, error in _judged(groups[wanted_id], response.responses).failures.items():
-                failures.setdefault(resource.name, error)  # a topic and a group may have the same name
+                failures[name_of(resource)] = error
         raise_failures(failures)
 
     def _of_one_node(self) -> tuple[ResourceType, ...]:
@@ -160,6 +162,17 @@ class _Resource(NamedTuple):
     def __str__(self) -> str:
         known = {int(each): each.name.lower().replace("_", " ") for each in ResourceType}
         return f"{known.get(self.type, f'type {self.type}')} {self.name or 'default'}"
+
+
+def _names(wanted: Iterable[ConfigResource]) -> Callable[[ConfigResource | _Resource], str]:
+    """Returns how failures are named: by the resource's name, with its type if another of them has the same name."""
+    counts = Counter(each.name for each in set(wanted))
+
+    def name_of(resource: ConfigResource | _Resource) -> str:
+        is_alone = counts[resource.name] <= 1
+        return resource.name if is_alone else str(_Resource(int(resource.type), resource.name))
+
+    return name_of
 
 
 def _judged(wanted: Iterable[ConfigResource], results: Iterable[R]) -> Judged[_Resource, R]:
