@@ -306,6 +306,18 @@ def test_offsets_stay_if_a_subscription_cannot_be_read() -> None:
     assert fetched(driver, wanted=False) == {("t", 0): 1}
 
 
+@pytest.mark.parametrize("version", [0, 1, 3, 9])
+def test_a_subscription_needs_no_fields_of_its_version(version: int) -> None:
+    """@platformatic/kafka names version 1, and leaves the owned partitions out; the topics can be read."""
+    driver = CoreDriver()
+    driver.ask(commit_request(1), 9)
+    subscription = encode(ConsumerProtocolSubscription(topics=["u"]), 0)
+    Consumer(driver).join(metadata=version.to_bytes(2, "big") + subscription)
+    driver.pass_time(driver.config.initial_rebalance_delay_ms * 2)
+    assert delete_offset(driver, "t").topics[0].partitions[0].error_code == ErrorCode.NONE
+    assert fetched(driver, wanted=False) == {}
+
+
 def test_deleting_offsets_of_unknown_partitions() -> None:
     """They are refused with Kafka's code, beside those that exist."""
     driver = CoreDriver()

@@ -359,14 +359,11 @@ class Group:
 
 def subscribed_topics(metadata: bytes) -> tuple[str, ...] | None:
     """Returns the topics in a consumer's metadata; None if it cannot be parsed (clients may send any bytes)."""
-    if len(metadata) < 2:
-        return None
-    version = int.from_bytes(metadata[:2], "big", signed=True)
-    if version < 0:
+    if len(metadata) < 2 or int.from_bytes(metadata[:2], "big", signed=True) < 0:
         return None
     try:
-        # Later versions only append fields, so metadata of a newer version is read as the newest known one.
-        known = min(version, ConsumerProtocolSubscription.__versions__.last)
-        return tuple(decode(ConsumerProtocolSubscription, known, metadata, 2).topics)
+        # Later versions only append fields. Clients leave them out and name the version all the same, so Kafka's
+        # coordinator, too, reads those of version 0 alone.
+        return tuple(decode(ConsumerProtocolSubscription, 0, metadata, 2).topics)
     except DecodeError:
         return None
