@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from typing import TYPE_CHECKING, Final
 
 from moldau_cli.errors import UsageError
@@ -24,6 +26,20 @@ def is_number(text: str) -> bool:
 def counted(number: int, noun: str) -> str:
     """Returns a number with its noun: "1 broker", "2,000 brokers"."""
     return f"{number:,} {noun if number == 1 else noun + 's'}"
+
+
+def expression_of(text: str, option: str) -> re.Pattern[str]:
+    """Compiles the regular expression of an option; Python's remarks about its form, such as ``[[``, are left out.
+
+    Raises:
+        UsageError: it is none, or Python cannot hold it.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            return re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise UsageError(f"{option}: {text!r} is not a regular expression: {error}") from error
 
 
 def address_of(text: str, source: str) -> tuple[str, int]:

@@ -8,7 +8,7 @@ import pytest
 from moldau_cli.commands.administration import configs
 from moldau_cli.errors import UsageError
 from moldau_cli.main import main
-from moldau_cli.words import NUMBER_MAX, counted, is_number, parse_ids, parse_settings, split_settings
+from moldau_cli.words import NUMBER_MAX, counted, expression_of, is_number, parse_ids, parse_settings, split_settings
 
 KEYS = {"a", "b", "cleanup.policy", "match"}
 
@@ -116,3 +116,15 @@ def test_ids_are_different_numbers():
 
 def test_counts_have_their_nouns():
     assert [counted(number, "node") for number in (0, 1, 2, 1000)] == ["0 nodes", "1 node", "2 nodes", "1,000 nodes"]
+
+
+@pytest.mark.parametrize("text", ["(", "a{99999999999}", "(" * 3000 + ")" * 3000])
+def test_an_expression_that_python_cannot_hold_is_refused(text):
+    with pytest.raises(UsageError, match=r"^--include: '.* is not a regular expression: "):
+        expression_of(text, "--include")
+
+
+def test_an_odd_expression_is_no_warning_of_python(recwarn):
+    """Python remarks on `[[`, with a line of the source; people and programs that read stderr want neither."""
+    assert expression_of("[[:alpha:]", "--include").fullmatch("[")
+    assert not recwarn.list

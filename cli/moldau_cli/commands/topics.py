@@ -12,7 +12,7 @@ from moldau_cli import output
 from moldau_cli.client import BootstrapServer, answer_results, answering_done, deleting, refuse_repeated, with_admin
 from moldau_cli.completion import names as completed
 from moldau_cli.errors import CommandError, UsageError
-from moldau_cli.words import counted, is_number, parse_settings
+from moldau_cli.words import counted, expression_of, is_number, parse_settings
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -224,12 +224,7 @@ def _pattern(include: str | None) -> Callable[[str], bool]:
     Raises:
         UsageError: it is no regular expression.
     """
-    import re
-
-    try:
-        pattern = re.compile(".*" if include is None else include)
-    except re.error as error:
-        raise UsageError(f"--include: {include!r} is not a regular expression: {error}") from error
+    pattern = expression_of(".*" if include is None else include, "--include")
     return lambda name: pattern.fullmatch(name) is not None
 
 

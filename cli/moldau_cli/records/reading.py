@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import math
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -14,6 +13,7 @@ from moldau_cli import output
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.records.core.positions import LogRange, Origin, starts, stops
 from moldau_cli.records.core.values import Content, Row
+from moldau_cli.words import expression_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -151,10 +151,7 @@ async def matching_topics(
     from moldau import Admin
     from moldau_cli.records.topic_checks import first_answer
 
-    try:
-        expression = re.compile(pattern)
-    except re.error as error:
-        raise UsageError(f"--include: {pattern!r} is no regular expression: {error}") from error
+    expression = expression_of(pattern, "--include")
     async with Admin(bootstrap_settings) as admin:
         names = [topic.name for topic in await first_answer(admin, lambda asked: asked.list_topics(), within_s)]
     found = tuple(name for name in names if expression.fullmatch(name))
