@@ -156,7 +156,7 @@ def pattern(call: str, value: object) -> None:
     expression = text(call, "pattern", value)
     try:
         re.compile(expression)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ArgumentValueError(f"{call}: pattern {value!r} is no regular expression: {error}") from error
 
 

@@ -77,6 +77,7 @@ def test_timestamps_take_precedence_over_offsets():
         ({"streaming": False, "startingOffsets": "latest"}, "a batch query cannot start at latest"),
         ({"streaming": False, "endingOffsets": '{"a": {"0": -2}}'}, "cannot end at earliest"),
         ({"without": ["subscribe"], "subscribePattern": "a("}, "is not a regular expression"),
+        ({"without": ["subscribe"], "subscribePattern": "a{99999999999}"}, "is not a regular expression"),
         ({"without": ["subscribe"], "assign": '{"a": ["0"]}'}, 'expected {"topic": \\[0, 1\\]}'),
         ({"without": ["subscribe"], "assign": "{}"}, "no partition is named"),
         ({"kafka__isolation__level": "serializable"}, "kafka.isolation.level = .serializable."),

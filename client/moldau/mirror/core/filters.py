@@ -59,7 +59,7 @@ class NameFilter:
 def _compiled(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"{text!r} is no regular expression: {error}") from None
 
 

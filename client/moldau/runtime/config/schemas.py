@@ -238,7 +238,7 @@ def _check_mirror_source(config: Config) -> list[str]:
         for text in config.get_list(key):
             try:
                 re.compile(text)
-            except re.error as error:
+            except (re.error, OverflowError, RecursionError) as error:
                 problems.append(f"{key} = {text!r}: is no regular expression: {error}")
     if not config.get_str("replication.policy.separator"):
         problems.append("replication.policy.separator: must not be empty")

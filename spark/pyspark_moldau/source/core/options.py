@@ -244,7 +244,7 @@ def _subscription(given: Mapping[str, str]) -> Subscription:
     if named[0] == "subscribePattern":
         try:
             re.compile(value)
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise OptionError(f"subscribePattern: {value!r} is not a regular expression: {error}") from error
         if not value:
             raise OptionError("subscribePattern: the pattern is empty")

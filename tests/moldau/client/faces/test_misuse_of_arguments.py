@@ -75,6 +75,7 @@ ROWS = [
     row("Consumer", "subscribe", None, text=f"subscribe: topics must be {NAMES}None"),
     row("Consumer", "subscribe", [""], error=ValueError, text="subscribe: one of topics is empty"),
     row("Consumer", "subscribe", pattern="(", error=ValueError, text="pattern '(' is no regular expression"),
+    row("Consumer", "subscribe", pattern="a{99999999999}", error=ValueError, text="}' is no regular expression"),
     row("Consumer", "subscribe", pattern=re.compile("t"), text="subscribe: pattern must be a str"),
     row("Consumer", "assign", ["x"], text=f"assign: each of partitions must be {PAIR}str 'x'"),
     row("Consumer", "assign", ["xy"], text=f"assign: each of partitions must be {PAIR}str 'xy'"),

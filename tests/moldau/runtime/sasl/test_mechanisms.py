@@ -212,7 +212,9 @@ def test_an_escaped_replacement_stands_for_itself(text):
     assert MappingRules(f"RULE:CN=(.*)/{escaped}/").apply("CN=a") == text
 
 
-@pytest.mark.parametrize("rules", ["RULE:a", "RULE:(/x/", "default", "RULE:a/$1/", "DEFAULT DEFAULT", "RULE:a/b/X"])
+@pytest.mark.parametrize(
+    "rules", ["RULE:a", "RULE:(/x/", "RULE:a{99999999999}/x/", "default", "RULE:a/$1/", "DEFAULT DEFAULT", "RULE:a/b/X"]
+)
 def test_wrong_rules_are_refused(rules):
     with pytest.raises(ValueError, match=r"RULE|group|regular"):
         MappingRules(rules)

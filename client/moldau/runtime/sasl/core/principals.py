@@ -91,7 +91,7 @@ class MappingRules:
                 continue
             try:
                 pattern = re.compile(match[2].replace("\\/", "/"))
-            except re.error as error:
+            except (re.error, OverflowError, RecursionError) as error:
                 raise ValueError(f"{match[2]!r} is no regular expression: {error}") from None
             replacement = match[3]
             for _, number in _FILLED.findall(replacement):
