@@ -356,10 +356,10 @@ class Pump:
             return  # the consumer looked behind the end before the partition was paused
         place = f"{error.topic_partition} offset {error.offset}"
         if self._request.errors is OnError.END:
-            raise CommandError(f"{place}: {error}; --skip-errors leaves such records out") from error
+            raise CommandError(f"{place}: {_reason_of(error)}; --skip-errors leaves such records out") from error
         self.skipped += 1
         if self.skipped <= NOTES_MAX:
-            output.note(f"skipped {place}: {' '.join(str(error).split())}")
+            output.note(f"skipped {place}: {_reason_of(error)}")
         elif self.skipped == NOTES_MAX + 1:
             output.note("more records cannot be deserialized; they are skipped without a line each")
         self._consumer.seek(error.topic_partition, error.offset + 1)
@@ -381,6 +381,12 @@ class Pump:
             if at is not None and at >= end:
                 del self._ends[partition]
                 self._consumer.pause(partition)
+
+
+def _reason_of(error: RecordDeserializationError) -> str:
+    """Returns why a record cannot be deserialized, without its place and the advice to programs that the text has."""
+    _, _, reason = " ".join(str(error).split()).partition(": ")
+    return reason.rpartition("; seek to ")[0]
 
 
 def row_of(batch: ConsumedBatch[Any, Any], record: Record[Any, Any]) -> Row:
