@@ -1,12 +1,14 @@
 """Goal: a command sees what the one before it has done.
 
-Method: the file of a cluster that another command changes just before it gives its lock away.
+Method: the file of a cluster that another command changes just before it gives its lock away, or whose nodes never ran.
 """
 
+import json
 from contextlib import contextmanager
 
 import pytest
 
+from moldau_cli.main import main
 from moldau_cli.operations.local import locked_cluster
 from moldau_jepsen.launcher import cluster
 from moldau_jepsen.launcher.spec import FILE_NAME, ClusterSpec, LauncherUsageError, plan_nodes, to_json
@@ -28,6 +30,15 @@ def test_a_command_sees_what_the_one_before_it_did(tmp_path, monkeypatch):
     monkeypatch.setattr(cluster, "exclusive", late)
     with locked_cluster(tmp_path) as opened:
         assert (opened.node(1).pid, opened.node(1).started) == (4321, "later")
+
+
+def test_nodes_that_do_not_run_are_not_stopped(tmp_path, capsys):
+    """A second `cluster stop` reported all nodes as stopped once more."""
+    (tmp_path / FILE_NAME).write_text(to_json(plan_nodes(ClusterSpec(brokers=1, controllers=1), tmp_path, (1, 2))))
+    assert main(["cluster", "stop", "--dir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "stopped 0 nodes; 2 nodes did not run\n"
+    assert main(["cluster", "stop", "--dir", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"stopped": 0, "killed": []}
 
 
 def test_a_directory_without_a_cluster_gets_no_lock(tmp_path):

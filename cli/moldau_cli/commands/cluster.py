@@ -326,13 +326,16 @@ def stop(
 ) -> None:
     """Stop all nodes in order (controlled shutdown). The data stays, and ``start`` uses it again."""
     from moldau_jepsen.chaos.network.panel import stop_links
+    from moldau_jepsen.launcher.process import ProcessState
 
     with _changing(directory) as cluster:
+        states = [cluster.state(node.node_id) for node in cluster.nodes]
         killed = cluster.stop_all(timeout_ms=timeout * 1000)
         stop_links(cluster.directory)
-    output.answer(
-        {"stopped": len(cluster.nodes), "killed": list(killed)}, f"stopped {counted(len(cluster.nodes), 'node')}"
-    )
+    idle = states.count(ProcessState.STOPPED)
+    stopped = len(states) - idle
+    others = f"; {counted(idle, 'node')} did not run" if idle else ""
+    output.answer({"stopped": stopped, "killed": list(killed)}, f"stopped {counted(stopped, 'node')}{others}")
     if killed:
         raise CommandError(f"node {', '.join(map(str, killed))} did not stop within {timeout:g} s and was killed")
 
