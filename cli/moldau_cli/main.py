@@ -70,9 +70,10 @@ def _buffer_output() -> None:
 def _escape_foreign_characters() -> None:
     r"""Lets stdout write characters that its encoding lacks as ``\u0433``, as stderr does by itself.
 
-    In a terminal that is not UTF-8, the id of a group would otherwise end the command after its work.
+    In a terminal that is not UTF-8, the id of a group would otherwise end the command after its work. In the locale C,
+    Python's handler is surrogateescape, which has no bytes for such characters either.
     """
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 

@@ -255,9 +255,10 @@ def test_a_closed_stream_is_no_traceback(words, closed, code, text):
     assert (run.returncode, run.stdout, run.stderr) == (code, "", text)
 
 
-def test_characters_that_a_terminal_lacks_are_escaped(monkeypatch):
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_characters_that_a_terminal_lacks_are_escaped(errors, monkeypatch):
     """A group with such an id ended ``groups list`` with a traceback, and ``groups delete`` after its work."""
-    terminal = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="latin-1", errors=errors)
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setattr(entry, "main", lambda _: output.write_line("grüßt группу") or 0)
     with pytest.raises(SystemExit) as ended:
