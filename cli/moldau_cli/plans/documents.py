@@ -17,7 +17,7 @@ def partition_entries(text: str, origin: str) -> list[object]:
     """
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{origin} is not JSON: {error}") from error
     entries = document.get("partitions") if isinstance(document, dict) else None
     if not isinstance(entries, list) or document.get("version", 1) != 1:

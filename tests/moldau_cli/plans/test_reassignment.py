@@ -79,6 +79,7 @@ def test_too_few_brokers_and_damaged_plans_are_named() -> None:
         plan_moves({("t", 0): [1, 2, 3]}, [1, 2])
     for text, said in (
         ("{", "is not JSON"),
+        ("[" * 5000, "is not JSON: maximum recursion depth"),
         ("[]", 'must hold "version": 1'),
         ('{"version": 2, "partitions": []}', 'must hold "version": 1'),
         ('{"version": 1, "partitions": [{"topic": "t"}]}', "expected topic, partition and different replicas"),
