@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Final
 
 from moldau_cli.errors import UsageError
+
+BYTE_ORDER_MARK: Final = "\ufeff"
+"""Spreadsheets and editors of Windows begin files with it; it cannot be seen, and belongs to no name."""
 
 
 def partition_entries(text: str, origin: str) -> list[object]:
@@ -16,7 +20,7 @@ def partition_entries(text: str, origin: str) -> list[object]:
         UsageError: the text is not JSON, or not such an object.
     """
     try:
-        document = json.loads(text)
+        document = json.loads(text.removeprefix(BYTE_ORDER_MARK))
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{origin} is not JSON: {error}") from error
     entries = document.get("partitions") if isinstance(document, dict) else None

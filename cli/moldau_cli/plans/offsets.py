@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau import TopicPartition
 from moldau_cli.errors import UsageError
-from moldau_cli.plans.documents import partition_entries
+from moldau_cli.plans.documents import BYTE_ORDER_MARK, partition_entries
 from moldau_cli.words import NUMBER_MAX, is_number
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def parse_offsets(text: str, origin: str) -> Offsets:
     """
     offsets: Offsets = {}
     try:
-        rows = list(csv.reader(io.StringIO(text)))
+        rows = list(csv.reader(io.StringIO(text.removeprefix(BYTE_ORDER_MARK))))
     except csv.Error as error:  # a field of more than 128 KiB
         raise UsageError(f"{origin}: expected lines topic,partition,offset: {error}") from error
     for number, row in enumerate(rows, 1):

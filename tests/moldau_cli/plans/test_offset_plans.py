@@ -123,6 +123,14 @@ def test_kafkas_file_of_deletions_is_read():
     assert parse_deletions(text, "f") == {TopicPartition("a", 1): -1}
 
 
+def test_a_file_may_begin_with_a_byte_order_mark():
+    """It became a part of the first topic's name, or the file was no JSON."""
+    assert parse_offsets("\ufeffa,1,7\n", "f") == {TopicPartition("a", 1): 7}
+    assert parse_deletions('\ufeff{"partitions": [{"topic": "a", "partition": 1, "offset": 7}]}', "f") == {
+        TopicPartition("a", 1): 7
+    }
+
+
 def test_partitions_without_an_offset_are_named():
     """`groups delete-offsets` left a misspelt topic out, and deleted the offsets of the others."""
     held = {TopicPartition("t", 0), TopicPartition("t", 1)}
