@@ -99,6 +99,7 @@ def test_references_are_resolved():
         ({"more": '"sync.topic.acl.enabled" = true\n'}, "[sources.west] sync.topic.acl.enabled: unknown mirror source"),
         ({"more": '"groups" = ["("]\n'}, "[sources.west] groups = '(': is no regular expression"),
         ({"more": '"groups" = ["a{99999999999}"]\n'}, "groups = 'a{99999999999}': is no regular expression"),
+        ({"more": '"replication.policy.separator" = "/"\n'}, "separator = '/': topics have letters, digits, '.', '_'"),
         ({"more": '"replication.factor" = 0\n'}, "replication.factor = 0: must be at least 1, or -1"),
         ({"more": '"offset.lag.max" = -1\n'}, "offset.lag.max = -1: must be"),
         ({"more": '[clusters."a.b"]\n'}, "[clusters.a.b]: an alias consists of letters, digits, - and _"),

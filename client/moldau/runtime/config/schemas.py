@@ -240,8 +240,11 @@ def _check_mirror_source(config: Config) -> list[str]:
                 re.compile(text)
             except (re.error, OverflowError, RecursionError) as error:
                 problems.append(f"{key} = {text!r}: is no regular expression: {error}")
-    if not config.get_str("replication.policy.separator"):
+    separator = config.get_str("replication.policy.separator")
+    if not separator:
         problems.append("replication.policy.separator: must not be empty")
+    elif not re.fullmatch(r"[A-Za-z0-9._-]+", separator):
+        problems.append(f"replication.policy.separator = {separator!r}: topics have letters, digits, '.', '_' and '-'")
     if config.get_bool("sync.group.offsets.enabled") and not config.get_bool("emit.checkpoints.enabled"):
         problems.append("sync.group.offsets.enabled: needs emit.checkpoints.enabled = true")
     wants_checkpoints = config.is_set("emit.checkpoints.enabled") and config.get_bool("emit.checkpoints.enabled")
