@@ -126,6 +126,16 @@ def test_mistakes_are_named(change, expected):
     assert expected in problems(**change)
 
 
+@pytest.mark.parametrize(("boundary", "timeout"), [(60_000, 60_000), (5_000, 4_000)])
+def test_a_transaction_ends_before_its_time_is_over(boundary, timeout):
+    """The target aborted each transaction, and nothing was copied."""
+    keys = f'"transaction.boundary.interval.ms" = {boundary}\n'
+    text = FILE.replace("[clusters.hub]\n", f'[clusters.hub]\n"producer.transaction.timeout.ms" = {timeout}\n')
+    found = problems(text=keys + text)
+    assert f"[sources.east] transaction.boundary.interval.ms = {boundary}: must be below {timeout}, " in found
+    assert parsed(keys + text, without='"exactly.once.source.support" = "enabled"\n').sources
+
+
 @pytest.mark.parametrize("syncs", [None, True, False])
 @pytest.mark.parametrize("checkpoints", [None, True, False])
 @pytest.mark.parametrize("groups", [None, True, False])

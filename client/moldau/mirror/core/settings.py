@@ -233,21 +233,20 @@ def parse_settings(
     problems += _wiring_problems(target, tuple(clusters), tuple(per_source))
     if config is None or problems:
         raise ConfigError(list(dict.fromkeys(problems)))
-    return MirrorSettings(
-        config=config,
-        target=clusters[target],
-        sources=tuple(
-            SourceSettings(
-                cluster=clusters[alias],
-                target=clusters[target],
-                config=source,
-                mirror_name=config.get_str("name"),
-                retry_max_ms=config.get_int("retry.backoff.max.ms"),
-            )
-            for alias, source in per_source.items()
-            if source is not None
-        ),
+    sources = tuple(
+        SourceSettings(
+            cluster=clusters[alias],
+            target=clusters[target],
+            config=source,
+            mirror_name=config.get_str("name"),
+            retry_max_ms=config.get_int("retry.backoff.max.ms"),
+        )
+        for alias, source in per_source.items()
+        if source is not None
     )
+    if problems := [problem for source in sources for problem in _transaction_problems(source)]:
+        raise ConfigError(problems)
+    return MirrorSettings(config=config, target=clusters[target], sources=sources)
 
 
 def _parsed(schema: ConfigSchema, given: dict[str, object], place: str, problems: list[str]) -> Config | None:
@@ -294,6 +293,15 @@ def _cluster(alias: str, given: dict[str, object], problems: list[str]) -> Clust
                 found += error.problems
     problems += [place + problem for problem in dict.fromkeys(found)]
     return settings
+
+
+def _transaction_problems(source: SourceSettings) -> list[str]:
+    """Returns whether the target would abort each transaction of a source before the mirror commits it."""
+    key, limit_ms = "transaction.boundary.interval.ms", source.transaction_timeout_ms
+    if not source.is_exactly_once or source.config.get_int(key) < limit_ms:
+        return []
+    needed = f"must be below {limit_ms}, the producer.transaction.timeout.ms of [clusters.{source.target_alias}]"
+    return [f"[sources.{source.alias}] {key} = {source.config.get_int(key)}: {needed}"]
 
 
 def _wiring_problems(target: str, clusters: tuple[str, ...], sources: tuple[str, ...]) -> list[str]:
