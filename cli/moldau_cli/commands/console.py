@@ -65,6 +65,7 @@ def console(
     if absent := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
         raise UsageError(f"{' and '.join(absent)} not installed; run: pip install 'moldau[console]'")
     from moldau_cli.console.avro import AvroViews
+    from moldau_cli.console.core.access import host_of
     from moldau_cli.console.core.logins import needs_login
     from moldau_cli.console.serving import Options, run_console
 
@@ -84,7 +85,7 @@ def console(
         token=secret,
         login=login or needs_login(given),
         read_only=read_only,
-        allowed_hosts=frozenset(name.lower() for name in allowed_host or ()),
+        allowed_hosts=frozenset(map(host_of, allowed_host or ())),
         tls=_tls_settings(tls_certificate, tls_key),
         local=local,
         avro=None if registry is None else AvroViews(registry),

@@ -127,3 +127,17 @@ def test_the_profile_in_use_brings_its_settings(tmp_path, monkeypatch):
     assert main(["console", "--no-browser"]) == 0
     (options,) = seen
     assert (options.bootstrap, options.settings) == ("b1:9092", {"security.protocol": "SSL"})
+
+
+def test_an_allowed_host_may_be_given_as_browsers_send_it(monkeypatch):
+    """The refusal names the header with its port, and the option with that text allowed nothing."""
+    seen = []
+
+    async def run_console(options, announce):
+        seen.append(options)
+
+    monkeypatch.setattr(serving, "run_console", run_console)
+    monkeypatch.setattr(console, "run", lambda work, address: trio.run(work))
+    given = ["--allowed-host", "Console.example:8443", "--allowed-host", "other.example"]
+    assert main(["console", "--no-browser", "-b", "b1:9092", *given]) == 0
+    assert seen[0].allowed_hosts == {"console.example", "other.example"}
