@@ -163,7 +163,9 @@ def test_a_registry_may_refer_to_a_secret(folder, monkeypatch):
     )
     assert PASSWORD not in repr(job)
     shown_logins = ("http://al:pass/word@host", "http://al:1/word@host", "http://al:pass#word@host")
-    for wrong in ("ftp://host", "http://[host", "http://host:99999", "http://host?a=b", "http://", *shown_logins):
+    several = ("http://one:1,http://two:2", "http://one, two")
+    wrongs = ("ftp://host", "http://[host", "http://host:99999", "http://host?a=b", "http://", *several, *shown_logins)
+    for wrong in wrongs:
         with pytest.raises(JobConfigError, match=r"registry: (must be|is no URL)") as caught:
             load_job(write(folder, avro.replace("https://${env:MOLDAU_TEST_LOGIN}@host:8081/", wrong)))
         assert "word" not in str(caught.value)

@@ -22,6 +22,8 @@ def split_url(url: str) -> SplitResult:
         parts = urlsplit(url)
     except ValueError:
         raise ValueError("[ and ] enclose an IPv6 address") from None
+    if any(each == "," or each.isspace() for each in parts.netloc.rpartition("@")[2]):
+        raise ValueError("a host has no comma and no space; one URL stands here, not several")
     try:
         _ = parts.port
     except ValueError:

@@ -18,10 +18,13 @@ def test_a_url_is_split(url):
         ("http://u:secret@h:1x", "a port is a number"),
         ("http://u:secret@a..b", "1 to 63 letters"),
         (f"http://u:secret@{'a' * 64}.b", "1 to 63 letters"),
+        ("http://u:secret@one:1,http://two:2", "no comma and no space"),
+        ("http://u:secret@one,two", "no comma and no space"),
+        ("http://u:secret@one two", "no comma and no space"),
     ],
 )
 def test_a_host_or_port_that_cannot_be_is_named(url, said):
-    with pytest.raises(ValueError, match=r"letters|port|IPv6") as caught:
+    with pytest.raises(ValueError, match=r"letters|port|IPv6|comma") as caught:
         split_url(url)
     assert said in str(caught.value)
     assert "secret" not in str(caught.value)
