@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from typing import TYPE_CHECKING, Final
@@ -26,6 +27,15 @@ def is_number(text: str) -> bool:
 def counted(number: int, noun: str) -> str:
     """Returns a number with its noun: "1 broker", "2,000 brokers"."""
     return f"{number:,} {noun if number == 1 else noun + 's'}"
+
+
+def a_number(value: float | None) -> float | None:
+    """Returns the value of an option with fractions, as a callback of typer: no range leaves NaN out."""
+    import typer
+
+    if value is not None and math.isnan(value):
+        raise typer.BadParameter("nan is not a number")
+    return value
 
 
 def expression_of(text: str, option: str) -> re.Pattern[str]:

@@ -3,8 +3,10 @@
 import re
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
+import typer
 
 from moldau_cli.application import COMMANDS, MEANT, application
 
@@ -72,6 +74,19 @@ def loaded_by(code):
 
 
 HEAVY = ("trio", "moldau_jepsen", "moldau_broker", "moldau_quorum", "moldau.consumer", "moldau.producer", "pyarrow")
+
+
+def test_no_option_takes_nan():
+    """No range leaves NaN out: waits ended in tracebacks, and ``cluster stop`` killed nodes at once."""
+    checked_later = {"duration", "window", "hours"}
+    taken = []
+    for path, command in commands_of(application):
+        for param in command.params:
+            if "float" in param.type.name and param.name not in checked_later:
+                with suppress(typer.BadParameter):
+                    param.process_value(typer.Context(command), "nan")
+                    taken.append((*path, param.name))
+    assert taken == []
 
 
 def test_help_of_commands_loads_no_client():

@@ -54,7 +54,7 @@ def small_runs(monkeypatch):
     [
         (["sim", "run", "--seed", "1", "--seeds", "2"], "--seed is for one seed"),
         (["sim", "run", "--hours", "1", "--seeds", "2"], "give either --seeds or --hours"),
-        (["sim", "run", "--hours", "0", "--no-controls"], "--hours must be above 0"),
+        *((["sim", "run", "--hours", each], "--hours must be a number above 0") for each in ("0", "nan", "inf")),
         (["sim", "run", "--mutant", "gremlin"], "there is no mutant 'gremlin'"),
         (["sim", "shrink", "1", "--mutant", "gremlin"], "there is no mutant 'gremlin'"),
         (["sim", "run", "--kind", "gremlin"], "there is no kind of run 'gremlin'; there are administration, bank,"),

@@ -15,7 +15,7 @@ from moldau_cli import output
 from moldau_cli.commands.operations.roll import roll
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.operations.local import launcher_errors, locked_cluster
-from moldau_cli.words import counted, parse_settings
+from moldau_cli.words import a_number, counted, parse_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,9 @@ DEFAULT_DIRECTORY = Path("moldau-cluster")
 
 Directory = Annotated[Path, typer.Option("--dir", help="Directory of the cluster.")]
 NodeId = Annotated[int, typer.Argument(metavar="NODE", help="Node id: brokers 1.., controllers 101..")]
-TimeoutS = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait until the cluster serves.")]
+TimeoutS = Annotated[
+    float, typer.Option("--timeout", min=0.1, callback=a_number, help="Seconds to wait until the cluster serves.")
+]
 
 
 @contextmanager
@@ -322,7 +324,9 @@ def status(
 @commands.command()
 def stop(
     directory: Directory = DEFAULT_DIRECTORY,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds until a node that does not end is killed.")] = 330.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, callback=a_number, help="Seconds until a node that does not end is killed.")
+    ] = 330.0,
 ) -> None:
     """Stop all nodes in order (controlled shutdown). The data stays, and ``start`` uses it again."""
     from moldau_jepsen.chaos.network.panel import stop_links

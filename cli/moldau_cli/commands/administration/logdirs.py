@@ -10,6 +10,7 @@ from moldau_cli import output
 from moldau_cli.client import BootstrapServer, refuse_failures, with_admin
 from moldau_cli.completion import names
 from moldau_cli.errors import UsageError
+from moldau_cli.words import a_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +30,9 @@ Paths = Annotated[
 Throttle = Annotated[
     int | None, typer.Option(min=1, help="Bytes per second that the broker may copy for such moves. Default: no limit.")
 ]
-Stall = Annotated[float, typer.Option(min=1, help="Give up when nothing was copied for so many seconds.")]
+Stall = Annotated[
+    float, typer.Option(min=1, callback=a_number, help="Give up when nothing was copied for so many seconds.")
+]
 Topics = Annotated[
     list[str] | None, typer.Option("--topic", help="Only replicas of these topics.", autocompletion=names.topics)
 ]

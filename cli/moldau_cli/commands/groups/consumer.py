@@ -36,7 +36,7 @@ from moldau_cli.commands.groups.positions import (
 from moldau_cli.completion import names
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.group_types import refuse_other_type
-from moldau_cli.words import counted
+from moldau_cli.words import a_number, counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -132,7 +132,9 @@ def describe(
     all_groups: Annotated[bool, typer.Option("--all-groups", help="All groups, one after the other.")] = False,
     every_s: Annotated[
         float | None,
-        typer.Option("--watch", "-w", min=0.1, metavar="SECONDS", help="Show lag and rates again and again."),
+        typer.Option(
+            "--watch", "-w", min=0.1, callback=a_number, metavar="SECONDS", help="Show lag and rates again and again."
+        ),
     ] = None,
     times: Annotated[
         int | None, typer.Option("--times", min=1, help="End after this many looks (with --watch). Default: never.")

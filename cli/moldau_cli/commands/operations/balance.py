@@ -13,7 +13,7 @@ import typer
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
 from moldau_cli.errors import UsageError
-from moldau_cli.words import BROKER_IDS, counted, parse_ids
+from moldau_cli.words import BROKER_IDS, a_number, counted, parse_ids
 
 if TYPE_CHECKING:
     from moldau import Admin
@@ -33,7 +33,10 @@ Batch = Annotated[
     int, typer.Option("--batch", min=1, max=1000, help="Replicas copied to one broker, and away from one, at a time.")
 ]
 Stall = Annotated[
-    float, typer.Option("--timeout", min=1, help="Seconds without any copied byte after which the command gives up.")
+    float,
+    typer.Option(
+        "--timeout", min=1, callback=a_number, help="Seconds without any copied byte after which the command gives up."
+    ),
 ]
 BATCH, STALL_S = 5, 600.0
 
@@ -51,7 +54,10 @@ def plan(
         typer.Option(min=0, help="Replicas to copy at most; those of drained brokers do not count. Default: all."),
     ] = None,
     tolerance: Annotated[
-        float, typer.Option(min=0, max=100, help="Percent of the mean by which a broker may differ from it.")
+        float,
+        typer.Option(
+            min=0, max=100, callback=a_number, help="Percent of the mean by which a broker may differ from it."
+        ),
     ] = 10.0,
     slack_bytes: Annotated[
         int, typer.Option(min=1, help="Bytes by which a broker may differ from the mean; small clusters need no moves.")

@@ -12,7 +12,7 @@ import typer
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, bootstrap_of, command_environment, use_command_config, with_admin
 from moldau_cli.errors import CommandError, UsageError
-from moldau_cli.words import counted, parse_ids
+from moldau_cli.words import a_number, counted, parse_ids
 
 if TYPE_CHECKING:
     from moldau import Admin
@@ -42,7 +42,10 @@ def roll(
         bool, typer.Option("--force", help="Begin although partitions are out of sync, or not served meanwhile.")
     ] = False,
     timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds that a node, and then its replicas, may take to come back.")
+        float,
+        typer.Option(
+            min=1, callback=a_number, help="Seconds that a node, and then its replicas, may take to come back."
+        ),
     ] = 600.0,
     elect: Annotated[
         bool, typer.Option("--elect/--no-elect", help="Give leadership to the preferred replicas at the end.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import os
 import time
 from collections.abc import Generator, Iterable, Iterator
@@ -81,8 +82,8 @@ def run(
         return
     if seeds is not None and hours is not None:
         raise UsageError("give either --seeds or --hours")
-    if hours is not None and hours <= 0:
-        raise UsageError("--hours must be above 0")
+    if hours is not None and not 0 < hours < math.inf:
+        raise UsageError("--hours must be a number above 0")
     count = seeds if hours is None else None
     wanted = _Runs(mutant=mutant or "", kind=kind or "", guided=guided)
     _campaign(first, count, hours, wanted, jobs, directory, controls=controls)

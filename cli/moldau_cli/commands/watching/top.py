@@ -11,6 +11,7 @@ from moldau_cli import output
 from moldau_cli.client import BootstrapServer, with_admin
 from moldau_cli.errors import UsageError
 from moldau_cli.signals import ends_at_signal
+from moldau_cli.words import a_number
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -27,7 +28,8 @@ def top(
         typer.Option("--count", "-n", min=1, help="End after this many views; the first has no rates. Default: never."),
     ] = None,
     interval_s: Annotated[
-        float, typer.Option("--interval", "-d", min=0.1, metavar="SECONDS", help="Time between two looks.")
+        float,
+        typer.Option("--interval", "-d", min=0.1, callback=a_number, metavar="SECONDS", help="Time between two looks."),
     ] = 2.0,
     rows: Annotated[int, typer.Option("--rows", min=1, help="Rows of each table, where there is no terminal.")] = 20,
     requests: Annotated[
