@@ -150,7 +150,7 @@ def split_option(arguments: Sequence[str], option: str, meaning: str) -> tuple[s
     """Removes an option with its value from the arguments before ``--``; returns the value, if any, and the rest.
 
     Raises:
-        UsageError: the value is missing; ``meaning`` says what it is.
+        UsageError: the value is missing, and ``meaning`` says what it is; or the option is there twice.
     """
     end = list(arguments).index("--") if "--" in arguments else len(arguments)
     head, found = list(arguments[:end]), None
@@ -162,6 +162,8 @@ def split_option(arguments: Sequence[str], option: str, meaning: str) -> tuple[s
             raise UsageError(f"{option}: {meaning} is missing")
         found = value if equals else head[number + 1]
         del head[number : number + (1 if equals else 2)]
+        if any(each.partition("=")[0] == option for each in head):
+            raise UsageError(f"{option} is given twice")
         break
     return found, head + list(arguments[end:])
 

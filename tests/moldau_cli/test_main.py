@@ -153,6 +153,13 @@ def test_brokers_may_stand_behind_other_global_options(others, tmp_path, monkeyp
     assert "--bootstrap-server is empty" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--profile", "--command-config"])
+def test_an_option_that_is_there_twice_is_no_unknown_one(option, capsys):
+    """The second one was "No such option", although the help says that it may stand anywhere."""
+    assert main(["topics", "list", option, "a", f"{option}=b"]) == 2
+    assert capsys.readouterr().err == f"moldau: {option} is given twice\n"
+
+
 def test_json_behind_a_double_dash_is_an_ordinary_word():
     assert split_json_flag(["produce", "t", "--json", "--", "--json"]) == (True, ["produce", "t", "--", "--json"])
     assert split_json_flag(["produce", "--", "--json"]) == (False, ["produce", "--", "--json"])
