@@ -519,8 +519,10 @@ def refuse_used(directory: Path) -> None:
     """Refuses a directory that holds other files than the lock and the links of a cluster that is about to start.
 
     Raises:
-        LauncherUsageError: It holds others, or is none.
+        LauncherUsageError: It holds others, or is none, or its name is not UTF-8 as the nodes' files are.
     """
+    if str(directory).encode("utf-8", "replace").decode() != str(directory):
+        raise LauncherUsageError(f"{str(directory)!r} is not UTF-8; give another --dir")
     if directory.exists() and not directory.is_dir():
         raise LauncherUsageError(f"{directory} is not a directory")
     if directory.is_dir() and any(one.name not in LINK_FILES for one in directory.iterdir()):

@@ -149,6 +149,13 @@ def test_a_directory_with_other_things_is_left_alone(tmp_path):
         start_cluster(tmp_path / "thesis.txt", ClusterSpec())
 
 
+def test_a_name_that_is_no_utf8_is_refused_at_once(tmp_path):
+    """The files of the nodes could not be written, and the directory was taken for one with other things."""
+    with pytest.raises(LauncherUsageError, match=r"/a\\udcff' is not UTF-8; give another --dir"):
+        start_cluster(tmp_path / os.fsdecode(b"a\xff"), ClusterSpec())
+    assert os.listdir(tmp_path) == []
+
+
 def test_two_commands_do_not_change_one_cluster_at_once(tmp_path):
     with exclusive(tmp_path), pytest.raises(LauncherError, match="another command"), exclusive(tmp_path):
         pytest.fail("the second command got in")
