@@ -103,6 +103,7 @@ def test_references_are_resolved():
         ({"more": '"replication.factor" = 0\n'}, "replication.factor = 0: must be at least 1, or -1"),
         ({"more": '"offset.lag.max" = -1\n'}, "offset.lag.max = -1: must be"),
         ({"more": '[clusters."a.b"]\n'}, "[clusters.a.b]: an alias consists of letters, digits, - and _"),
+        ({"more": f"[clusters.{'x' * 101}]\n"}, "an alias consists of letters, digits, - and _, 100 at most"),
         ({"more": '[clusters.x]\n"bootstrap.server" = "h:1"\n'}, "did you mean bootstrap.servers?"),
         ({"more": "[clusters.x]\n"}, "[clusters.x] bootstrap.servers: missing"),
         ({"more": '[clusters.x]\n"consumer.linger.ms" = 1\n'}, "consumer.linger.ms: unknown client configuration key"),

@@ -212,7 +212,7 @@ def parse_settings(
         if not isinstance(table, dict) or not all(isinstance(each, dict) for each in table.values()):
             raise ConfigError([f"{file_name}: {name} must consist of tables such as [{name}.east]"])
         problems += [
-            f"[{name}.{alias}]: an alias consists of letters, digits, - and _"
+            f"[{name}.{alias}]: an alias consists of letters, digits, - and _, 100 at most"
             for alias in table
             if not _ALIAS.fullmatch(alias)
         ]
