@@ -27,6 +27,7 @@ def complete() -> bool:
     from typer.completion import completion_init  # type: ignore[attr-defined]  # typer re-exports it
 
     from moldau_cli.client import use_command_config, use_profile
+    from moldau_cli.main import brokers_last
 
     completion_init()
     words, typed = _command_line()
@@ -38,7 +39,7 @@ def complete() -> bool:
         return True  # a wrong file or profile names no cluster that could be asked
     if line.awaits:
         return line.awaits == "--command-config" or _answer(profiles(line.typed))
-    _set_command_line(line.words, line.typed)
+    _set_command_line(brokers_last(line.words), line.typed)
     return False
 
 

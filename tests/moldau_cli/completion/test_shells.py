@@ -71,6 +71,11 @@ def test_topics_are_completed(broker, tmp_path, monkeypatch):
     assert fish("moldau consume fli", **known) == ["flights"]
     assert zsh("moldau produce fli", **known) == "_arguments '*: :((\"flights\"))'\n"
     assert bash(f"moldau topics delete -b {broker.bootstrap} --json oth") == ["other"]
+    before = f"moldau -b {broker.bootstrap}"  # commands take the address there too
+    assert [bash(f"{before} {rest}") for rest in ("topics del", "topics delete oth")] == [
+        ["delete", "delete-records"],
+        ["other"],
+    ]
     config = tmp_path / "client.properties"
     config.write_text(f"bootstrap.servers={broker.bootstrap}\n")
     assert bash(f"moldau topics describe --command-config {config} oth") == ["other"]
