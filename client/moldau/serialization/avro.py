@@ -6,6 +6,7 @@ import io
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, overload
 
+from moldau.serialization.core.avro_bytes import is_bare, with_size, without_size
 from moldau.serialization.core.avro_defaults import with_default_values, without_defaults
 from moldau.serialization.core.avro_depth import DepthCheck
 from moldau.serialization.core.avro_schemas import linked
@@ -113,6 +114,8 @@ class AvroSerde(Generic[T]):
             if check is not None:
                 check(plain)
             fastavro.schemaless_writer(stream, own, plain, strict_allow_default=True)
+            if is_bare(own):
+                return frame(written.id) + without_size(stream.getvalue()[HEADER.size :])
             depth.check_bytes(stream.getvalue()[HEADER.size :])
         except Exception as error:
             raise SerializationError(
@@ -136,6 +139,8 @@ class AvroSerde(Generic[T]):
         schema_id, body = split_frame(data)
         found = self._policy.by_id(schema_id, "AVRO")
         writer, depth = self._readable_of(found)
+        if is_bare(writer):
+            body = with_size(body)
         stream = io.BytesIO(body)
         try:
             depth.check_bytes(body)

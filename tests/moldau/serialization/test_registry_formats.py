@@ -8,6 +8,7 @@ import asyncio
 import dataclasses
 import json
 import ssl
+from decimal import Decimal
 
 import httpx
 import pytest
@@ -132,13 +133,32 @@ def messages():
     return [message_factory.GetMessageClass(pool.FindMessageTypeByName(name)) for name in names]
 
 
-def test_avro_is_exchanged_both_ways(registry, theirs):
-    ours = AvroSerde(registry, FLIGHT)
-    written = AvroSerializer(theirs, json.dumps(FLIGHT))(VALUE, THEIRS)
-    assert deserialized(ours, written) == VALUE
-    own = serialized(ours, VALUE)
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (FLIGHT, VALUE),
+        ({"type": "bytes"}, b"abc"),
+        ({"type": "bytes"}, b"ab" * 33),
+        ({"type": "string"}, "abc"),
+        ({"type": "array", "items": "bytes"}, [b"abc"]),
+    ],
+)
+def test_avro_is_exchanged_both_ways(registry, theirs, schema, value):
+    ours = AvroSerde(registry, schema)
+    written = AvroSerializer(theirs, json.dumps(schema))(value, THEIRS)
+    assert deserialized(ours, written) == value
+    own = serialized(ours, value)
     assert own == written
-    assert AvroDeserializer(theirs)(own, THEIRS) == VALUE
+    assert AvroDeserializer(theirs)(own, THEIRS) == value
+
+
+def test_bare_bytes_are_read_as_what_the_reader_has(registry):
+    bare = serialized(AvroSerde(registry, '"bytes"'), b"")
+    assert deserialized(AvroSerde(registry, ["null", "bytes"]), bare) == b""
+    assert deserialized(AvroSerde(registry, '"string"'), bare[:5] + b"abc") == "abc"
+    cents = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
+    price = AvroSerde(registry, cents)
+    assert deserialized(price, serialized(price, Decimal("1.25"))) == Decimal("1.25")
 
 
 def test_json_schema_is_exchanged_both_ways(registry, theirs):

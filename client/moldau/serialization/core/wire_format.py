@@ -67,7 +67,7 @@ def write_indexes(indexes: Iterable[int]) -> bytes:
     levels = tuple(indexes)
     if levels == (0,):
         return b"\0"
-    return b"".join(_varint(each) for each in (len(levels), *levels))
+    return b"".join(zigzag(each) for each in (len(levels), *levels))
 
 
 def read_zigzag(data: bytes, at: int) -> tuple[int, int]:
@@ -93,7 +93,8 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
         raise WireFormatError("the message indexes are cut off") from None
 
 
-def _varint(value: int) -> bytes:
+def zigzag(value: int) -> bytes:
+    """Returns the zigzag varint of a number."""
     rest = value << 1 if value >= 0 else (~value << 1) | 1
     out = bytearray()
     while rest > 0x7F:
