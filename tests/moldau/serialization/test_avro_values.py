@@ -6,6 +6,7 @@ Method: each value goes through the writer of ``fastavro``: what the check lets 
 import datetime
 import io
 from decimal import Decimal
+from uuid import UUID
 
 import fastavro
 import pytest
@@ -24,6 +25,9 @@ NODE = {
 }
 LEG = {"type": "record", "name": "Leg", "fields": [{"name": "delay", "type": "int"}]}
 TIME = {"type": "long", "logicalType": "timestamp-millis"}
+DAY = {"type": "int", "logicalType": "date"}
+UUID_TEXT = {"type": "string", "logicalType": "uuid"}
+PRICE = {"type": "fixed", "name": "Price", "size": 3, "logicalType": "decimal", "precision": 5, "scale": 2}
 
 
 def checked(schema, value):
@@ -57,12 +61,24 @@ def through_fastavro(schema, value):
             "Leg.delay",
         ),
         (NODE, {"open": True, "below": [{"open": None, "below": []}]}, "air.Node.open: None is no boolean"),
+        (DAY, datetime.datetime(2026, 3, 1, 9, 30, tzinfo=datetime.UTC), "is no date, it has a time of day"),
+        (["null", DAY], datetime.datetime(2026, 3, 1, 9, 30, tzinfo=datetime.UTC), "the value: .* is no date"),
+        (PRICE, Decimal("-9E+5"), "is no decimal of 5 digits, 2 of them behind the point"),
+        (["null", PRICE], Decimal("-9E+5"), "is no decimal"),
     ],
 )
 def test_a_value_that_would_become_another_is_refused(schema, value, text):
     assert through_fastavro(schema, value) != value
     with pytest.raises(ValueError, match=text):
         checked(schema, value)
+
+
+@pytest.mark.parametrize("schema", [UUID_TEXT, ["null", UUID_TEXT]])
+def test_a_text_that_no_reader_takes_for_a_uuid_is_refused(schema):
+    with pytest.raises(ValueError, match="badly formed"):
+        through_fastavro(schema, "N1")
+    with pytest.raises(ValueError, match="the value: 'N1' is no UUID"):
+        checked(schema, "N1")
 
 
 def test_items_that_can_be_read_once_are_refused():
@@ -100,6 +116,11 @@ def test_a_referenced_type_is_checked():
         ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, Decimal("1.25")),
         ({"type": "array", "items": "int"}, (1, 2)),
         (["null", "boolean"], None),
+        (["null", UUID_TEXT], None),
+        (UUID_TEXT, UUID(int=7)),
+        (DAY, datetime.date(2026, 3, 1)),
+        (PRICE, Decimal("-999.99")),
+        (PRICE, Decimal("0E+9")),
         (NODE, {"open": False, "below": [{"open": True, "below": []}]}),
     ],
 )
@@ -107,6 +128,11 @@ def test_a_value_that_stays_the_same_is_taken(schema, value):
     written = through_fastavro(schema, value)
     assert written == (list(value) if isinstance(value, tuple) else value)
     checked(schema, value)
+
+
+def test_a_date_may_be_the_beginning_of_a_day():
+    """As fastavro and Confluent's client take it: nothing of the value is lost."""
+    checked(DAY, datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC))
 
 
 @given(st.sampled_from(["int", "long", "boolean", "null"]), st.none() | st.booleans() | st.integers() | st.floats())

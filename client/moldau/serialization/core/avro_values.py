@@ -1,16 +1,20 @@
 """Finds values that ``fastavro`` would write as other ones, because it converts what a type does not hold. Pure.
 
 It writes 7.9 and 2**40 as an ``int``, None as the ``boolean`` false, a text as an ``array`` of its letters, and
-anything as a ``null``. Within a union it refuses such values itself.
+anything as a ``null``. Within a union it refuses such values itself, but not those of logical types: it writes a
+``date`` without the time of day, a ``uuid`` that is none and that no reader takes, and the last bytes of a decimal.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, time
+from decimal import Decimal
 from functools import partial
 from numbers import Number
 from typing import Any, Final
+from uuid import UUID
 
 from moldau.cluster.arguments import shortened
 
@@ -37,11 +41,14 @@ class _Checks:
     def of(self, schema: Any, place: str) -> Check | None:  # noqa: ANN401 - a part of a parsed schema
         """Returns the check of a part of the schema; ``place`` names it in errors."""
         if isinstance(schema, list):
-            return None
+            return self._union(schema, place)
         if isinstance(schema, str):
             if schema in _SIMPLE:
                 return partial(_SIMPLE[schema], place)
             return self._made[schema] if schema in self._made else self.of(self._named.get(schema, []), place)
+        logical = self._logical(schema, place)
+        if logical is not None:
+            return logical
         match schema["type"]:
             case "record":
                 return self._record(schema)
@@ -54,6 +61,26 @@ class _Checks:
                 return None
             case kind:
                 return self.of(kind, place)
+
+    @staticmethod
+    def _logical(schema: Mapping[str, Any], place: str) -> Check | None:
+        match schema["type"], schema.get("logicalType"):
+            case "int", "date":
+                return partial(_date, place)
+            case "string", "uuid":
+                return partial(_uuid, place)
+            case "bytes" | "fixed", "decimal":
+                return partial(_decimal, place, schema.get("precision", 0), schema.get("scale", 0))
+            case _:
+                return None
+
+    def _union(self, branches: list[Any], place: str) -> Check | None:
+        """Returns the check of an optional logical type; only ``fastavro`` knows which of several branches is meant."""
+        others = [each for each in branches if each != "null"]
+        if len(others) != 1 or not isinstance(others[0], dict):
+            return None
+        check = self._logical(others[0], place)
+        return None if check is None else partial(_optional, check)
 
     def _record(self, schema: Mapping[str, Any]) -> Check | None:
         name = schema["name"]
@@ -118,6 +145,31 @@ def _boolean(place: str, value: Any) -> None:  # noqa: ANN401 - a value for fast
 def _null(place: str, value: Any) -> None:  # noqa: ANN401 - a value for fastavro
     if value is not None:
         raise _misfit(place, "null", value)
+
+
+def _optional(check: Check, value: Any) -> None:  # noqa: ANN401 - a value for fastavro
+    if value is not None:
+        check(value)
+
+
+def _date(place: str, value: Any) -> None:  # noqa: ANN401 - a value for fastavro
+    if isinstance(value, datetime) and value.time() != time():
+        raise _misfit(place, "date, it has a time of day", value)
+    _int(place, value)
+
+
+def _uuid(place: str, value: Any) -> None:  # noqa: ANN401 - a value for fastavro
+    if isinstance(value, str):
+        try:
+            UUID(value)
+        except ValueError:
+            raise _misfit(place, "UUID", value) from None
+
+
+def _decimal(place: str, precision: int, scale: int, value: Any) -> None:  # noqa: ANN401 - a value for fastavro
+    # fastavro counts the digits before it appends the zeros of the scale, and cuts a negative number to the size.
+    if isinstance(value, Decimal) and value.is_finite() and value and value.adjusted() + scale >= precision:
+        raise _misfit(place, f"decimal of {precision} digits, {scale} of them behind the point", value)
 
 
 def _misfit(place: str, wanted: str, value: object) -> ValueError:
