@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Mapping
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar, cast, runtime_checkable
 
 from moldau.cluster.metadata import TopicPartition
@@ -47,6 +48,11 @@ class ArgumentTypeError(ArgumentError, TypeError):
 
 class ArgumentValueError(ArgumentError, ValueError):
     """Reports an argument of the right type that is not allowed."""
+
+
+def is_coroutine_function(function: object) -> bool:
+    """Returns whether a call of a function, or of an object, makes a coroutine, which does nothing unless awaited."""
+    return iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
 def shown(value: object) -> str:

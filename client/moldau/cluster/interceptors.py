@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from moldau.cluster.arguments import shown
+from moldau.cluster.arguments import is_coroutine_function, shown
 from moldau.runtime.telemetry.log import EventLogger
 
 if TYPE_CHECKING:
@@ -56,12 +56,18 @@ def checked(client: str, given: Iterable[I], kind: type[I]) -> tuple[I, ...]:
     """Returns the interceptors of a client.
 
     Raises:
-        TypeError: one of them is of another class.
+        TypeError: one of them is of another class, or has a coroutine function, which nothing would await.
     """
     found = tuple(given)
     for each in found:
         if not isinstance(each, kind):
             raise TypeError(f"{client}: each of interceptors must be a {kind.__name__}, not {shown(each)}")
+        for name in vars(kind):
+            if name.startswith("on_") and is_coroutine_function(getattr(each, name)):
+                raise TypeError(
+                    f"{client}: {type(each).__name__}.{name} is a coroutine function, which a client does not await; "
+                    "write it with def"
+                )
     return found
 
 

@@ -6,6 +6,7 @@ Method: Hypothesis round trips; confluent-kafka's serializers as the oracle; tab
 import contextlib
 import dataclasses
 import uuid
+from functools import partial
 
 import confluent_kafka.serialization as oracle
 import pytest
@@ -159,10 +160,22 @@ def test_nulls_reach_no_serializer():
     assert decoded == (None, None)
 
 
-@pytest.mark.parametrize("wrong", [5, StringSerde])
+class Awaited:
+    """An object with coroutine functions in the place of those that a client calls."""
+
+    async def serialize(self, value, context):
+        return value
+
+    deserialize = serialize
+    __call__ = serialize
+
+
+@pytest.mark.parametrize("wrong", [5, StringSerde, Awaited(), Awaited().serialize, partial(Awaited().serialize, 1)])
 def test_an_invalid_serializer_is_refused(wrong):
     with pytest.raises(TypeError, match="value_serializer"):
         RecordEncoder.of(None, wrong)
+    with pytest.raises(TypeError, match="key_deserializer"):
+        RecordDecoder.of(wrong, None)
 
 
 def test_fields_with_an_alias_are_read_as_written():
