@@ -1,18 +1,20 @@
 """Interceptors of producers and consumers: what an application may implement, and how the clients call them.
 
-As in Kafka, an exception of an interceptor is logged and changes nothing else. Interceptors run in their order; each
+As in Kafka, an exception of an interceptor is logged and changes nothing else, and so is a result that is no record and
+no list of batches. Interceptors run in their order; each
 receives what the one before returned.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from moldau.cluster.arguments import is_coroutine_function, shown
 from moldau.runtime.telemetry.log import EventLogger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from moldau.cluster.committed import CommittedOffset
     from moldau.cluster.metadata import TopicPartition
@@ -74,7 +76,7 @@ def checked(client: str, given: Iterable[I], kind: type[I]) -> tuple[I, ...]:
 def on_send(interceptors: Sequence[ProducerInterceptor], record: OutputRecord[Any, Any]) -> OutputRecord[Any, Any]:
     """Returns the record to send."""
     for each in interceptors:
-        record = _called(each.on_send, record, record)
+        record = _called(each.on_send, record, record, kind=tuple)
     return record
 
 
@@ -94,7 +96,7 @@ def on_consume(
 ) -> list[ConsumedBatch[Any, Any]]:
     """Returns the batches that reach the application."""
     for each in interceptors:
-        batches = _called(each.on_consume, batches, batches)
+        batches = _called(each.on_consume, batches, batches, kind=Iterable)
     return batches
 
 
@@ -104,9 +106,12 @@ def on_commit(interceptors: Sequence[ConsumerInterceptor], offsets: Mapping[Topi
         _called(each.on_commit, None, offsets)
 
 
-def _called(function: Callable[..., Any], otherwise: Any, *args: object) -> Any:  # noqa: ANN401 - of one of the calls
+def _called(function: Callable[..., Any], otherwise: Any, *args: object, kind: type = object) -> Any:  # noqa: ANN401 - of one of the calls
     try:
-        return function(*args)
+        found = function(*args)
+        if not isinstance(found, kind):  # a return that was forgotten, for example
+            raise TypeError(f"it returned {shown(found)}")
+        return found
     except Exception as error:  # noqa: BLE001 - as in Kafka, a fault of an interceptor is logged and changes nothing
         name = getattr(function, "__qualname__", repr(function))
         _logger.error("interceptor-failed", exception=error, interceptor=name)

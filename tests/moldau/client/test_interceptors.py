@@ -3,7 +3,8 @@
 import pytest
 
 from moldau import ConsumerInterceptor, ProducerInterceptor
-from moldau.cluster.interceptors import checked
+from moldau.cluster.interceptors import checked, on_consume, on_send
+from moldau.producer.core.output import OutputRecord
 
 
 class AwaitedSend(ProducerInterceptor):
@@ -14,6 +15,14 @@ class AwaitedSend(ProducerInterceptor):
 class AwaitedCommit(ConsumerInterceptor):
     async def on_commit(self, offsets):
         """Does nothing."""
+
+
+class Forgetful(ProducerInterceptor, ConsumerInterceptor):
+    def on_send(self, record):
+        """Returns nothing."""
+
+    def on_consume(self, batches):
+        """Returns nothing."""
 
 
 @pytest.mark.parametrize(
@@ -27,3 +36,14 @@ class AwaitedCommit(ConsumerInterceptor):
 def test_an_interceptor_that_no_client_can_call_is_refused(wrong, kind, text):
     with pytest.raises(TypeError, match=text):
         checked("Client", [wrong], kind)
+
+
+def test_an_interceptor_that_returns_nothing_changes_nothing(caplog):
+    """The poll had taken the records: it returned None in their place, and the next commit covered them."""
+    record = OutputRecord("t", b"v")
+    assert on_send([Forgetful()], record) is record
+    batches = [object()]
+    assert on_consume([Forgetful()], batches) is batches
+    failed = [each for each in caplog.messages if "Forgetful" in each]
+    assert len(failed) == 2
+    assert "it returned None" in caplog.text
