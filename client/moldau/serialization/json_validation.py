@@ -2,6 +2,9 @@
 
 A ``$ref`` to another document is looked up among the references of the registry, by its name. Nothing is fetched from
 the address in it: a schema is data of other people, and could name any address.
+
+``fastjsonschema`` does not look at keywords that later drafts than 7 added. ``items`` has another meaning beside one of
+them, ``prefixItems``, so both get their names of draft 7.
 """
 
 from __future__ import annotations
@@ -74,10 +77,10 @@ def compiled(
     Raises:
         SerializationError: it is no JSON Schema, or refers to a document that is not among the references.
     """
-    known = {name: document_of(schema.text)[0] for name, schema in references}
     try:
+        known = {name: _of_draft_7(document_of(schema.text)[0]) for name, schema in references}
         validate = fastjsonschema.compile(
-            document, handlers=_Schemes(known), use_default=False, use_formats=with_formats
+            _of_draft_7(document), handlers=_Schemes(known), use_default=False, use_formats=with_formats
         )
     except SerializationError:
         raise
@@ -95,3 +98,21 @@ def compiled(
             raise ValueError(f"a number cannot be checked: {error}") from error
 
     return check
+
+
+def _of_draft_7(document: Any) -> Any:  # noqa: ANN401 - a JSON document
+    """Returns a schema in which the items of a tuple have their names of draft 7; older drafts know no other ones."""
+    if isinstance(document, dict) and "draft-0" in str(document.get("$schema")):
+        return document
+    return _with_tuples(document)
+
+
+def _with_tuples(part: Any) -> Any:  # noqa: ANN401 - a JSON value
+    if isinstance(part, list):
+        return [_with_tuples(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    changed = {name: _with_tuples(each) for name, each in part.items()}
+    if isinstance(part.get("prefixItems"), list):  # else it may be the name of a property
+        changed |= {"items": changed["prefixItems"], "additionalItems": changed.get("items", True)}
+    return changed
