@@ -127,15 +127,18 @@ def sessions_of(records: DataFrame, job: SessionsJob) -> DataFrame:
     from pyspark.sql import functions
     from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-    names = list(job.keys)
+    keys = [f"{OWN}key_{number}" for number in range(len(job.keys))]  # PySpark finds no key that has a dot in its name
     with checked_sql("[sessions]"):
         rows = records.where(job.where) if job.where else records
         rows = rows.select(
-            *(checked_text(functions.expr(sql).cast(StringType())).alias(name) for name, sql in job.keys.items()),
+            *(
+                checked_text(functions.expr(sql).cast(StringType())).alias(key)
+                for key, sql in zip(keys, job.keys.values(), strict=True)
+            ),
             functions.expr(job.event_time).alias(TIME),
             *(functions.col(name).alias(f"{OWN}{name}") for name in PLACE),
             *(functions.expr(sql).alias(f"{OWN}{number}") for number, (_, sql) in enumerate(job.columns.values())),
-        ).dropna(subset=[*aliased(names), TIME])
+        ).dropna(subset=[*keys, TIME])
         kinds = [rows.schema[f"{OWN}{number}"].dataType for number in range(len(job.columns))]
         fields = [
             StructField(name, column_type(name, function, kind))
@@ -150,7 +153,7 @@ def sessions_of(records: DataFrame, job: SessionsJob) -> DataFrame:
     columns = tuple((function, carrier) for (function, _), carrier in zip(job.columns.values(), carriers, strict=True))
     output = StructType(
         [
-            *(StructField(name, StringType()) for name in names),
+            *(StructField(key, StringType()) for key in keys),
             *(StructField(name, LongType()) for name in SESSION_COLUMNS),
             *(
                 StructField(field.name, returned(field.dataType, *each)[0])
@@ -163,12 +166,12 @@ def sessions_of(records: DataFrame, job: SessionsJob) -> DataFrame:
     step = partial(_step, job.gap_ms, job.events_max, tuple(output.names), columns, zone)
     found = (
         rows.withWatermark(TIME, job.watermark)
-        .groupBy(*aliased(names))
+        .groupBy(*keys)
         .applyInPandasWithState(step, output, "sessions binary", "append", "EventTimeTimeout")
     )
     quoted = dict(zip(output.names, aliased(output.names), strict=True))
     return found.select(
-        *(functions.col(quoted[name]) for name in names),
+        *(functions.col(key).alias(name) for key, name in zip(keys, job.keys, strict=True)),
         *(functions.timestamp_millis(functions.col(name)).alias(name) for name in SESSION_COLUMNS),
         *(
             returned(field.dataType, *each)[1](functions.col(quoted[field.name])).alias(field.name)

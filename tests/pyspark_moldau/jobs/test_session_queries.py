@@ -55,7 +55,7 @@ def test_spark_gets_each_value_back(tmp_path):
     }
     job = SimpleNamespace(
         where="",
-        keys={"plane": "key"},
+        keys={"a.plane": "key"},
         event_time="timestamp",
         columns=columns,
         watermark="1 second",
