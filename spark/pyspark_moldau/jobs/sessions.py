@@ -21,7 +21,15 @@ from pyspark_moldau.jobs.queries.expressions import aliased, check_names, checke
 from pyspark_moldau.jobs.queries.reading import read_stream
 from pyspark_moldau.jobs.queries.running import JobReport, run_queries, running
 from pyspark_moldau.jobs.queries.session_state import Event, advance, deadline_ms
-from pyspark_moldau.jobs.queries.session_values import FUNCTIONS, carrier_of, given, read, returned, summary_of
+from pyspark_moldau.jobs.queries.session_values import (
+    FUNCTIONS,
+    carrier_of,
+    given,
+    has_collation,
+    read,
+    returned,
+    summary_of,
+)
 from pyspark_moldau.jobs.queries.writing import starts_of
 
 if TYPE_CHECKING:
@@ -275,9 +283,9 @@ def column_type(name: str, function: str, argument: DataType) -> DataType:
 
     if function == "count":
         return LongType()
+    _check_argument(name, function, argument)
     if function == "list":
         return ArrayType(argument)
-    _check_argument(name, function, argument)
     if function == "sum":
         return LongType() if isinstance(argument, IntegralType) else DoubleType()
     return argument
@@ -296,6 +304,8 @@ def _check_argument(name: str, function: str, argument: DataType) -> None:
         wanted = "numbers"
     if function in ("min", "max") and isinstance(argument, ArrayType | MapType | StructType | VariantType):
         wanted = "values that have an order"
+    if has_collation(argument):  # Arrow does not know it, and Spark refuses what comes back without it
+        wanted = "texts without a collation"
     if wanted:
         raise JobConfigError(
             f"[sessions] columns: {name}: {function} takes {wanted}, and its argument is {argument.simpleString()}; "

@@ -294,6 +294,13 @@ def test_the_letters_of_one_side_are_not_read_as_the_other(folder):
         ("sum", types.ArrayType(types.LongType()), "numbers"),
         ("max", types.StructType(), "values that have an order"),
         ("min", types.MapType(types.StringType(), types.LongType()), "values that have an order"),
+        ("first", types.StringType("UNICODE_CI"), "texts without a collation"),
+        (
+            "list",
+            types.StructType().add("a", types.ArrayType(types.StringType("UNICODE"))),
+            "texts without a collation",
+        ),
+        ("count", types.StringType("UNICODE_CI"), None),
         ("sum", types.DecimalType(10, 2), None),
         ("sum", types.BooleanType(), None),
         ("max", types.StringType(), None),

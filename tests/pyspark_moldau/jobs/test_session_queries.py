@@ -31,6 +31,8 @@ def test_spark_gets_each_value_back(tmp_path):
         "if(id = 0, null, array(double('NaN'), null, 0.5D)) as ds, "
         "array(if(id = 0, 9007199254740993, null), id) as ns, "
         f"if(id = 0, named_struct('a', {far}, 'x.y', float('NaN'), 'z', array(map(date'1970-01-02', id))), null) as s, "
+        "if(id = 0, date'2026-03-02' - date'2026-03-01', null) as stay, "
+        "if(id = 0, named_struct('i', interval '2-3' year to month, 'd', interval '-1 02' day to hour), null) as age, "
         f"map(named_struct('d', if(id = 0, double('NaN'), 0.5D)), if(id = 0, null, {far})) as m "
         "from range(0, 3, 1, 1)"
     )
@@ -45,6 +47,9 @@ def test_spark_gets_each_value_back(tmp_path):
         "days": ("list", "day"),
         "a day": ("first", "day"),
         "count": ("count", "d"),
+        "stays": ("list", "stay"),
+        "stay": ("max", "stay"),
+        "age": ("first", "age"),
         "wholes": ("list", "nullif(offset, 0)"),
         "arrays": ("list", "ds"),
         "array": ("first", "ns"),
@@ -84,6 +89,9 @@ def test_spark_gets_each_value_back(tmp_path):
         "array<date>",
         "date",
         "bigint",
+        "array<interval day>",
+        "interval day",
+        "struct<i:interval year to month,d:interval day to hour>",
         "array<bigint>",
         "array<array<double>>",
         "array<bigint>",
@@ -107,6 +115,9 @@ def test_spark_gets_each_value_back(tmp_path):
             "[+56728-02-22, null]",
             "+56728-02-22",
             "2",
+            "[INTERVAL '1' DAY, null]",
+            "INTERVAL '1' DAY",
+            "{INTERVAL '2-3' YEAR TO MONTH, INTERVAL '-1 02' DAY TO HOUR}",
             "[null, 1]",
             "[null, [NaN, null, 0.5]]",
             "[9007199254740993, 0]",

@@ -13,6 +13,7 @@ from pyspark.sql import types
 from pyspark_moldau.jobs.queries.session_values import (
     DATE,
     DOUBLE,
+    INTERVAL,
     PLAIN,
     TIME,
     WHOLE,
@@ -67,6 +68,7 @@ def test_states_of_earlier_releases_are_read():
     times = [pd.Timestamp(1_500_000, unit="us"), None, 7]
     assert summary_of("list", TIME, times) == ["1500000", None, "7"]
     assert summary_of("min", DATE, [datetime.date(1970, 1, 3), 1]) == "1"
+    assert summary_of("max", INTERVAL, [datetime.timedelta(days=1), None, 5]) == "86400000000"
 
 
 DOUBLES = types.ArrayType(types.DoubleType())

@@ -29,6 +29,9 @@ TIME: Final = "time"
 """Microseconds since 1970 (UTC)."""
 DATE: Final = "date"
 """Days since 1970."""
+INTERVAL: Final = "interval"
+"""Microseconds: Spark fails at an interval that has other fields than days to seconds."""
+MONTHS: Final = "months"
 
 
 class Form(Enum):
@@ -77,12 +80,14 @@ def carrier_of(kind: DataType) -> Carrier:
     from pyspark.sql.types import (
         ArrayType,
         DateType,
+        DayTimeIntervalType,
         DoubleType,
         FloatType,
         IntegralType,
         MapType,
         StructType,
         TimestampType,
+        YearMonthIntervalType,
     )
 
     if isinstance(kind, IntegralType):
@@ -93,6 +98,10 @@ def carrier_of(kind: DataType) -> Carrier:
         return TIME
     if isinstance(kind, DateType):
         return DATE
+    if isinstance(kind, DayTimeIntervalType):
+        return INTERVAL
+    if isinstance(kind, YearMonthIntervalType):
+        return MONTHS
     if isinstance(kind, ArrayType):
         found = Nested(Form.ARRAY, (carrier_of(kind.elementType),))
     elif isinstance(kind, StructType):
@@ -103,6 +112,15 @@ def carrier_of(kind: DataType) -> Carrier:
         return PLAIN
     has_equal_names = len({*found.names}) < len(found.names)  # Arrow refuses them
     return PLAIN if all(part == PLAIN for part in found.parts) and not has_equal_names else found
+
+
+def has_collation(kind: DataType) -> bool:
+    """Returns whether a text with a collation is in a type."""
+    from pyspark.sql.types import ArrayType, MapType, StringType, StructType
+
+    if isinstance(kind, ArrayType | MapType | StructType):
+        return any(map(has_collation, _kinds(kind)))
+    return isinstance(kind, StringType) and not kind.isUTF8BinaryCollation()
 
 
 def given(column: Column, kind: DataType) -> Column:
@@ -138,6 +156,10 @@ def _given(column: Column, carrier: Carrier) -> Column:
         column = functions.unix_micros(column)
     elif carrier == DATE:
         column = functions.unix_date(column)
+    elif carrier == INTERVAL:
+        column = (column.cast("interval second").cast("decimal(19,6)") * 1_000_000).cast("bigint")
+    elif carrier == MONTHS:
+        column = column.cast("interval month").cast("int")
     return column.cast("string")
 
 
@@ -163,7 +185,9 @@ def summary_of(function: str, carrier: Carrier, values: Iterable[Any], zone: str
     ``zone`` is the time zone of the Spark session: states of earlier releases hold times inside of arrays, structs and
     maps as its local times.
     """
-    found = FUNCTIONS[function]([_number(value) for value in values] if carrier in (TIME, DATE) else [*values])
+    found = FUNCTIONS[function](
+        [_number(value) for value in values] if carrier in (TIME, DATE, INTERVAL) else [*values]
+    )
     if function == "count" or carrier in (PLAIN, WHOLE):
         return found
     return _sent(found, _result(function, carrier), zone)
@@ -265,6 +289,10 @@ def _made(column: Column, kind: DataType, carrier: Carrier) -> Column:
         return functions.timestamp_micros(column.cast("bigint"))
     if carrier == DATE:
         return functions.date_from_unix_date(column.cast("int"))
+    if carrier == INTERVAL:
+        return (column.cast("decimal(19,0)") / 1_000_000).cast("decimal(19,6)").cast("interval second").cast(kind)
+    if carrier == MONTHS:
+        return column.cast("int").cast("interval month").cast(kind)
     if not isinstance(carrier, Nested):
         return column.cast(kind)
     kinds, parts = _kinds(kind), carrier.parts
@@ -290,7 +318,9 @@ def _known(values: list[Any]) -> list[Any]:
 
 
 def _number(value: Any, zone: str = "UTC") -> Any:  # noqa: ANN401 - a value of a column
-    """Returns the number of a time or date: states of earlier releases hold these themselves."""
+    """Returns the number of a time, date or interval: states of earlier releases hold these themselves."""
+    if isinstance(value, datetime.timedelta):
+        return value // datetime.timedelta(microseconds=1)
     if isinstance(value, datetime.datetime):
         import pandas as pd
 
