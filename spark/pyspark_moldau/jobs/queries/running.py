@@ -48,6 +48,9 @@ WRITE_FAILED: Final = "[TASK_WRITE_FAILED]"
 CAUSE: Final = "Caused by: "
 SLOW_START: Final = "connect back"
 """Spark gives the Python process of a stream's source ten seconds from its start to its first connection."""
+TORN_TASK: Final = "java.io.OptionalDataException"
+"""Each stream's source puts settings into a map of the JVM that all streams share. A task of another query that Spark
+writes down meanwhile cannot be read, in none of its attempts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,9 +214,10 @@ def run_queries(starts: Mapping[str, Callable[[], StreamingQuery]], timeout_s: f
                     active = True
                 elif (failure := query.exception()) is not None:
                     text = str(failure)
-                    if SLOW_START not in text or tries[name] == STARTS_MAX:
+                    may_pass = SLOW_START in text or TORN_TASK in text
+                    if not may_pass or tries[name] == STARTS_MAX:
                         raise JobError(f"query {name} failed: {for_jobs(first_line(text))}") from failure
-                    logger.warning("slow-start query=%s try=%d", name, tries[name])
+                    logger.warning("started-again query=%s try=%d", name, tries[name])
                     tries[name] += 1
                     queries[name] = starts[name]()
                     stops.callback(queries[name].stop)

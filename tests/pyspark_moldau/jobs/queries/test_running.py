@@ -13,10 +13,10 @@ from pyspark_moldau import session as session_module
 from pyspark_moldau.jobs.config.cluster import ClusterKeys
 from pyspark_moldau.jobs.errors import JobError
 from pyspark_moldau.jobs.queries import running
-from pyspark_moldau.jobs.queries.running import SLOW_START, STARTS_MAX, first_line, job_session, run_queries
+from pyspark_moldau.jobs.queries.running import SLOW_START, STARTS_MAX, TORN_TASK, first_line, job_session, run_queries
 
 POLL_S = 0.25  # a sum of these is exact
-ENDS, FAILS, SLOW = "ends", "fails", "slow"
+ENDS, FAILS, SLOW, TORN = "ends", "fails", "slow", "torn"
 
 
 class Query:
@@ -33,7 +33,11 @@ class Query:
         return self.looks >= 0
 
     def exception(self):
-        texts = {FAILS: "pyspark_moldau.errors.DataLossError: gone", SLOW: f"java.io.IOException: {SLOW_START}"}
+        texts = {
+            FAILS: "pyspark_moldau.errors.DataLossError: gone",
+            SLOW: f"java.io.IOException: {SLOW_START}",
+            TORN: f"Lost task 0.3 in stage 0.0 (TID 6) (localhost executor driver): {TORN_TASK}",
+        }
         return None if self.outcome is ENDS else Exception(texts[self.outcome])
 
     def stop(self):
@@ -69,6 +73,7 @@ SCRIPTS = [
     *([(looks, ENDS)] for looks in (0, 1, 3)),
     *([(looks, FAILS)] for looks in (0, 2)),
     [(0, SLOW), (1, ENDS)],
+    [(1, TORN), (0, ENDS)],
     [(0, SLOW)] * (STARTS_MAX - 1) + [(2, ENDS)],
     [(0, SLOW)] * STARTS_MAX,
     [(1, SLOW), (0, FAILS)],
@@ -76,7 +81,7 @@ SCRIPTS = [
 
 
 def test_a_job_succeeds_if_all_its_queries_do(clock):
-    """A query that Spark was slow to start gets a few tries; the first failure ends the job, and every query stops."""
+    """A query that Spark did not start well gets a few tries; the first failure ends the job, and every query stops."""
     for scripts in itertools.product(SCRIPTS, repeat=2):
         starts, made = starting(dict(zip(("main", "dead-letters"), scripts, strict=True)))
         failing = [name for name, script in zip(made, scripts, strict=True) if script[-1][1] is not ENDS]
