@@ -30,6 +30,23 @@ def all_nullable(kind: DataType) -> DataType:
     return kind
 
 
+def alike_fields(kind: DataType, path: str = "") -> tuple[str, str] | None:
+    """Returns the places of two fields of one struct whose names differ in case only; None if there are none."""
+    if isinstance(kind, ArrayType):
+        return alike_fields(kind.elementType, f"{path}[]")
+    if isinstance(kind, MapType):
+        return alike_fields(kind.keyType, f"{path} (keys)") or alike_fields(kind.valueType, f"{path} (values)")
+    seen: dict[str, str] = {}
+    for field in kind.fields if isinstance(kind, StructType) else ():
+        place = f"{path}.{field.name}" if path else field.name
+        if field.name.lower() in seen:
+            return seen[field.name.lower()], place
+        seen[field.name.lower()] = place
+        if (found := alike_fields(field.dataType, place)) is not None:
+            return found
+    return None
+
+
 def _merged_fields(table: StructType, rows: StructType, path: str) -> StructType:
     new = {field.name: field.dataType for field in rows.fields}
     known = {field.name.lower(): field.name for field in table.fields}

@@ -9,6 +9,7 @@ from pyspark_moldau.jobs.config.folders import MAIN
 from pyspark_moldau.jobs.errors import JobConfigError, JobError
 from pyspark_moldau.jobs.queries.reading import read_dead_letters
 from pyspark_moldau.jobs.queries.running import DEAD_LETTERS, started, topic_writer
+from pyspark_moldau.jobs.schemas import alike_fields
 from pyspark_moldau.jobs.tables import QUERY_ID, TableWriter, check_columns
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def starts_of(
     """
     if sink.path is not None:
         check_partitions(rows, sink)
+        check_fields(rows)
         writer = rows.writeStream.foreachBatch(TableWriter(sink.path, sink.format, sink.partition_by))
     else:
         records = to_records(rows, sink)
@@ -104,3 +106,20 @@ def check_partitions(rows: DataFrame, sink: SinkConfig) -> None:
         raise JobConfigError(f"[sink] table: {error}") from error
     if len(sink.partition_by) == len(rows.columns):
         raise JobConfigError("[sink] partition_by: names every column; leave one that is not a partition")
+
+
+def check_fields(rows: DataFrame) -> None:
+    """Checks the fields of a table's structs: Spark would write the table, and then not read it.
+
+    Raises:
+        JobConfigError: The names of two differ in case only.
+    """
+    if rows.sparkSession.conf.get("spark.sql.caseSensitive") == "true":
+        return
+    found = alike_fields(rows.schema)
+    if found is not None:
+        raise JobConfigError(
+            f"[sink] table: {found[0]} and {found[1]} differ in case only, and Spark could not read the table; select "
+            'one of them, leave one out of the schema, or set "spark.sql.caseSensitive" = "true" in the table spark, '
+            "and in each session that reads the table"
+        )

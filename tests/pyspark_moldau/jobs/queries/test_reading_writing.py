@@ -222,6 +222,7 @@ QUERIES = {
 def test_each_query_has_a_name_and_checkpoint_of_its_own(starting, monkeypatch, sources, target):
     """They would take each other's records for read otherwise."""
     monkeypatch.setattr(writing, "to_records", lambda rows, sink: rows)
+    monkeypatch.setattr(writing, "check_fields", lambda rows: None)
     rows = Noted(columns=ROWS)
     given = sink(path=Path("/t"), format="delta", partition_by=("a",)) if target == "table" else sink(topic="out")
     mode = "update" if target == "changes" else "append"
@@ -301,6 +302,36 @@ def test_a_table_has_the_columns_of_its_partitions(columns, by, table_format, me
         return
     with pytest.raises(JobConfigError, match=message):
         writing.check_partitions(rows, given)
+
+
+def struct(*names):
+    return types.StructType([types.StructField(name, types.StringType()) for name in names])
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda kind: kind,
+        types.ArrayType,
+        lambda kind: types.MapType(types.StringType(), kind),
+        lambda kind: types.MapType(kind, types.StringType()),
+        lambda kind: struct("a").add("b", kind),
+    ],
+)
+def test_fields_that_spark_takes_for_one_are_refused(around):
+    """A query wrote a Parquet table with both, and no further query could read it."""
+
+    def check(*names, **settings):
+        conf = {name.replace("_", "."): value for name, value in settings.items()}
+        rows = SimpleNamespace(
+            schema=struct("key").add("value", around(struct(*names))), sparkSession=SimpleNamespace(conf=conf)
+        )
+        writing.check_fields(rows)
+
+    check("id", "i")
+    check("id", "Id", spark_sql_caseSensitive="true")
+    with pytest.raises(JobConfigError, match=r"^\[sink\] table: value.*\.id and value.*\.Id differ in case only"):
+        check("id", "Id", spark_sql_caseSensitive="false")
 
 
 def test_names_are_quoted_for_sql():
