@@ -15,7 +15,7 @@ from pyspark_moldau.jobs.files import OWNER
 from pyspark_moldau.jobs.queries.running import first_line, job_session
 from pyspark_moldau.jobs.queries.writing import to_records
 from pyspark_moldau.jobs.tables import read_table, spark_path
-from pyspark_moldau.sink.core.sink_options import parse_sink_options
+from pyspark_moldau.sink.core.sink_options import APP_ID_MAX, parse_sink_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pyspark_moldau.jobs.config.job_config import JobConfig, SinkConfig
+    from pyspark_moldau.jobs.config.settings import Section
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +71,25 @@ def export_job(path: Path, client: Mapping[str, str] | None = None) -> ExportJob
         table=section.path("table", config.folder),
         where=section.text("where", ""),
         order_by=section.texts("order_by", ()),
-        name=section.text("name"),
+        name=_name_of(section),
         version=section.number("version", -1, at_least=0, at_most=COUNT_MAX),
     )
     section.finish()
     config.root.finish()
     return job
+
+
+def _name_of(section: Section) -> str:
+    name = section.text("name")
+    if len(name) > APP_ID_MAX:
+        raise section.error("name", f"expected at most {APP_ID_MAX} characters, got {len(name)}")
+    return name
+
+
+def reason_of(error: Exception) -> str:
+    """Returns the reason of an export's failure, with the job's names for the sink's options."""
+    text = first_line(str(error))
+    return text.replace("txnAppId", "[export] name").replace("txnVersion", "[export] version")
 
 
 def address_of(table: Path) -> str:
@@ -115,10 +129,10 @@ def run_export(job: ExportJob, session: SparkSession | None = None) -> ExportRep
         records.write.format("moldau").options(**options).mode("append").save()
         count = rows.count()
     except PySparkException as error:
-        raise JobError(f"export {job.name}, version {job.version}: {first_line(str(error))}") from error
+        raise JobError(f"export {job.name}, version {job.version}: {reason_of(error)}") from error
     except Exception as error:
         if type(error).__module__.startswith("py4j"):
-            raise JobError(f"export {job.name}, version {job.version}: {first_line(str(error))}") from error
+            raise JobError(f"export {job.name}, version {job.version}: {reason_of(error)}") from error
         raise
     # The count alone would claim rows of a table that has changed since the version was written.
     written = written_rows(parse_sink_options(options, streaming=False), Names(app_id=job.name), job.version)

@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import types
 
 from moldau_cli.commands.pipeline import export_text
-from pyspark_moldau.errors import ReadTimeoutError
+from pyspark_moldau.errors import ReadTimeoutError, SinkError
 from pyspark_moldau.jobs.aggregate import aggregate_job, run_aggregate
 from pyspark_moldau.jobs.config import folders, job_config
 from pyspark_moldau.jobs.errors import JobBusyError, JobConfigError, JobError
-from pyspark_moldau.jobs.export import ExportReport, export_job, run_export
+from pyspark_moldau.jobs.export import ExportReport, export_job, reason_of, run_export
 from pyspark_moldau.jobs.files import OWNER
 from pyspark_moldau.jobs.join import join_job, run_join
 from pyspark_moldau.jobs.load import load_job, run_load
@@ -529,6 +529,16 @@ def test_an_export_names_what_its_version_does_not_have(folder):
         (None, 8, "n, version 1: it was written before; the table has 8 rows for it now"),
     ):
         assert re.search(f"{answer}$", export_text(job, ExportReport(rows=rows, table_rows=count)))
+
+
+def test_an_export_calls_name_and_version_by_its_own_keys(folder):
+    """Its errors named options of the sink, and that of a long name came after the start of Spark."""
+    text = LOAD.split("[source]")[0] + "[sink]\ntopic = 't'\n[export]\ntable = 'f'\nversion = 1\nname = '{}'\n"
+    assert export_job(write(folder, text.format("ü" * 150))).name == "ü" * 150
+    with pytest.raises(JobConfigError, match=r"\[export\] name: expected at most 150 characters, got 151"):
+        export_job(write(folder, text.format("x" * 151)))
+    refused = SinkError("batch 3: batch 5 is decided already. A job needs a txnVersion above 5")
+    assert reason_of(refused).endswith("A job needs a [export] version above 5")
 
 
 def test_a_missing_file_is_refused(tmp_path):

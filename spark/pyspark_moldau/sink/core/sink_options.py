@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 AT_LEAST_ONCE: Final = "at-least-once"
 EXACTLY_ONCE: Final = "exactly-once"
+APP_ID_MAX: Final = 150
+"""Characters of a ``txnAppId``, which is a part of the names of groups and transactional ids."""
 
 _KNOWN = {
     name.lower(): name
@@ -134,8 +136,8 @@ def _transaction(given: Mapping[str, str], guarantee: str, *, streaming: bool) -
         raise OptionError(f"{name} needs deliveryGuarantee {EXACTLY_ONCE}")
     if app_id is None or version is None:
         raise OptionError("txnAppId and txnVersion are given together: a name, and a number that grows with each write")
-    if not app_id or len(app_id) > 150:
-        raise OptionError(f"txnAppId: expected 1 to 150 characters, got {len(app_id)}")
+    if not app_id or len(app_id) > APP_ID_MAX:
+        raise OptionError(f"txnAppId: expected 1 to {APP_ID_MAX} characters, got {len(app_id)}")
     if not version.isascii() or not version.isdecimal() or len(version) > 18:
         raise OptionError(f"txnVersion: expected a number of 0 or more, got {version!r}")
     return app_id, int(version)
