@@ -29,6 +29,9 @@ REQUEST_TIMEOUT_MS: Final = 30_000
 PARTITION_FETCH_BYTES: Final = 4 * 1024 * 1024
 PARTITION_FETCH_BYTES_MAX: Final = 256 * 1024 * 1024
 SOCKET_BUFFER_BYTES_MAX: Final = 256 * 1024 * 1024
+SOCKET_TIMEOUT_MS_MAX: Final = 2**31 - 1
+"""A socket refuses a time-out of more than 292 years. Kafka allows a long for that of a connection."""
+LONG_MAX: Final = 2**63 - 1
 
 API_TIMEOUT: Final = "default.api.timeout.ms"
 
@@ -198,7 +201,7 @@ def parse_client(given: Mapping[str, str]) -> ClientOptions:
         rack=keys.get("client.rack", ""),
         read_committed=config.get_str("isolation.level") == "read_committed",
         request_timeout_ms=config.get_int("request.timeout.ms"),
-        connect_timeout_ms=config.get_int("socket.connection.setup.timeout.ms"),
+        connect_timeout_ms=min(config.get_int("socket.connection.setup.timeout.ms"), SOCKET_TIMEOUT_MS_MAX),
         api_timeout_ms=api_timeout_ms,
         reach_timeout_ms=api_timeout_ms if poll_ms or config.is_set(API_TIMEOUT) else None,
         partition_fetch_bytes=fetch_bytes,
@@ -254,13 +257,13 @@ def security_config(client: ClientOptions) -> Config:
 
 
 def positive(text: str, name: str) -> int:
-    """Returns the value of option ``name``, a positive number.
+    """Returns the value of option ``name``, a positive number; the largest long of Java often means no limit.
 
     Raises:
         OptionError: it is something else.
     """
-    if not re.fullmatch(r"\d{1,18}", text) or int(text) == 0:
-        raise OptionError(f"{name}: expected a positive number, got {text!r}")
+    if not re.fullmatch(r"\d{1,19}", text) or not 0 < int(text) <= LONG_MAX:
+        raise OptionError(f"{name}: expected a positive number of at most {LONG_MAX}, got {text!r}")
     return int(text)
 
 

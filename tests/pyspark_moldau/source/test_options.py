@@ -53,6 +53,7 @@ def test_timestamps_take_precedence_over_offsets():
             "startingOffsetsByTimestampStrategy: expected error or latest, got 'earliest'",
         ),
         ({"startingTimestamp": "-5"}, "startingTimestamp: expected milliseconds since 1970, got '-5'"),
+        ({"startingTimestamp": "9223372036854775808"}, "startingTimestamp: expected milliseconds since 1970, got"),
         ({"startingTimestamp": "today"}, "startingTimestamp: expected milliseconds since 1970, got 'today'"),
         ({"without": ["kafka.bootstrap.servers"]}, "kafka.bootstrap.servers must be given"),
         ({"kafka__bootstrap__servers": "host"}, "expected host:port, got 'host'"),
@@ -66,7 +67,8 @@ def test_timestamps_take_precedence_over_offsets():
         ({"topic": "a"}, "unknown option topic; name topics by the option subscribe"),
         ({"isolation.level": "read_committed"}, "unknown option isolation.level; did you mean kafka.isolation.level?"),
         ({"maxOffsetPerTrigger": "5"}, "did you mean maxOffsetsPerTrigger?"),
-        ({"maxOffsetsPerTrigger": "0"}, "expected a positive number, got '0'"),
+        ({"maxOffsetsPerTrigger": "0"}, "expected a positive number of at most 9223372036854775807, got '0'"),
+        ({"maxOffsetsPerTrigger": "9223372036854775808"}, "expected a positive number of at most 9223372036854775807"),
         ({"minPartitions": "x"}, "minPartitions: expected a positive number"),
         ({"startingOffsets": "soon"}, "expected earliest, latest or"),
         ({"startingOffsets": '{"a": {"x": 1}}'}, "got partition 'x' at 1"),
@@ -132,6 +134,16 @@ def test_keys_that_spark_accepts_are_obeyed_or_warned_of(caplog):
         "fetchOffset.numRetries",
         "fetchOffset.retryIntervalMs",
     }
+
+
+def test_the_largest_long_of_java_means_no_limit():
+    most = 2**63 - 1
+    assert parse(maxOffsetsPerTrigger=str(most)).max_offsets_per_trigger == most
+    assert parse(streaming=False, endingTimestamp=str(most)).ending.timestamp_ms == most
+    for option in ("startingOffsets", "startingOffsetsByTimestamp"):
+        parse(**{option: f'{{"a": {{"0": {most}}}}}'})
+        with pytest.raises(OptionError, match=f"^{option}: expected .*, got partition '0' at {most + 1}$"):
+            parse(**{option: f'{{"a": {{"0": {most + 1}}}}}'})
 
 
 def test_options_of_streams_are_taken_with_a_warning_in_batches(caplog):

@@ -5,6 +5,7 @@ Method: a table of all keys that the source obeys; each is given alone, and noth
 
 import dataclasses
 import logging
+import socket
 
 import pytest
 
@@ -58,13 +59,23 @@ def test_a_key_changes_the_field_that_it_names():
     assert parse(**{f"kafka.{key}": text for key, (text, _) in KEYS.items()}) == ClientOptions(**everything)
 
 
+def test_a_socket_takes_the_longest_time_to_connect():
+    """Kafka's key is a long; a socket refused it with an OverflowError."""
+    client = parse(**{"kafka.socket.connection.setup.timeout.ms": str(2**63 - 1)})
+    with socket.socket() as end:
+        end.settimeout(client.connect_timeout_ms / 1000)
+
+
 def test_the_poll_timeout_of_spark_counts_before_the_clients():
     """Its name is that of an option of Spark's source, without a prefix."""
     given = {"kafka.default.api.timeout.ms": "7", "kafkaconsumer.polltimeoutms": "9"}
     assert parse(**given) == dataclasses.replace(DEFAULT, api_timeout_ms=9, reach_timeout_ms=9)
     assert parse(**{"kafkaconsumer.polltimeoutms": "9"}).reach_timeout_ms == 9
     for wrong in ("0", "-1", "x", "1.5", "9" * 19, " 7"):
-        with pytest.raises(OptionError, match=r"^kafkaConsumer\.pollTimeoutMs: expected a positive number, got"):
+        with pytest.raises(
+            OptionError,
+            match=r"^kafkaConsumer\.pollTimeoutMs: expected a positive number of at most 9223372036854775807, got",
+        ):
             parse(**{"kafkaconsumer.polltimeoutms": wrong})
     assert positive("9" * 18, "x") == int("9" * 18)
 

@@ -16,7 +16,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from moldau.values import list_elements
-from pyspark_moldau.client_options import PREFIX, ClientOptions, OptionError, known_names, parse_client, positive
+from pyspark_moldau.client_options import (
+    LONG_MAX,
+    PREFIX,
+    ClientOptions,
+    OptionError,
+    known_names,
+    parse_client,
+    positive,
+)
 from pyspark_moldau.source.core.columns import parse_columns
 
 if TYPE_CHECKING:
@@ -288,7 +296,7 @@ def parse_topic_offsets(value: str, name: str, *, lowest: int) -> TopicOffsets:
             raise OptionError(f"{expected}, got {value!r}")
         result[topic] = {}
         for partition, offset in partitions.items():
-            if not re.fullmatch(r"\d{1,9}", partition) or type(offset) is not int or offset < lowest:
+            if not re.fullmatch(r"\d{1,9}", partition) or type(offset) is not int or not lowest <= offset <= LONG_MAX:
                 raise OptionError(f"{expected}, got partition {partition!r} at {offset!r}")
             result[topic][int(partition)] = offset
     return result
@@ -303,7 +311,7 @@ def _position(given: Mapping[str, str], single: str, by_timestamp: str, by_offse
     latest = strategy == "latest" or single.startswith("ending")
     if single.lower() in given:
         text = given[single.lower()]
-        if not re.fullmatch(r"\d{1,18}", text):
+        if not re.fullmatch(r"\d{1,19}", text) or int(text) > LONG_MAX:
             raise OptionError(f"{single}: expected milliseconds since 1970, got {text!r}")
         return Position(timestamp_ms=int(text), latest_if_no_match=latest)
     if by_timestamp.lower() in given:
