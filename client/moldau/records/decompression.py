@@ -40,6 +40,8 @@ WHOLE_BYTES_MAX = 1024 * 1024
 
 _INPUT_BYTES = 16 * 1024  # what a stream does not take of its input is copied, so it gets little at a time
 _INT32 = struct.Struct(">i")
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_INDEPENDENT_BLOCKS = 0x20  # in the byte of flags after the magic number
 
 
 @dataclass(slots=True, eq=False)
@@ -50,7 +52,13 @@ class LongStep:
 
 
 def pieces(
-    codec: Compression, data: memoryview, size_limit: int, piece_bytes: int, whole_bytes_max: int = WHOLE_BYTES_MAX
+    codec: Compression,
+    data: memoryview,
+    size_limit: int,
+    piece_bytes: int,
+    whole_bytes_max: int = WHOLE_BYTES_MAX,
+    *,
+    as_java_reads: bool = False,
 ) -> Iterator[Buffer | LongStep]:
     """Yields the decompressed bytes in pieces of at most ``piece_bytes``.
 
@@ -58,7 +66,7 @@ def pieces(
     and cannot be streamed follows a ``LongStep``. A piece is borrowed until the next one is requested.
 
     Raises:
-        CorruptRecordError: the bytes are damaged.
+        CorruptRecordError: the bytes are damaged, or are ``as_java_reads`` and Java's clients cannot read them.
         OversizedRecordsError: there are more than ``size_limit`` bytes; raised as soon as that is known.
     """
     match codec:
@@ -67,7 +75,7 @@ def pieces(
         case Compression.GZIP:
             source = _gzip_pieces(data, piece_bytes)
         case Compression.LZ4:
-            source = _lz4_pieces(data, piece_bytes)
+            source = _lz4_pieces(data, piece_bytes, as_java_reads=as_java_reads)
         case Compression.SNAPPY:
             source = _snappy_pieces(data, _Whole(size_limit, piece_bytes, whole_bytes_max))
         case Compression.ZSTD:
@@ -108,8 +116,10 @@ def _gzip_pieces(data: memoryview, piece_bytes: int) -> Iterator[Buffer | LongSt
             return
 
 
-def _lz4_pieces(data: memoryview, piece_bytes: int) -> Iterator[Buffer | LongStep]:
-    at = 0
+def _lz4_pieces(data: memoryview, piece_bytes: int, *, as_java_reads: bool) -> Iterator[Buffer | LongStep]:
+    at, is_first = 0, True
+    if as_java_reads and data[:4] == _LZ4_MAGIC and len(data) > 4 and not data[4] & _LZ4_INDEPENDENT_BLOCKS:
+        raise damaged(Compression.LZ4, "its blocks depend on each other, which Java's clients cannot read")
     while True:
         frame = lz4.frame.LZ4FrameDecompressor()
         while not frame.eof:
@@ -125,10 +135,13 @@ def _lz4_pieces(data: memoryview, piece_bytes: int) -> Iterator[Buffer | LongSte
                 raise damaged(Compression.LZ4, error) from None
             if not piece and not source and not frame.eof and not frame.needs_input:
                 raise damaged(Compression.LZ4, "it does not go on")
+            if as_java_reads and piece and not is_first:
+                raise damaged(Compression.LZ4, "Java's clients read the first of its frames only")
             yield piece
         at -= len(frame.unused_data or b"")
         if at >= len(data):
             return
+        is_first = False
 
 
 def _snappy_pieces(data: memoryview, whole: _Whole) -> Iterator[Buffer | LongStep]:

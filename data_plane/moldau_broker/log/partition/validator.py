@@ -190,7 +190,9 @@ class BatchValidation:
         if codec is not Compression.NONE:
             limit = min(config.max_message_uncompressed_bytes, bytes_left)
         try:
-            for piece in pieces(codec, records[BATCH_HEADER_BYTES:], limit, PIECE_BYTES, whole_bytes_max):
+            source = records[BATCH_HEADER_BYTES:]
+            as_java = stored is None  # consumers get these bytes
+            for piece in pieces(codec, source, limit, PIECE_BYTES, whole_bytes_max, as_java_reads=as_java):
                 if isinstance(piece, LongStep):
                     yield piece
                     continue

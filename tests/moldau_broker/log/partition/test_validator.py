@@ -9,6 +9,7 @@ import importlib.util
 import struct
 import tracemalloc
 
+import lz4.frame
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -331,6 +332,27 @@ def test_damage_inside_a_compressed_batch_of_a_compacted_topic() -> None:
     renew_crc(batch, 0)
     refuse(batch, ErrorCode.INVALID_RECORD, LogConfig(compact=True))
     refuse(batch, ErrorCode.INVALID_RECORD)
+
+
+@pytest.mark.parametrize(
+    ("text", "frames"),
+    [
+        ("depend on each other", lambda data: lz4.frame.compress(data * 9, block_linked=True, block_size=4)),
+        (
+            "the first of its frames",
+            lambda data: compress(Compression.LZ4, data[:9]) + compress(Compression.LZ4, data[9:]),
+        ),
+    ],
+    ids=["linked blocks", "two frames"],
+)
+def test_lz4_that_java_cannot_read_is_refused(text, frames) -> None:
+    """As by Kafka: each Java consumer would fail at such a batch."""
+    plain = make_batch([(NOW, b"k", bytes(10_000))])
+    batch = plain[:BATCH_HEADER_BYTES] + frames(bytes(plain[BATCH_HEADER_BYTES:]))
+    struct.pack_into(">i", batch, 8, len(batch) - 12)
+    batch[22] |= Compression.LZ4
+    renew_crc(batch, 0)
+    assert text in refuse(batch, ErrorCode.INVALID_RECORD).message
 
 
 @pytest.mark.parametrize("wanted", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
