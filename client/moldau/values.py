@@ -29,7 +29,8 @@ _BY_DURATION: Final = "by_duration:"
 _LOW_SHARE: Final = 20
 _DURATION: Final = re.compile(
     r"P(?:(?P<days>\d{1,12})D)?"
-    r"(?:T(?:(?P<hours>\d{1,12})H)?(?:(?P<minutes>\d{1,12})M)?(?:(?P<seconds>\d{1,12}(?:\.\d+)?)S)?)?"
+    r"(?:T(?:(?P<hours>\d{1,12})H)?(?:(?P<minutes>\d{1,12})M)?(?:(?P<seconds>\d{1,12}(?:\.\d+)?)S)?)?",
+    re.IGNORECASE,  # as in Java
 )
 
 

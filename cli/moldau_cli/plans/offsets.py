@@ -25,7 +25,8 @@ Offsets = dict[TopicPartition, int]
 
 UNITS_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _ISO_DURATION: Final = re.compile(
-    r"P(?:(\d{1,9})D)?(?:T(?:(\d{1,12})H)?(?:(\d{1,12})M)?(?:(\d{1,15}(?:\.\d{1,9})?)S)?)?"
+    r"P(?:(\d{1,9})D)?(?:T(?:(\d{1,12})H)?(?:(\d{1,12})M)?(?:(\d{1,15}(?:\.\d{1,9})?)S)?)?",
+    re.IGNORECASE,
 )
 _SHORT_DURATION: Final = re.compile(r"(?:\d{1,15}(?:ms|[dhms]))+")
 OFFSET_MAX: Final = NUMBER_MAX
@@ -47,7 +48,7 @@ def parse_duration_ms(text: str, option: str = "") -> int:
         UsageError: the text has another form.
     """
     found = _ISO_DURATION.fullmatch(text)
-    if found is not None and any(found.groups()) and not text.endswith("T"):
+    if found is not None and any(found.groups()) and text[-1] not in "Tt":
         days, hours, minutes, seconds = found.groups("0")
         return round((int(days) * 86_400 + int(hours) * 3600 + int(minutes) * 60 + float(seconds)) * 1000)
     if _SHORT_DURATION.fullmatch(text):

@@ -60,6 +60,7 @@ def test_a_partition_without_commit_cannot_be_shifted():
     [
         ("PT1H30M", 5_400_000),
         ("P1D", 86_400_000),
+        ("p1d", 86_400_000),
         ("P1DT1S", 86_401_000),
         ("PT0.5S", 500),
         ("1h30m", 5_400_000),
@@ -91,6 +92,7 @@ def test_times():
     [
         (parse_duration_ms, "P", "expected a duration"),
         (parse_duration_ms, "P1DT", "expected a duration"),
+        (parse_duration_ms, "p1dt", "expected a duration"),
         (parse_duration_ms, "1", "expected a duration"),
         (parse_duration_ms, "-1h", "expected a duration"),
         (parse_time_ms, "yesterday", "expected a time"),

@@ -275,7 +275,14 @@ def test_the_start_policy_names_a_time(name, expected):
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("P1D", 86_400_000), ("PT1H", 3_600_000), ("PT1M", 60_000), ("PT1.5S", 1_500), ("P1DT2H3M4S", 93_784_000)],
+    [
+        ("P1D", 86_400_000),
+        ("PT1H", 3_600_000),
+        ("pt1h", 3_600_000),
+        ("PT1M", 60_000),
+        ("PT1.5S", 1_500),
+        ("P1DT2H3M4S", 93_784_000),
+    ],
 )
 def test_durations_are_days_hours_minutes_seconds(text, expected):
     assert duration_ms(text) == expected
