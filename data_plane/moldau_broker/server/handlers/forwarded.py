@@ -72,6 +72,8 @@ R = TypeVar("R", bound=Response)
 
 FORWARD_TIMEOUT_MS = 30_000.0
 VISIBILITY_TIMEOUT_MS = 2_000.0
+_KNOWS_DISABLED_SINCE = 3
+"""The first version of DeleteTopics whose clients understand TOPIC_DELETION_DISABLED."""
 _TIMED_OUT = ErrorCode.REQUEST_TIMED_OUT
 _UPGRADE, _SAFE_DOWNGRADE = 1, 2
 _WHY = "no active controller answered in time; the change may still happen"
@@ -176,11 +178,12 @@ async def handle_delete_topics(
         return refusal_of(DeleteTopicsResponse, request, ErrorCode.POLICY_VIOLATION, too_many, version=call.version)
     if request.topic_names and call.version >= STRICT_SINCE[ApiKey.DELETE_TOPICS]:
         request.topics = [DeleteTopicState(name=name) for name in request.topic_names]
+        request.topic_names = []
     if not context.config.get_bool("delete.topic.enable"):
         return refusal_of(
             DeleteTopicsResponse,
             request,
-            ErrorCode.TOPIC_DELETION_DISABLED,
+            ErrorCode.TOPIC_DELETION_DISABLED if call.version >= _KNOWS_DISABLED_SINCE else ErrorCode.INVALID_REQUEST,
             "delete.topic.enable is false",
             version=call.version,
         )

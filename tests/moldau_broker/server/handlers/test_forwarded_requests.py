@@ -16,6 +16,7 @@ from moldau.protocol.messages.alter_configs import AlterableConfig as FullConfig
 from moldau.protocol.messages.alter_configs import AlterConfigsResource as FullResource
 from moldau.protocol.messages.alter_configs import AlterConfigsResourceResponse as FullAnswer
 from moldau.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from moldau.protocol.messages.delete_topics import DeleteTopicsRequest
 from moldau.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -23,7 +24,7 @@ from moldau.protocol.messages.incremental_alter_configs import (
 )
 from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
 from moldau.runtime.config import BROKER_CONFIG, CORDONED_LOG_DIRS
-from moldau_broker.server.handlers.forwarded import handle_create_topics, handle_update_features
+from moldau_broker.server.handlers.forwarded import handle_create_topics, handle_delete_topics, handle_update_features
 from moldau_broker.server.handlers.own_configs import without_refused
 from moldau_quorum.controller.entities.configs import APPEND, DELETE, SET, SUBTRACT
 from moldau_quorum.controller.entities.loggers import NodeLoggers
@@ -54,6 +55,23 @@ def test_a_client_that_does_not_wait_leaves_time_to_decide(timeout_ms: int, wait
     context: Any = SimpleNamespace(controller=SimpleNamespace(request=request), config=CONFIG)
     trio.run(handle_create_topics, context, CreateTopicsRequest(timeout_ms=timeout_ms, validate_only=True), CALL)
     assert waited == [waits_ms]
+
+
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [
+        (1, ErrorCode.INVALID_REQUEST),
+        (2, ErrorCode.INVALID_REQUEST),
+        (3, ErrorCode.TOPIC_DELETION_DISABLED),
+        (5, ErrorCode.TOPIC_DELETION_DISABLED),
+    ],
+)
+def test_each_topic_hears_once_that_none_is_deleted(version: int, code: ErrorCode) -> None:
+    """Clients of the first versions do not know the code; version 5 names topics as they do, and counts as later."""
+    context: Any = SimpleNamespace(config=CONFIG.with_values({"delete.topic.enable": "false"}))
+    call: Any = SimpleNamespace(version=version, forwarded=None)
+    response = trio.run(handle_delete_topics, context, DeleteTopicsRequest(topic_names=["a", "b"]), call)
+    assert [(each.name, each.error_code) for each in response.responses] == [("a", code), ("b", code)]
 
 
 @pytest.mark.parametrize(("operation", "is_refused"), [(SET, True), (APPEND, True), (SUBTRACT, False), (DELETE, False)])
