@@ -64,9 +64,17 @@ def fetched(driver: CoreDriver, group: str = "g", *, stable: bool = False, wante
     }
 
 
+def test_metadata_is_measured_in_utf_16() -> None:
+    """As by Kafka, although the key speaks of bytes: a text in any script may have so many characters."""
+    driver = CoreDriver(GroupConfig(offset_metadata_bytes_max=4))
+    for metadata in ("ääää", "漢字漢字", "ab\U0001f30a"):
+        assert code_of(driver.ask(commit_request(1, metadata=metadata), 9)) is ErrorCode.NONE
+
+
 def test_commits_that_are_refused() -> None:
     driver = CoreDriver(GroupConfig(offset_metadata_bytes_max=4))
-    assert code_of(driver.ask(commit_request(1, metadata="ääx"), 9)) is ErrorCode.OFFSET_METADATA_TOO_LARGE
+    for metadata in ("abcde", "abc\U0001f30a"):
+        assert code_of(driver.ask(commit_request(1, metadata=metadata), 9)) is ErrorCode.OFFSET_METADATA_TOO_LARGE
     assert code_of(driver.ask(commit_request(1, topic="none"), 9)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert code_of(driver.ask(commit_request(1, partition=10), 9)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert code_of(driver.ask(commit_request(1, topic=""), 10)) is ErrorCode.UNKNOWN_TOPIC_ID

@@ -90,7 +90,7 @@ def commit_records(
         topic_codes: list[ErrorCode] = []
         for part in topic.partitions:
             metadata = part.committed_metadata or ""
-            if len(metadata.encode()) > min(config.offset_metadata_bytes_max, _STRING_BYTES_MAX):
+            if _java_length(metadata) > config.offset_metadata_bytes_max or len(metadata.encode()) > _STRING_BYTES_MAX:
                 topic_codes.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
             elif not topic.name:
                 topic_codes.append(ErrorCode.UNKNOWN_TOPIC_ID)
@@ -109,6 +109,11 @@ def commit_records(
                 topic_codes.append(ErrorCode.NONE)
         codes.append(topic_codes)
     return tuple(records), codes
+
+
+def _java_length(text: str) -> int:
+    """Returns what Kafka compares with ``offset.metadata.max.bytes``: the UTF-16 units of a text, not its bytes."""
+    return len(text.encode("utf-16-le")) // 2
 
 
 def failed_codes(codes: Sequence[Sequence[ErrorCode]], code: ErrorCode) -> list[list[ErrorCode]]:
