@@ -9,6 +9,7 @@ waits for the high watermark. A change of leadership and the request's timeout e
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.hot import ProducePartitionResult, read_produce_request, wire, write_produce_response
@@ -16,6 +17,7 @@ from moldau.records.compression import Compression
 from moldau.runtime.net.serving.answers import CloseConnection
 from moldau.values import BrokerId, Offset
 from moldau_broker.log.errors import LogError
+from moldau_broker.log.files.checkpoint import uuid_to_text
 from moldau_broker.log.partition.validator import WALK_IS_CHEAP, BatchValidation
 from moldau_broker.log.values import AppendOrigin
 from moldau_broker.replication.purgatory import PurgatoryFullError
@@ -280,7 +282,7 @@ class ProduceService:
         """Answers a staged request: not at all with acks=0, else now, or when it need not wait any more."""
         if acks == 0:
             if failed:
-                raise CloseConnection(f"produce with acks=0 failed: {_first_error(results)}")
+                raise CloseConnection(f"produce with acks=0 failed: {_first_error(results, version)}")
             return None, None
         if waiting is None:
             if failed:
@@ -493,11 +495,12 @@ class VerifiedProduce:
             service.abandon(operation)
 
 
-def _first_error(results: Results) -> str:
+def _first_error(results: Results, version: int) -> str:
     for topic, topic_results in results:
         for result in topic_results:
             if result.error_code:
-                return f"{topic!r}-{result.partition}: {ErrorCode(result.error_code).name}"
+                named = uuid_to_text(UUID(bytes=topic)) if version >= TOPIC_IDS else topic.decode(errors="replace")
+                return f"{named}-{result.partition}: {ErrorCode(result.error_code).name}"
     return "none"
 
 

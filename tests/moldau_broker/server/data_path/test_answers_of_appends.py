@@ -129,6 +129,18 @@ def test_a_denied_partition_ends_a_connection_without_answers() -> None:
             assert (waiting, answer is None) == (None, acks == 0)
 
 
+@pytest.mark.parametrize(
+    ("version", "topic", "named"), [(12, b"u", "u-0: "), (13, bytes(15) + b"\1", "AAAAAAAAAAAAAAAAAAAAAQ-0: ")]
+)
+def test_the_log_names_the_topic_of_a_lost_batch(version: int, topic: bytes, named: str) -> None:
+    """As an operator knows it: a connection without answers has no other place for the reason."""
+    denied = [(topic, [ProducePartitionResult(0, ErrorCode.TOPIC_AUTHORIZATION_FAILED)])]
+    replicas: Any = SimpleNamespace(by_raw_name={}, by_raw_id={})
+    request = ProduceRequestView(None, 0, 1_000, [])
+    with pytest.raises(CloseConnection, match=f"failed: {named}TOPIC_AUTHORIZATION_FAILED"):
+        service_of(replicas).append(request, version, 1, {}, None, None, denied)
+
+
 def test_a_request_waits_behind_one_that_is_verified() -> None:
     """It needs no answer of the coordinator, but a batch of the same partition may be in the request before it."""
     data = frame(ProduceRequest(transactional_id="x", acks=-1, timeout_ms=1, topic_data=[]), 12)

@@ -74,7 +74,7 @@ def outcome(handler: Any, data: bytes, partition: Partition) -> bytes | str:
         answer = handler.handle(memoryview(bytearray(data)))
         handler.flush()
     except CloseConnection as close:
-        return re.sub("b'.*'", "its topic", close.reason)
+        return re.sub(r"failed: \S+-", "failed: its topic-", close.reason)
     if isinstance(answer, ProduceOperation):
         if not answer.finished:
             return "waits"
