@@ -14,7 +14,7 @@ from moldau.runtime.config.urls import split_url
 from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.ports.object_names import is_name
 from moldau_broker.remote_log.storage.directory import DirectoryStore
-from moldau_broker.remote_log.storage.s3 import S3Settings, S3Store
+from moldau_broker.remote_log.storage.s3 import ENDPOINT_VARIABLES, S3Settings, S3Store
 
 if TYPE_CHECKING:
     from moldau.runtime.config.declaration import Config
@@ -37,8 +37,6 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _HOST = re.compile(r"[A-Za-z0-9._-]+")
 _NUMBER = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
 _FORMS = "must be file:///path or s3://bucket/prefix"
-_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-"""AWS's variables. The library reads them itself, but would leave the bucket out where it is not in the path."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -105,7 +103,7 @@ def _endpoint(config: Config) -> str | None:
         ConfigError: it is no URL of a service. The text does not show a login.
     """
     name, given = ENDPOINT, config.get_str_or_none(ENDPOINT)
-    for variable in _ENDPOINT_VARIABLES:
+    for variable in ENDPOINT_VARIABLES:
         if given is None and os.environ.get(variable):
             name, given = variable, os.environ[variable]
     if given is None:

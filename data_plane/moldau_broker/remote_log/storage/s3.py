@@ -10,7 +10,9 @@ read by the disk's threads while the upload waits, so that no thread reads a con
 
 from __future__ import annotations
 
+import os
 import queue
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -26,7 +28,7 @@ from moldau_broker.remote_log.storage.contents import read_piece
 from moldau_broker.remote_log.storage.s3_failures import explained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import ModuleType
 
     from obstore import ObjectMeta
@@ -48,6 +50,8 @@ RETRY_SECONDS = 30
 CALL_SECONDS = 60.0
 """Limit of each call, and of each part of an upload. It exceeds what the library needs: RETRY + REQUEST_SECONDS."""
 DELETED_AT_ONCE = 1_000
+ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+"""AWS's variables. The library reads them itself, but would leave the bucket out where it is not in the path."""
 
 
 class S3Settings(NamedTuple):
@@ -283,13 +287,26 @@ def _open_bucket(settings: S3Settings) -> Bucket:
         key = {"access_key_id": settings.access_key_id, "secret_access_key": settings.secret_access_key}
         options["credential_provider"] = lambda: {**key, "expires_at": None}
     try:
-        bucket: Bucket = library.store.S3Store(
-            settings.bucket,
-            prefix=settings.prefix or None,
-            client_options=client,
-            retry_config={"max_retries": RETRIES_MAX, "retry_timeout": timedelta(seconds=RETRY_SECONDS)},
-            **options,
-        )
+        with _hidden_variables():
+            bucket: Bucket = library.store.S3Store(
+                settings.bucket,
+                prefix=settings.prefix or None,
+                client_options=client,
+                retry_config={"max_retries": RETRIES_MAX, "retry_timeout": timedelta(seconds=RETRY_SECONDS)},
+                **options,
+            )
     except (library.exceptions.BaseError, ValueError) as error:
         raise ConfigError([f"remote.log.storage.s3 keys: {explained(error)}"]) from error
     return bucket
+
+
+@contextmanager
+def _hidden_variables() -> Iterator[None]:
+    """Hides the variables with addresses from the library, which takes that of S3 before the one it is given."""
+    hidden = {name: value for name, value in os.environ.items() if name in ENDPOINT_VARIABLES}
+    for name in hidden:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)

@@ -94,6 +94,18 @@ def test_a_variable_of_aws_names_the_service(server, monkeypatch, variable, host
     trio.run(main)
 
 
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+def test_the_address_of_the_file_precedes_a_variable(server, monkeypatch, variable):
+    """The library takes the variable of S3 before the address that it is given."""
+    monkeypatch.setenv(variable, "http://127.0.0.1:1")
+
+    async def test(store):
+        await store.put("c/a", Bytes(b"abc"))
+        assert server.objects["c/a"][0] == b"abc"
+
+    run(server, test)
+
+
 def test_a_host_with_other_letters_is_sent_in_ascii(server):
     async def test(store):
         with pytest.raises(ObjectStoreError, match=r"xn--bcher-kva\.invalid"):
