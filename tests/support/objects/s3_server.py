@@ -49,6 +49,8 @@ class S3State:
     released: threading.Event = field(default_factory=threading.Event)
     tokens: list[str] = field(default_factory=list)
     """Session tokens of the requests that had one."""
+    regions: set[str] = field(default_factory=set)
+    """Regions for which requests were signed."""
     scheme: str = "http"
     port: int = 0
     page: int = PAGE
@@ -90,7 +92,9 @@ class _Handler(BaseHTTPRequestHandler):
         with state.lock:
             state.requests.append(kind)
             state.tokens.extend(self.headers.get_all("x-amz-security-token", ()))
-        if f"Credential={ACCESS_KEY}/" not in self.headers.get("Authorization", ""):
+        signer = self.headers.get("Authorization", "").partition("Credential=")[2].split("/")
+        state.regions.update(signer[2:3])
+        if signer[0] != ACCESS_KEY:
             self._answer(403, _error("InvalidAccessKeyId"))
             return
         if bucket != state.bucket:

@@ -302,11 +302,19 @@ def _open_bucket(settings: S3Settings) -> Bucket:
 
 @contextmanager
 def _hidden_variables() -> Iterator[None]:
-    """Hides the variables with addresses from the library, which takes that of S3 before the one it is given."""
-    hidden = {name: value for name, value in os.environ.items() if name in ENDPOINT_VARIABLES}
+    """Hides some variables from the library.
+
+    It takes the address of S3's variable before the one it is given. An empty variable of AWS is none, as for AWS's own
+    programs, but the library would take it for a region, a key or an address.
+    """
+    hidden = {name: value for name, value in os.environ.items() if _is_hidden(name, value)}
     for name in hidden:
         del os.environ[name]
     try:
         yield
     finally:
         os.environ.update(hidden)
+
+
+def _is_hidden(name: str, value: str) -> bool:
+    return name in ENDPOINT_VARIABLES or (name.startswith("AWS_") and not value)

@@ -94,16 +94,41 @@ def test_a_variable_of_aws_names_the_service(server, monkeypatch, variable, host
     trio.run(main)
 
 
-@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
-def test_the_address_of_the_file_precedes_a_variable(server, monkeypatch, variable):
-    """The library takes the variable of S3 before the address that it is given."""
-    monkeypatch.setenv(variable, "http://127.0.0.1:1")
+@pytest.mark.parametrize("address", ["http://127.0.0.1:1", ""])
+def test_the_address_of_the_file_precedes_a_variable(server, monkeypatch, address):
+    """The library takes the variable of S3 before the address that it is given, and panics if it is empty."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", address)
 
     async def test(store):
         await store.put("c/a", Bytes(b"abc"))
         assert server.objects["c/a"][0] == b"abc"
 
     run(server, test)
+
+
+def test_an_empty_variable_of_aws_is_none(server, monkeypatch):
+    """Files of containers pass variables on that are not set; the library signed for no region."""
+    monkeypatch.setenv("AWS_REGION", "")
+
+    async def test(store):
+        await store.put("c/a", Bytes(b"abc"))
+        assert server.regions == {"us-east-1"}
+
+    run(server, test)
+
+
+def test_an_empty_key_of_aws_leaves_the_role(server, monkeypatch):
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(variable, "")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/no/token")
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/moldau")
+
+    async def main():
+        keys = {name: value for name, value in keys_of(server.url).items() if "key" not in name}
+        with pytest.raises(ObjectStoreError, match=r"token file '/no/token'"):
+            await opened(real_environment(1), "s3://bucket", **keys).list("c/")
+
+    trio.run(main)
 
 
 def test_a_host_with_other_letters_is_sent_in_ascii(server):
