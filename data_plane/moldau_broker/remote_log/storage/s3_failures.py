@@ -14,21 +14,28 @@ _PLAIN: Final = "InvalidContentType"
 _INSTANCE: Final = "169.254."
 """Addresses of the service that gives an instance or a container its role."""
 _REQUEST: Final = re.compile(r"Error performing ([A-Z]+) (\S+?)(?:\?\S*)? in ")
-_STATUS: Final = re.compile(r"status code: (\d{3} [\w -]+?)(?:: (.*))?$", re.DOTALL)
+_STATUS: Final = re.compile(r"status code: (\d{3} [\w -]+?)(?:: ?(.*))?$", re.DOTALL)
+_REDIRECT: Final = re.compile(r"30[178] ")
+_NO_LOCATION: Final = "redirect without LOCATION"
+"""AWS's answer to a request that was signed for another region; the library does not show its code."""
 _CODE: Final = re.compile(r"<Code>([^<]+)</Code>")
 _MESSAGE: Final = re.compile(r"<Message>([^<]+)</Message>")
 _CAUSE: Final = re.compile(r'(?:message|error): "([^"]+)"|(invalid peer certificate: \w+|InvalidCertificate\(\s*\w+)')
 
 _KEYS: Final = "check remote.log.storage.s3.access.key.id and remote.log.storage.s3.secret.access.key"
+_ELSEWHERE: Final = (
+    "correct remote.log.storage.s3.endpoint.url (https:// in place of http://?) or remote.log.storage.s3.region"
+)
+_REGION: Final = "correct remote.log.storage.s3.region"
 _ADVICE: Final = {
     "InvalidAccessKeyId": _KEYS,
     "SignatureDoesNotMatch": _KEYS,
     "AccessDenied": "the key lacks a right to the bucket: docs/guides/tiered-storage.md lists those that brokers need",
     "AllAccessDisabled": "the bucket's owner has no access any more",
     "NoSuchBucket": "make the bucket, or correct remote.log.storage.url",
-    "PermanentRedirect": "correct remote.log.storage.s3.region",
-    "AuthorizationHeaderMalformed": "correct remote.log.storage.s3.region",
-    "IllegalLocationConstraintException": "correct remote.log.storage.s3.region",
+    "PermanentRedirect": _REGION,
+    "AuthorizationHeaderMalformed": _REGION,
+    "IllegalLocationConstraintException": _REGION,
     "RequestTimeTooSkewed": "set the clock of this machine",
     "ExpiredToken": "renew the session token",
     "InvalidToken": "renew the session token",
@@ -56,8 +63,12 @@ def explained(error: Exception) -> str:
         code = _CODE.search(status[2] or "")
         message = _MESSAGE.search(status[2] or "")
         said = ": ".join(part[1] for part in (code, message) if part is not None) or status[2] or "without a text"
-        advice = "" if code is None else _ADVICE.get(code[1], "")
+        advice = _ELSEWHERE if _REDIRECT.match(status[1]) else ""
+        if code is not None:
+            advice = _ADVICE.get(code[1], advice)
         return _joined(f"{status[1]}, {said[:SHOWN_CHARACTERS]}", where, advice)
+    if _NO_LOCATION in text:
+        return _joined("the bucket is in another region", where, _REGION)
     if _LATE in debug:
         return _joined("no answer in time", where, _ADDRESS)
     if _PLAIN in debug:

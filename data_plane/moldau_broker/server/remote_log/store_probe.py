@@ -37,8 +37,17 @@ ADVICE: Final = (
     (("Read-only file system", "Permission denied"), "let the brokers' user write to the directory"),
     (("NoSuchBucket",), "make the bucket, or correct remote.log.storage.url"),
     (
-        ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"),
+        (
+            "PermanentRedirect",
+            "AuthorizationHeaderMalformed",
+            "IllegalLocationConstraintException",
+            "the bucket is in another region",
+        ),
         "correct remote.log.storage.s3.region",
+    ),
+    (
+        ("301 Moved Permanently", "307 Temporary Redirect", "308 Permanent Redirect"),
+        "correct remote.log.storage.s3.endpoint.url (https:// in place of http://?) or remote.log.storage.s3.region",
     ),
     (("RequestTimeTooSkewed",), "set the clock of the broker's machine"),
     (("ExpiredToken", "InvalidToken"), "renew the session token, then restart the brokers one by one"),

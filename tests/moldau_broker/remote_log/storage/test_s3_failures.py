@@ -9,7 +9,7 @@ DEBUG = "\n\nDebug source:\nGeneric {"
 
 
 def answered(status, body=""):
-    return f"{REQUEST} - Server returned non-2xx status code: {status}{': ' if body else ''}{body}{DEBUG}"
+    return f"{REQUEST} - Server returned non-2xx status code: {status}: {body}{DEBUG}"
 
 
 def xml(code, message):
@@ -26,6 +26,15 @@ def xml(code, message):
         (answered("409 Conflict", xml("Other", "no")), "409 Conflict, Other: no (GET http://h:1/b)"),
         (answered("502 Bad Gateway", "a proxy"), "502 Bad Gateway, a proxy (GET http://h:1/b)"),
         (answered("500 Internal Server Error"), "500 Internal Server Error, without a text (GET http://h:1/b)"),
+        (
+            answered("301 Moved Permanently"),
+            "301 Moved Permanently, without a text (GET http://h:1/b); correct remote.log.storage.s3.endpoint.url "
+            "(https:// in place of http://?) or remote.log.storage.s3.region",
+        ),
+        (
+            f"{REQUEST} - Received redirect without LOCATION, this normally indicates an incorrectly configured region",
+            "the bucket is in another region (GET http://h:1/b); correct remote.log.storage.s3.region",
+        ),
         (
             f"{REQUEST}, after 3 retries - HTTP error: error sending request{DEBUG} TimedOut",
             "no answer in time (GET http://h:1/b); check remote.log.storage.s3.endpoint.url, and "
