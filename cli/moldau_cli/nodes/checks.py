@@ -9,7 +9,7 @@ import datetime
 import errno
 import os
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -28,7 +28,7 @@ from moldau.runtime.config import (
 )
 from moldau.runtime.config.processes import EVERY_INTERFACE
 from moldau.runtime.ports.descriptors import COMFORTABLE
-from moldau.runtime.ports.objects import ObjectStoreError
+from moldau.runtime.ports.objects import ObjectNotFoundError, ObjectStoreError
 from moldau.runtime.tls.context import controllers_environment, listener_tls
 from moldau_cli.nodes.certificates import unnamed_host
 from moldau_cli.nodes.format import directories, foreign_files
@@ -164,7 +164,9 @@ def _validity(since_s: float, expires_s: float, now_s: float) -> tuple[str, str]
 
 
 async def check_object_store(environment: Environment, config: Config) -> list[Finding]:
-    """Lists a folder of the object store, as a broker does first when it starts.
+    """Lists a folder of the object store and reads the broker's object there, as a broker does when it starts.
+
+    A page of anything else counts as an empty listing: that of a console of the service, or of a proxy.
 
     Raises:
         ConfigError: the store cannot be opened with this configuration.
@@ -178,11 +180,14 @@ async def check_object_store(environment: Environment, config: Config) -> list[F
 
     store = open_object_store(environment, config)
     cluster_id, _ = _own_cluster(process_configs(config)[0])
-    folder, slash, _ = probe_name(cluster_id or "unknown", config.get_int("node.id")).rpartition("/")
+    name = probe_name(cluster_id or "unknown", config.get_int("node.id"))
+    folder, slash, _ = name.rpartition("/")
     state, detail = OK, "answers"
     try:
         with trio.fail_after(STORE_TIMEOUT_S):
             await store.list(folder + slash)
+            with suppress(ObjectNotFoundError):
+                await store.read(name, 0, 1)
     except (ObjectStoreError, trio.TooSlowError) as error:
         slow = isinstance(error, trio.TooSlowError)
         cause = f"no answer within {STORE_TIMEOUT_S:g} s" if slow else " ".join(str(error).split())

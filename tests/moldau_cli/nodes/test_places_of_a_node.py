@@ -11,13 +11,19 @@ import os
 import random
 import shlex
 import socket
+from dataclasses import replace
 
 import pytest
+import trio
 
+from moldau.runtime.config import BROKER_CONFIG
+from moldau.runtime.ports.objects import ObjectStoreError
+from moldau.runtime.ports.real import real_environment
 from moldau.runtime.ports.real_disk import RealDisk
 from moldau_broker.log.directories.manager import LogManager
 from moldau_broker.log.errors import LogStorageError
 from moldau_broker.server.lifecycle.directory_watch import directories_failed
+from moldau_cli.nodes.checks import check_object_store
 from moldau_cli.nodes.server import may_pass
 from moldau_jepsen.launcher.ports import take_free_ports
 from support.commands import run_command
@@ -207,3 +213,25 @@ def test_the_next_step_has_quotes_where_it_needs_them(tmp_path):
         in done.stderr
     )
     assert f"chown USER {shlex.quote(str(file))}\n" in done.stderr
+
+
+def test_the_check_tells_a_web_page_from_a_store():
+    """The console of a service answers each request with a page, which the library takes for an empty listing."""
+
+    class Console:
+        async def list(self, prefix):
+            return []
+
+        async def read(self, name, position, count):
+            raise ObjectStoreError("s3://b: Generic S3 error: Received non-partial response when range requested")
+
+        def close(self):
+            pass
+
+    environment = replace(real_environment(1), open_objects=lambda url: Console())
+    keys = {"process.roles": "broker", "node.id": "1", "controller.quorum.voters": "2@c:9093", "log.dirs": "/none"}
+    keys |= {"controller.listener.names": "CONTROLLER", "remote.log.storage.system.enable": "true"}
+    config = BROKER_CONFIG.parse({**keys, "remote.log.storage.url": "s3://b"})
+    (found,) = trio.run(check_object_store, environment, config)
+    assert found.state == "problem"
+    assert found.detail.endswith("what answers there is no S3 API. A console has another port")

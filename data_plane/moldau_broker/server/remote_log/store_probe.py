@@ -46,6 +46,10 @@ ADVICE: Final = (
         "correct remote.log.storage.s3.region",
     ),
     (
+        ("ETag Header missing", "non-partial response", "invalid list response", "invalid DeleteObjects response"),
+        "correct remote.log.storage.s3.endpoint.url: what answers there is no S3 API. A console has another port",
+    ),
+    (
         ("301 Moved Permanently", "307 Temporary Redirect", "308 Permanent Redirect"),
         "correct remote.log.storage.s3.endpoint.url (https:// in place of http://?) or remote.log.storage.s3.region",
     ),
