@@ -8,6 +8,7 @@ node have no parent, and client id, correlation id and topic join them with thos
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -18,6 +19,7 @@ from moldau.runtime.net.serving.request_traces import RequestTraces
 from moldau.version import VERSION
 
 if TYPE_CHECKING:
+    import requests
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
 
@@ -32,6 +34,10 @@ BATCH_MAX: Final = 512
 PERIOD_MS: Final = 2_000
 EXPORT_S: Final = 5.0
 """A request to the collector takes at most so long."""
+_LOGIN_VARIABLES: Final = (
+    "OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER",
+    "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER",
+)
 FLUSH_S: Final = 2.0
 """How long a stopping node waits for the last spans."""
 
@@ -72,7 +78,7 @@ class NodeTraces:
         if exporter is None:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-            exporter = OTLPSpanExporter(endpoint=self._endpoint, timeout=EXPORT_S)
+            exporter = OTLPSpanExporter(endpoint=self._endpoint, timeout=EXPORT_S, session=_session())
         resource = {
             "service.name": "moldau",
             "service.version": VERSION,
@@ -103,6 +109,30 @@ class NodeTraces:
         if self._provider is not None:
             with trio.move_on_after(FLUSH_S, shield=True):
                 await trio.to_thread.run_sync(self._provider.shutdown, abandon_on_cancel=True)
+
+
+def _session() -> requests.Session | None:
+    """Returns what sends the spans; None leaves it to the variables of OpenTelemetry that name a source of logins.
+
+    The exporter takes a redirect for success, and the spans would be lost without a word.
+    """
+    if any(os.environ.get(name) for name in _LOGIN_VARIABLES):
+        return None
+    import requests  # the exporter needs it too
+
+    def refuse_redirect(response: requests.Response, **_: object) -> None:
+        if response.is_redirect:
+            target = urlsplit(response.headers["location"])
+            host = target.netloc.rpartition("@")[2]  # without a login
+            shown = f"{target.scheme}://{host}" if host else "another path"
+            response.close()
+            raise requests.RequestException(
+                f"the collector redirects to {shown} (status {response.status_code}): correct {ENDPOINT}"
+            )
+
+    session = requests.Session()
+    session.hooks["response"].append(refuse_redirect)
+    return session
 
 
 def _address_problem(endpoint: str) -> str:

@@ -6,6 +6,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+import trio
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -14,9 +15,11 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from moldau.admin import NewTopic
 from moldau.blocking import Admin, Producer
+from moldau.runtime.config import parse_server_config
 from moldau.runtime.net.serving.request_traces import Stage, TracedRequest
+from moldau.runtime.ports.real import real_environment
 from moldau_cli.nodes.server import serve_command
-from moldau_cli.nodes.traces import SpanSink
+from moldau_cli.nodes.traces import NodeTraces, SpanSink
 from moldau_jepsen.testing import cluster
 from support.interop.clients import wait_until
 
@@ -119,6 +122,40 @@ def test_a_missing_extra_is_named(monkeypatch, tmp_path, capsys):
     file.write_text(CONFIG + "otel.traces.endpoint=http://127.0.0.1:4318/v1/traces\n")
     assert serve_command([str(file), "--check"]) == 2
     assert "pip install 'moldau[traces]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("status", "target", "shown"),
+    [(301, "https://u:p@c/v1/traces", "https://c"), (307, "/v1/traces", "another path")],
+)
+def test_a_redirect_is_an_error_that_names_its_target(status, target, shown, caplog):
+    """The exporter takes it for success, and all spans would be lost without a word."""
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra traces is not installed")
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(status)
+            self.send_header("location", target)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        address = f"http://127.0.0.1:{server.server_address[1]}/v1/traces"
+        traces = NodeTraces(parse_server_config(CONFIG + f"otel.traces.endpoint={address}\n", "node.properties", {}))
+        traces.start(real_environment(1))
+        SpanSink(traces._provider).take(request())
+        trio.run(traces.close)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert f"the collector redirects to {shown} (status {status}): correct otel.traces.endpoint" in caplog.text
 
 
 @pytest.fixture
