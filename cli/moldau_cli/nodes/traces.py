@@ -58,7 +58,11 @@ class NodeTraces:
             )
         if problem := _address_problem(self._endpoint):
             raise ConfigError([f"{ENDPOINT}: {problem}"])
-        if not _is_installed():
+        try:
+            is_installed = _is_installed()
+        except ValueError as error:  # of a variable, which OpenTelemetry reads when it is imported
+            raise ConfigError([f"{ENDPOINT}: OpenTelemetry cannot be used: {error}"]) from error
+        if not is_installed:
             raise ConfigError(
                 [f"{ENDPOINT}: OpenTelemetry's exporter is not installed; run: pip install 'moldau[traces]'"]
             )

@@ -124,6 +124,18 @@ def test_a_missing_extra_is_named(monkeypatch, tmp_path, capsys):
     assert "pip install 'moldau[traces]'" in capsys.readouterr().err
 
 
+def test_a_wrong_variable_of_opentelemetry_is_named(monkeypatch, tmp_path, capsys):
+    """OpenTelemetry reads its limits when it is imported; a start ended in a traceback."""
+    monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "many")
+    for module in [name for name in sys.modules if name.startswith("opentelemetry.sdk.trace")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.delitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", raising=False)
+    file = tmp_path / "node.properties"
+    file.write_text(CONFIG + "otel.traces.endpoint=http://127.0.0.1:4318/v1/traces\n")
+    assert serve_command([str(file), "--check"]) == 2
+    assert "OpenTelemetry cannot be used: OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT must be" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("status", "target", "shown"),
     [(301, "https://u:p@c/v1/traces", "https://c"), (307, "/v1/traces", "another path")],
