@@ -149,7 +149,7 @@ class TokenChecker:
         ignored: Exception | None = None
         for each in usable:
             try:
-                keys.append(JWKRegistry.import_key(each))
+                keys.append(JWKRegistry.import_key({name: value for name, value in each.items() if value is not None}))
             except (JoseError, KeyError, TypeError, ValueError) as error:  # RFC 7517, section 5: the others serve
                 ignored = error
                 self._logger.warning("token-key-ignored", url=self._rules.jwks_url, key=each.get("kid"), error=error)

@@ -264,6 +264,13 @@ def test_a_key_that_cannot_be_read_spoils_no_other(odd):
         judged(lambda now: tokens.token(now, **SCOPE), json.dumps({"keys": [odd]}))
 
 
+@pytest.mark.parametrize("member", ["kid", "use", "alg", "key_ops", "x5c"])
+def test_a_member_of_a_key_may_be_null(member):
+    """Issuers write optional members that they do not have as null; Kafka's reader takes them for absent."""
+    published = {**json.loads(tokens.key_set())["keys"][0], member: None}
+    assert judged(lambda now: tokens.token(now, **SCOPE), json.dumps({"keys": [published]})).principal == "carol"
+
+
 def test_a_new_key_is_read_when_a_token_names_it():
     async def test(checker, environment):
         now_s = environment.clock.wall_ms() / 1000
