@@ -133,6 +133,20 @@ def test_jaas_as_kafka_writes_it():
     assert "plain" not in repr(module).replace("PlainLoginModule", "")
 
 
+@pytest.mark.parametrize(
+    ("written", "password"),
+    [
+        (r"C:\apps\v1", "C:\apps\v1"),
+        (r"\101\1019\89", "AA989"),
+        (r"\477\7x\0", "'7\7x\0"),
+    ],
+)
+def test_escapes_of_jaas_are_those_of_java(written, password):
+    """A Java client with the same text sends what Java's StreamTokenizer makes of it."""
+    (module,) = parse_jaas(f'PlainLoginModule required password="{written}";')
+    assert module.options["password"] == password
+
+
 def test_jaas_with_several_modules():
     modules = parse_jaas('ScramLoginModule required username="s" password="p"; PlainLoginModule required;')
     assert module_for(modules, "SCRAM-SHA-512").options["username"] == "s"

@@ -26,7 +26,9 @@ _TOKEN = re.compile(
     r"""|(?P<word>[^\s=;"'/]+|/)""",
     re.DOTALL,
 )
-_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
+_ESCAPE: Final = re.compile(r"\\([0-3][0-7]{2}|[0-7]{1,2}|.)", re.DOTALL)
+"""A character by its number in octal digits, or by a letter; any other character stands for itself."""
+_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v"}
 _WANTED: Final = (
     'it must be like: org.apache.kafka.common.security.plain.PlainLoginModule required username="..." password="...";'
 )
@@ -79,14 +81,14 @@ def _tokens(text: str) -> list[tuple[str, str]]:
         at = match.end()
         kind = str(match.lastgroup)
         if kind == "quoted":
-            tokens.append(("value", re.sub(r"\\(.)", _unescaped, match[0][1:-1], flags=re.DOTALL)))
+            tokens.append(("value", _ESCAPE.sub(_unescaped, match[0][1:-1])))
         elif kind != "blank":
             tokens.append((kind, match[0]))
     return tokens
 
 
 def _unescaped(match: re.Match[str]) -> str:
-    return _ESCAPES.get(match[1], match[1])
+    return chr(int(match[1], 8)) if match[1][0] in "01234567" else _ESCAPES.get(match[1], match[1])
 
 
 def _module(tokens: list[tuple[str, str]]) -> LoginModule:
