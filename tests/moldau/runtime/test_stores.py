@@ -85,6 +85,17 @@ def test_an_unusable_store_is_refused_by_its_key(stores, changes, reported, monk
     assert PASSWORD not in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", ["PEM", "PKCS12"])
+def test_a_store_of_javas_own_format_is_named(tmp_path, kind):
+    """A file of Kafka's has such stores without a type; the advice was to call it PKCS12, which failed too."""
+    (tmp_path / "node.jks").write_bytes(bytes.fromhex("feedfeed0000000200000001"))
+    given = settings(keystore_location=str(tmp_path / "node.jks"), keystore_type=kind, keystore_password=PASSWORD)
+    with pytest.raises(
+        ConfigError, match=r"ssl\.keystore\.location = .*is a store of Java's own format \(JKS\); keytool"
+    ):
+        server_context(given, real_environment().disk)
+
+
 def test_a_store_needs_its_file():
     found = tls_problems(settings(keystore_type="PKCS12", trusted_certificates="c"))
     assert found == ["ssl.keystore.type = PKCS12: needs ssl.keystore.location"]

@@ -54,6 +54,8 @@ STORE_BYTES_MAX: Final = 16 << 20
 _logger = EventLogger("moldau.tls")
 _PEM_BLOCK: Final = re.compile(r"(-----BEGIN [^-]+-----)([A-Za-z0-9+/=\s]+)(-----END [^-]+-----)")
 """Boundaries and base64; not a private key of the old form with headers, which needs its line ends."""
+_JAVA_STORES: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
+"""First bytes of stores of the types JKS and JCEKS."""
 _MIXED: Final = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
 """OpenSSL's reasons for a key that belongs to another certificate than the first one, or to none."""
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -204,6 +206,13 @@ def _read(disk: Disk, key: str, location: str) -> bytes:
             file.close()
     except OSError as error:
         raise ConfigError([f"{key} = {location!r}: cannot be read: {error.strerror or error}"]) from error
+    if content.startswith(_JAVA_STORES):
+        raise ConfigError(
+            [
+                f"{key} = {location!r}: is a store of Java's own format (JKS); keytool -importkeystore -srckeystore "
+                "OLD -destkeystore NEW -deststoretype pkcs12 converts it"
+            ]
+        )
     if len(content) > STORE_BYTES_MAX:
         raise ConfigError([f"{key} = {location!r}: has more than {STORE_BYTES_MAX} bytes"])
     return content
