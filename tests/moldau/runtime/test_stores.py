@@ -1,11 +1,20 @@
 """Goal: PKCS12 stores serve as PEM files do. Method: stores are written with the library, and both ends shake hands."""
 
 import ssl
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import trustme
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12Certificate, serialize_key_and_certificates
 from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_java_truststore as truststore
 
@@ -17,6 +26,7 @@ from moldau.runtime.tls.context import certified_name, client_context, server_co
 from support.certificates import authority
 
 PASSWORD = "päss word"
+BEGUN = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -156,6 +166,17 @@ def test_a_chain_in_another_order_is_named(of):
     given = settings(certificate_chain=first + chain, key=key)
     with pytest.raises(ConfigError, match=r"ssl\.keystore\.key: the first certificate is not that of the private key"):
         server_context(given, real_environment().disk)
+
+
+def test_a_key_that_openssl_finds_too_weak_is_named():
+    """Clusters of many years have keys of 1,024 bits; the text blamed the form of the file, or the password."""
+    private = rsa.generate_private_key(65537, 1024)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "node.test")])
+    builder = x509.CertificateBuilder(name, name, private.public_key(), 1, BEGUN, BEGUN + timedelta(days=36_500))
+    chain = builder.sign(private, SHA256()).public_bytes(Encoding.PEM).decode()
+    key = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    with pytest.raises(ConfigError, match=r"ssl\.keystore\.key: OpenSSL .* as too weak \(EE_KEY_TOO_SMALL\)"):
+        server_context(settings(certificate_chain=chain, key=key), real_environment().disk)
 
 
 def test_a_large_trust_store_is_read_whole(tmp_path, monkeypatch):

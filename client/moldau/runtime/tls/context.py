@@ -58,6 +58,7 @@ _JAVA_STORES: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 """First bytes of stores of the types JKS and JCEKS."""
 _MIXED: Final = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
 """OpenSSL's reasons for a key that belongs to another certificate than the first one, or to none."""
+_WEAK: Final = ("EE_KEY_TOO_SMALL", "CA_KEY_TOO_SMALL", "CA_MD_TOO_WEAK")
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
@@ -168,6 +169,13 @@ def _load_certificate(context: ssl.SSLContext, settings: TlsSettings, disk: Disk
                 [
                     f"{key}: the first certificate is not that of the private key ({_reason(error)}); the chain "
                     "begins with the key's own"
+                ]
+            ) from error
+        if _reason(error) in _WEAK:
+            raise ConfigError(
+                [
+                    f"{key}: OpenSSL on this machine refuses a key or signature of the chain as too weak "
+                    f"({_reason(error)}); make a new certificate"
                 ]
             ) from error
         raise ConfigError(
