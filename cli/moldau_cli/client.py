@@ -195,7 +195,7 @@ def command_environment() -> Environment:
     """
     from moldau.runtime.config import ADMIN_CONFIG
     from moldau.runtime.ports.real import real_environment
-    from moldau.runtime.tls.context import client_environment
+    from moldau.runtime.tls.outgoing import client_environment
 
     config = ADMIN_CONFIG.parse({"bootstrap.servers": DEFAULT_BOOTSTRAP, **command_config("admin")})
     return client_environment(real_environment(), config)

@@ -274,7 +274,7 @@ def _cluster_id_of(config: Config) -> str:
 
     from moldau.runtime.config import ConfigError, quorum_voters
     from moldau.runtime.ports.real import real_environment
-    from moldau.runtime.tls.context import controllers_environment
+    from moldau.runtime.tls.outgoing import controllers_environment
     from moldau_cli.nodes.checks import ask_voters
 
     try:

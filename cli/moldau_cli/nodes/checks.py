@@ -29,7 +29,8 @@ from moldau.runtime.config import (
 from moldau.runtime.config.processes import EVERY_INTERFACE
 from moldau.runtime.ports.descriptors import COMFORTABLE
 from moldau.runtime.ports.objects import ObjectNotFoundError, ObjectStoreError
-from moldau.runtime.tls.context import controllers_environment, listener_tls
+from moldau.runtime.tls.context import listener_tls
+from moldau.runtime.tls.outgoing import controllers_environment
 from moldau_cli.nodes.certificates import unnamed_host
 from moldau_cli.nodes.format import directories, foreign_files
 from moldau_cli.nodes.group.layout import misplaced_data

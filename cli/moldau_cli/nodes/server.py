@@ -182,7 +182,8 @@ def _check_uses(configs: Iterable[Config], path: str) -> None:
     """
     from moldau.runtime.config import ConfigError, listeners
     from moldau.runtime.ports.real import real_environment
-    from moldau.runtime.tls.context import controllers_environment, listener_tls
+    from moldau.runtime.tls.context import listener_tls
+    from moldau.runtime.tls.outgoing import controllers_environment
     from moldau_broker.remote_log.storage.opening import open_object_store
 
     environment = real_environment()

@@ -117,6 +117,6 @@ def secured_environment(environment: Environment, config: Config) -> Environment
     """
     if config.get_str("security.protocol") == "PLAINTEXT":
         return environment
-    from moldau.runtime.tls.context import client_environment  # not loaded by clients without TLS and SASL
+    from moldau.runtime.tls.outgoing import client_environment  # not loaded by clients without TLS and SASL
 
     return client_environment(environment, config)

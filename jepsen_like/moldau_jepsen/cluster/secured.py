@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from moldau.admin import Acl
 from moldau.runtime.config import ADMIN_CONFIG
 from moldau.runtime.sasl.core import scram
-from moldau.runtime.tls.context import client_environment
+from moldau.runtime.tls.outgoing import client_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

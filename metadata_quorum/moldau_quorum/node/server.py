@@ -31,7 +31,8 @@ from moldau.runtime.config.sasl import bootstrap_credentials
 from moldau.runtime.net.serving.server import Server, ServerLimits, serve
 from moldau.runtime.sasl.listener import SaslListener, bootstrap_keys, peer_handlers
 from moldau.runtime.telemetry.log import EventLogger
-from moldau.runtime.tls.context import ListenerTls, controllers_environment, listener_tls
+from moldau.runtime.tls.context import ListenerTls, listener_tls
+from moldau.runtime.tls.outgoing import controllers_environment
 from moldau_quorum.authorization.configured import configured_authorizer
 from moldau_quorum.broker_side.discovery import discover_voters
 from moldau_quorum.controller.cluster.features import SUPPORTED_FEATURES

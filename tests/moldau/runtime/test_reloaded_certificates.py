@@ -17,13 +17,8 @@ from moldau.runtime.config.sasl import LoginSettings
 from moldau.runtime.config.tls import tls_settings
 from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.sasl.network import with_login
-from moldau.runtime.tls.context import (
-    ListenerTls,
-    client_context,
-    outgoing_environment,
-    reload_outgoing,
-    server_context,
-)
+from moldau.runtime.tls.context import ListenerTls, client_context, outgoing_environment, server_context
+from moldau.runtime.tls.outgoing import reload_outgoing
 from moldau.runtime.tls.reloading import CHECK_MS, ReloadingContext
 from moldau_jepsen.world.world import run_world
 from support.certificates import authority

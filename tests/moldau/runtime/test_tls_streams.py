@@ -16,15 +16,8 @@ from moldau.runtime.config import ADMIN_CONFIG, BROKER_CONFIG, SecurityProtocol
 from moldau.runtime.net.layers import LayeredNetwork, logs_in
 from moldau.runtime.sasl.network import SaslNetwork
 from moldau.runtime.tls.connection import PLAINTEXT_BYTES_MAX, TlsConnection
-from moldau.runtime.tls.context import (
-    ListenerTls,
-    TlsNetwork,
-    brokers_environment,
-    client_context,
-    client_environment,
-    controllers_environment,
-    outgoing_environment,
-)
+from moldau.runtime.tls.context import ListenerTls, TlsNetwork, client_context, outgoing_environment
+from moldau.runtime.tls.outgoing import brokers_environment, client_environment, controllers_environment
 from moldau_jepsen.world.world import run_world
 from support.certificates import authority
 

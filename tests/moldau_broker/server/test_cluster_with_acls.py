@@ -35,7 +35,7 @@ from moldau.runtime.config import ADMIN_CONFIG
 from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.net.serving.answers import CloseConnection, Preparation
 from moldau.runtime.sasl.core.identity import Identity, Peer
-from moldau.runtime.tls.context import client_environment
+from moldau.runtime.tls.outgoing import client_environment
 from moldau_broker.server.data_path import produce as produce_module
 from moldau_broker.server.data_path.connection import BrokerConnection, listener_services
 from moldau_broker.server.handlers.apis import BASE_APIS, api_table

@@ -34,7 +34,7 @@ from moldau.protocol.messages.produce import PartitionProduceData, ProduceReques
 from moldau.runtime.config import ADMIN_CONFIG
 from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.telemetry.metrics import Registry
-from moldau.runtime.tls.context import client_environment
+from moldau.runtime.tls.outgoing import client_environment
 from moldau_broker.server.data_path.connection import BrokerConnection
 from moldau_broker.server.metrics.export import register_metrics
 from support.cluster.broker_cluster import batch, run_cluster

@@ -15,7 +15,7 @@ from moldau.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from moldau.runtime.ports.environment import OpenMode
-from moldau.runtime.tls.context import controllers_environment
+from moldau.runtime.tls.outgoing import controllers_environment
 from moldau_jepsen.world.world import run_world
 from moldau_quorum.broker_side.controller_client import ControllerClient
 from moldau_quorum.metadata.image import RESOURCE_BROKER

@@ -17,18 +17,11 @@ from moldau.runtime.config.cipher_suites import openssl_names
 from moldau.runtime.config.declaration import ConfigError
 from moldau.runtime.config.listeners import (
     SecurityProtocol,
-    controller_listener_names,
-    controller_protocol,
-    inter_broker_listener_name,
-    inter_broker_protocol,
     key_of_listener,
 )
-from moldau.runtime.config.sasl import client_login, controller_login, inter_broker_login
 from moldau.runtime.config.tls import CLIENT_AUTH, leaves_clients_to_sasl, tls_problems, tls_settings
-from moldau.runtime.net.layers import LayeredNetwork
 from moldau.runtime.ports.environment import SYSTEM_BUFFERS, OpenMode
 from moldau.runtime.ports.system_calls import private_file
-from moldau.runtime.sasl.network import with_login
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.tls.connection import CIPHERTEXT_BYTES, TlsConnection
 from moldau.runtime.tls.errors import TlsHandshakeError
@@ -301,26 +294,13 @@ class TlsNetwork:
         return secured
 
 
-def reload_outgoing(environment: Environment, config: Config, listener_name: str) -> None:
-    """Takes changed settings for connections that an ``outgoing_environment`` opens from now on.
-
-    Raises:
-        ConfigError: the settings or a file cannot be used; nothing has changed then.
-    """
-    network = environment.network
-    while isinstance(network, LayeredNetwork):
-        if isinstance(network, TlsNetwork):
-            network.take(tls_settings(config, listener_name))
-        network = network.plain
-
-
 def outgoing_environment(
     environment: Environment, config: Config, listener_name: str, protocol: SecurityProtocol
 ) -> Environment:
     """Returns the environment for a node's connections to a listener of other nodes, with TLS where that speaks TLS.
 
     The keys are those of the node's own listener of that name, and they serve both ends, as in Kafka.
-    ``controllers_environment`` and ``brokers_environment`` add the node's login.
+    ``tls.outgoing`` adds the node's login.
 
     Raises:
         ConfigError: the configuration cannot be used.
@@ -333,28 +313,6 @@ def outgoing_environment(
         raise ConfigError(problems)
     context = ReloadingContext(client_context, settings, environment.disk, environment.clock)
     return replace(environment, network=TlsNetwork(environment.network, context))
-
-
-def controllers_environment(environment: Environment, config: Config) -> Environment:
-    """Returns the environment for a node's connections to controllers, with TLS and login as their listener demands.
-
-    Raises:
-        ConfigError: the configuration cannot be used.
-    """
-    protocol = controller_protocol(config)
-    secured = outgoing_environment(environment, config, controller_listener_names(config)[0], protocol)
-    return with_login(secured, controller_login(config)) if protocol.uses_sasl else secured
-
-
-def brokers_environment(environment: Environment, config: Config) -> Environment:
-    """Returns the environment for a broker's connections to other brokers, with TLS and login.
-
-    Raises:
-        ConfigError: the configuration cannot be used.
-    """
-    protocol = inter_broker_protocol(config)
-    secured = outgoing_environment(environment, config, inter_broker_listener_name(config), protocol)
-    return with_login(secured, inter_broker_login(config)) if protocol.uses_sasl else secured
 
 
 class _NoClock:
@@ -448,29 +406,12 @@ def client_tls(disk: Disk, config: Config, clock: Clock | None = None) -> Reload
     return ReloadingContext(client_context, tls_settings(config), disk, _NoClock() if clock is None else clock)
 
 
-def client_environment(environment: Environment, config: Config) -> Environment:
-    """Returns the environment for the connections of a client with ``security.protocol``.
-
-    Raises:
-        ConfigError: the configuration cannot be used.
-    """
-    context = client_tls(environment.disk, config, environment.clock)
-    if context is not None:
-        environment = replace(environment, network=TlsNetwork(environment.network, context))
-    uses_sasl = SecurityProtocol[config.get_str("security.protocol")].uses_sasl
-    return with_login(environment, client_login(config)) if uses_sasl else environment
-
-
 __all__ = [
     "ListenerTls",
     "TlsNetwork",
-    "brokers_environment",
     "client_context",
-    "client_environment",
     "client_tls",
-    "controllers_environment",
     "listener_tls",
     "outgoing_environment",
-    "reload_outgoing",
     "server_context",
 ]

@@ -25,7 +25,7 @@ from moldau.runtime.config import ConfigError, inter_broker_listener_name, log_d
 from moldau.runtime.tasks.exceptions import leaves
 from moldau.runtime.tasks.supervision import cancel_when, set_when_cancelled
 from moldau.runtime.telemetry.log import EventLogger
-from moldau.runtime.tls.context import brokers_environment, controllers_environment
+from moldau.runtime.tls.outgoing import brokers_environment, controllers_environment
 from moldau.values import BrokerId
 from moldau_broker.log.config import LogManagerSettings
 from moldau_broker.log.errors import LogStorageError

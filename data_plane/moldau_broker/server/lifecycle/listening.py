@@ -16,7 +16,8 @@ from moldau.runtime.net.serving.connection_tally import ConnectionTally
 from moldau.runtime.net.serving.server import listener_limits, serve
 from moldau.runtime.tasks.sync import ByteBudget
 from moldau.runtime.telemetry.log import EventLogger
-from moldau.runtime.tls.context import ListenerTls, listener_tls, reload_outgoing
+from moldau.runtime.tls.context import ListenerTls, listener_tls
+from moldau.runtime.tls.outgoing import reload_outgoing
 from moldau_broker.server.data_path.connection import BrokerConnection, listener_services
 from moldau_broker.server.handlers.apis import BASE_APIS, TELEMETRY_KEYS, ServedApi, api_table
 from moldau_broker.server.lifecycle.connection_room import ConnectionRoom

@@ -15,7 +15,7 @@ import trio
 from moldau.admin import Admin, ConfigResource, ResourceType
 from moldau.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest, StreamsGroupDescribeResponse
 from moldau.runtime.config import ADMIN_CONFIG, parse_address
-from moldau.runtime.tls.context import client_environment
+from moldau.runtime.tls.outgoing import client_environment
 from moldau_jepsen.checkers.group.streams import History, judge
 from moldau_jepsen.workloads.operations import OperationFailedError
 from moldau_jepsen.workloads.streams.member import Application, Link, StreamsMember, read_offset

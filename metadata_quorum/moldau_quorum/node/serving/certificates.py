@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config import BROKER_CONFIG, ConfigError, controller_listener_names, with_dynamic
 from moldau.runtime.config.tls import CLIENT_AUTH
-from moldau.runtime.tls.context import reload_outgoing
+from moldau.runtime.tls.outgoing import reload_outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
