@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from moldau.runtime.config.declaration import NOT_UTF_8, ConfigError
+from moldau.runtime.config.declaration import NOT_UTF_8, ConfigError, ConfigSchema
 from moldau.runtime.config.listeners import controller_listener_names, inter_broker_listener_name, key_of_listener
+from moldau.runtime.config.tls import tls_problems, tls_settings
 from moldau.runtime.sasl.core.jaas import LoginModule, module_for, parse_jaas
 from moldau.runtime.sasl.core.principals import MappingRules
 from moldau.values import is_text
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from moldau.runtime.config.declaration import Config, Value
+    from moldau.runtime.config.tls import TlsSettings
 
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 SCRAM_MECHANISMS: Final = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
@@ -41,6 +43,8 @@ class TokenRules:
     refresh_ms: int
     retry_ms: int
     accepts_unsecured: bool
+    jwks_tls: TlsSettings | None = None
+    """TLS towards the address of the keys; None for the trust of the system."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +75,8 @@ class LoginSettings:
     client_id: str = ""
     client_secret: str = field(default="", repr=False)
     scope: str = ""
+    token_tls: TlsSettings | None = None
+    """TLS towards the token endpoint; None for the trust of the system."""
     extensions: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -183,6 +189,7 @@ def _token_rules(config: Config, listener_name: str) -> TokenRules:
 
     url = text("jwks.endpoint.url")
     _check_url(key("jwks.endpoint.url"), url)
+    name, module = _module(config, listener_name, "OAUTHBEARER") if url.startswith("https:") else ("", None)
     return TokenRules(
         jwks_url=url or None,
         issuer=text("expected.issuer") or None,
@@ -194,7 +201,31 @@ def _token_rules(config: Config, listener_name: str) -> TokenRules:
         refresh_ms=number("jwks.endpoint.refresh.ms"),
         retry_ms=number("jwks.endpoint.retry.backoff.ms"),
         accepts_unsecured=_value(config, listener_name, "OAUTHBEARER", key("unsecured.tokens.enable"))[1] is True,
+        jwks_tls=None if module is None else _endpoint_tls(name, module.options),
     )
+
+
+def _endpoint_tls(name: str, options: Mapping[str, str]) -> TlsSettings | None:
+    """Returns the TLS of requests for tokens or keys: the ``ssl.`` options of the login module, as in Kafka.
+
+    Options that are no keys of a client are ignored, as all others that nothing reads.
+
+    Raises:
+        ConfigError: the options cannot be used.
+    """
+    from moldau.runtime.config.keys.client import CLIENT_KEYS
+
+    schema = ConfigSchema.of("login module", [key for key in CLIENT_KEYS if key.name.startswith("ssl.")])
+    given = {key: value for key, value in options.items() if key in schema.keys}
+    if not given:
+        return None
+    try:
+        settings = replace(tls_settings(schema.parse(given)), prefix=f"{name}: ")
+    except ConfigError as error:
+        raise ConfigError([f"{name}: {problem}" for problem in error.problems]) from None
+    if problems := tls_problems(settings):
+        raise ConfigError(problems)
+    return settings
 
 
 def _check_url(key: str, url: str) -> None:
@@ -319,7 +350,7 @@ def client_login(config: Config) -> LoginSettings:
     if config.is_set(_JAAS):
         raise ConfigError([f"sasl.jaas.config = [hidden]: names no login module for sasl.mechanism = {mechanism}"])
     if mechanism == "OAUTHBEARER":
-        return _token_login(config, None, {})
+        return _token_login(name, config, None, {})
     if not user or not password:
         missing = "sasl.username" if not user else "sasl.password"
         raise ConfigError([f"{missing}: must be set with sasl.mechanism={mechanism} (or sasl.jaas.config)"])
@@ -332,7 +363,7 @@ def _from_module(
     name: str, module: LoginModule, mechanism: str, config: Config, listener_name: str | None
 ) -> LoginSettings:
     if mechanism == "OAUTHBEARER":
-        return _token_login(config, listener_name, module.options)
+        return _token_login(name, config, listener_name, module.options)
     user, password = module.options.get("username"), module.options.get("password")
     if not user or not password:
         raise ConfigError([f"{name} = [hidden]: {module.name} must have username and password"])
@@ -342,7 +373,7 @@ def _from_module(
     return LoginSettings(mechanism=mechanism, user=user, password=password, is_token=is_token)
 
 
-def _token_login(config: Config, listener_name: str | None, options: Mapping[str, str]) -> LoginSettings:
+def _token_login(name: str, config: Config, listener_name: str | None, options: Mapping[str, str]) -> LoginSettings:
     def text(key: str) -> str:
         return _text(config, listener_name, "OAUTHBEARER", f"sasl.oauthbearer.{key}")
 
@@ -365,6 +396,7 @@ def _token_login(config: Config, listener_name: str | None, options: Mapping[str
         client_id=client_id,
         client_secret=text("client.credentials.client.secret") or options.get("clientSecret", ""),
         scope=text("scope") or options.get("scope", ""),
+        token_tls=_endpoint_tls(name, options) if url and url.startswith("https:") else None,
         extensions={
             name.removeprefix("extension_"): value for name, value in options.items() if name.startswith("extension_")
         },

@@ -15,6 +15,9 @@ import trio
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from moldau.runtime.config.tls import TlsSettings
+    from moldau.runtime.ports.environment import Disk
+
 TIMEOUT_S: Final = 10.0
 BYTES_MAX: Final = 1 << 20
 REFUSAL_BYTES_MAX: Final = 64 * 1024
@@ -38,22 +41,47 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Returns no request, which turns the redirect into an error."""
 
 
-async def fetch(url: str, *, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> bytes:
+def endpoint_context(settings: TlsSettings | None, disk: Disk) -> ssl.SSLContext | None:
+    """Returns the context for ``fetch``.
+
+    It reads the files of the settings, which may change between requests.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    if settings is None:
+        return None
+    from moldau.runtime.tls.context import client_context
+
+    context = client_context(settings, disk)
+    context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF  # HTTP says where an answer ends; servers may just close behind it
+    return context
+
+
+async def fetch(
+    url: str,
+    *,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    context: ssl.SSLContext | None = None,
+) -> bytes:
     """Returns the content of an http: or https: URL; with ``body`` it is a POST of a form.
+
+    ``context`` is for https:; None for one that trusts what the system does.
 
     Raises:
         HttpError: it failed, or took more than ``TIMEOUT_S``.
     """
     with trio.move_on_after(2 * TIMEOUT_S):
-        return await trio.to_thread.run_sync(_fetch, url, body, dict(headers or {}), abandon_on_cancel=True)
+        return await trio.to_thread.run_sync(_fetch, url, body, dict(headers or {}), context, abandon_on_cancel=True)
     raise HttpError(f"no answer within {2 * TIMEOUT_S:.0f} s")
 
 
-def _fetch(url: str, body: bytes | None, headers: dict[str, str]) -> bytes:
+def _fetch(url: str, body: bytes | None, headers: dict[str, str], context: ssl.SSLContext | None) -> bytes:
     if not url.startswith(("http:", "https:")):
         raise HttpError("only http: and https: URLs are fetched")
     request = urllib.request.Request(url, data=body, headers={"Accept": "application/json", **headers})
-    opener = urllib.request.build_opener(_NoRedirect)
+    opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=context))
     try:
         with opener.open(request, timeout=TIMEOUT_S) as response:
             content: bytes = response.read(BYTES_MAX + 1)
@@ -65,7 +93,7 @@ def _fetch(url: str, body: bytes | None, headers: dict[str, str]) -> bytes:
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         hint = (
-            "; SSL_CERT_FILE can name a file with its authority"
+            "; SSL_CERT_FILE can name a file with its authority, as ssl.truststore.location in the JAAS text can"
             if isinstance(reason, ssl.SSLCertVerificationError)
             else ""
         )

@@ -20,6 +20,7 @@ from urllib.parse import quote, urlencode
 import trio
 
 from moldau.protocol.errors import ErrorCode
+from moldau.runtime.config.declaration import ConfigError
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau.runtime.sasl.core.oauth import TOKEN_BYTES_MAX, OauthClient
 from moldau.runtime.sasl.core.plain import PlainClient
@@ -242,7 +243,7 @@ class Login:
 
     async def _request_token(self, url: str) -> str:
         """Requests a token by the client credentials grant (RFC 6749 section 4.4)."""
-        from moldau.runtime.sasl.http import HttpError, fetch  # costs memory that few clients need
+        from moldau.runtime.sasl.http import HttpError, endpoint_context, fetch  # costs memory that few clients need
 
         settings = self._settings
         pair = f"{quote(settings.client_id, safe='')}:{quote(settings.client_secret, safe='')}".encode()
@@ -252,10 +253,13 @@ class Login:
             "Content-Type": "application/x-www-form-urlencoded",
         }
         try:
-            answer = json.loads(await fetch(url, body=urlencode(form).encode(), headers=headers))
+            context = endpoint_context(settings.token_tls, self._environment.disk)
+            answer = json.loads(await fetch(url, body=urlencode(form).encode(), headers=headers, context=context))
             token = answer["access_token"]
             if not isinstance(token, str):
                 raise TypeError
+        except ConfigError as error:
+            raise SaslAuthenticationError(ErrorCode.SASL_AUTHENTICATION_FAILED, str(error)) from error
         except HttpError as error:
             text = f"sasl.oauthbearer.token.endpoint.url = {url}: {error}"
             if error.is_final:

@@ -127,9 +127,9 @@ class TokenChecker:
 
     async def _read(self, url: str) -> bytes:
         if not url.startswith("file:"):
-            from moldau.runtime.sasl.http import fetch
+            from moldau.runtime.sasl.http import endpoint_context, fetch
 
-            return await fetch(url)
+            return await fetch(url, context=endpoint_context(self._rules.jwks_tls, self._environment.disk))
         return read_file_url(self._environment.disk, url, DOCUMENT_BYTES_MAX)
 
     def _parse(self, document: bytes) -> KeySet:

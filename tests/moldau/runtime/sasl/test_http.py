@@ -15,7 +15,8 @@ import pytest
 import trio
 import trustme
 
-from moldau.runtime.config.sasl import LoginSettings, TokenRules
+from moldau.runtime.config import ADMIN_CONFIG, BROKER_CONFIG
+from moldau.runtime.config.sasl import LoginSettings, TokenRules, client_login, listener_sasl
 from moldau.runtime.ports.real import real_environment
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau.runtime.sasl.core.oauth import TokenRefusedError
@@ -23,6 +24,7 @@ from moldau.runtime.sasl.http import BYTES_MAX, HttpError, fetch
 from moldau.runtime.sasl.login import Login
 from moldau.runtime.sasl.tokens import TokenChecker
 from support import tokens
+from support.sasl import node_config
 
 
 class Issuer(http.server.BaseHTTPRequestHandler):
@@ -169,6 +171,46 @@ def test_a_private_authority_has_a_hint(issuer):
             await fetch(url(issuer, "/keys").replace("http", "https"))
 
     trio.run(main)
+
+
+def test_the_login_module_may_name_the_authority(issuer, tmp_path):
+    """Kafka's clients and brokers read tokens and keys with the ``ssl.`` options of the JAAS text."""
+    authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    issuer.socket = context.wrap_socket(issuer.socket, server_side=True)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    secure = url(issuer, "").replace("http", "https")
+
+    def module(file):
+        return (
+            'OAuthBearerLoginModule required clientId="client:1" clientSecret="s3cret" '
+            f'ssl.truststore.location="{tmp_path}/{file}" ssl.truststore.type="PEM" ssl.provider="";'
+        )
+
+    def client(file):
+        keys = {"bootstrap.servers": "b:1", "security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+        keys |= {"sasl.oauthbearer.token.endpoint.url": f"{secure}/token", "sasl.jaas.config": module(file)}
+        return Login(client_login(ADMIN_CONFIG.parse(keys)), real_environment(1))
+
+    async def main():
+        assert b"Bearer" in (await client("ca.pem").exchange()).first()
+        with pytest.raises(
+            SaslAuthenticationError, match=r"sasl\.jaas\.config: ssl\.truststore\.location.*No such file"
+        ):
+            await client("none.pem").exchange()
+        config = node_config(
+            **{
+                "sasl.enabled.mechanisms": "OAUTHBEARER",
+                "sasl.oauthbearer.jwks.endpoint.url": f"{secure}/keys",
+                "listener.name.outside.oauthbearer.sasl.jaas.config": module("ca.pem"),
+            }
+        )
+        checker = TokenChecker(listener_sasl(BROKER_CONFIG.parse(config), "OUTSIDE").tokens, real_environment(1))
+        token = tokens.token(time.time())
+        await checker.prepare(f"n,,\x01auth=Bearer {token}\x01\x01".encode())
+        return checker.check(token).principal
+
+    assert trio.run(main) == "carol"
 
 
 def test_keys_from_a_url(issuer):
