@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config import advertised_listeners, controller_listener_names, quorum_voters
 from moldau.runtime.config.tls import tls_settings
-from moldau.runtime.tls.context import server_context
+from moldau.runtime.tls.context import certified_name, server_context
 
 if TYPE_CHECKING:
     from moldau.runtime.config import Config, ListenerEndpoint
@@ -46,7 +46,7 @@ def unnamed_host(environment: Environment, config: Config, endpoint: ListenerEnd
         client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         client.load_verify_locations(cadata=certificate)
-        _handshake(server, client, host)
+        _handshake(server, client, certified_name(host))
     except ssl.SSLCertVerificationError as error:
         return host if "mismatch" in error.verify_message else None
     except (ssl.SSLError, ValueError):  # no version in common, or a host that is no name: other checks report these
