@@ -25,8 +25,8 @@ SCRAM_MECHANISMS: Final = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 """Numbers of KIP-554."""
 
 _JAAS: Final = "sasl.jaas.config"
-_ENTRY: Final = re.compile(r"(SCRAM-SHA-(?:256|512))=\[(.*?)\](?:;|$)")
-_FIELD: Final = re.compile(r'(name|password|salt|saltedpassword|iterations)=("[^"]*"|[^,\]]*)(?:,|$)')
+_ENTRY: Final = re.compile(r"(SCRAM-SHA-(?:256|512))=\[(.*?)\]\s*(?:;\s*|$)")
+_FIELD: Final = re.compile(r'\s*(name|password|salt|saltedpassword|iterations)=("[^"]*"|[^,\]]*)(?:,|$)')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

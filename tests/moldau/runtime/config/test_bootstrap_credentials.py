@@ -43,13 +43,20 @@ ENTRIES = [
         {"user": "ann", "password": None, "salt": b"salt of it", "salted_password": b"s" * 32, "iterations": 8192},
     ),
     (f'SCRAM-SHA-512=[name=ann,password="a,b",salt="{SALT}"]', {"password": "a,b", "salt": b"salt of it"}),
+    ("SCRAM-SHA-256=[name=ann, password=s3cret]", {"user": "ann", "password": "s3cret"}),
 ]
 
 
 @pytest.mark.parametrize(("text", "expected"), ENTRIES)
 def test_each_form_of_an_entry_is_read(text: str, expected: dict[str, object]) -> None:
     other = "SCRAM-SHA-512=[name=zoe,password=other]"
-    for whole, place in ((text, 0), (f"{text};{other}", 0), (f"{other};{text}", 1), (f" {text};", 0)):
+    for whole, place in (
+        (text, 0),
+        (f"{text};{other}", 0),
+        (f"{other};{text}", 1),
+        (f" {text};", 0),
+        (f"{text} ; {other}", 0),
+    ):
         found = credentials(whole)
         assert {name: getattr(found[place], name) for name in expected} == expected
         assert len(found) == 1 + (other in whole)
