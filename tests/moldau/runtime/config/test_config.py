@@ -264,6 +264,15 @@ def test_names_of_listeners_in_upper_case_are_refused(name: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("schema", [PRODUCER_CONFIG, CONSUMER_CONFIG, ADMIN_CONFIG])
+def test_the_lookup_of_kafkas_clients_is_known(schema):
+    """Files for Java clients of services name it; it is what Moldau's clients do."""
+    given = {"bootstrap.servers": "b:1", "group.id": "g"} if schema is CONSUMER_CONFIG else {"bootstrap.servers": "b:1"}
+    schema.parse({**given, "client.dns.lookup": "use_all_dns_ips"})
+    with pytest.raises(ConfigError, match=r"client\.dns\.lookup = 'resolve_canonical.*': must be .*use_all_dns_ips"):
+        schema.parse({**given, "client.dns.lookup": "resolve_canonical_bootstrap_servers_only"})
+
+
 def test_every_served_key_has_a_reader():
     """Goal: no key is declared as served that no code reads.
 
