@@ -50,6 +50,7 @@ RETRY_SECONDS = 30
 CALL_SECONDS = 60.0
 """Limit of each call, and of each part of an upload. It exceeds what the library needs: RETRY + REQUEST_SECONDS."""
 DELETED_AT_ONCE = 1_000
+PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy")
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 """AWS's variables. The library reads them itself, but would leave the bucket out where it is not in the path."""
 
@@ -305,9 +306,12 @@ def _hidden_variables() -> Iterator[None]:
     """Hides some variables from the library.
 
     It takes the address of S3's variable before the one it is given. An empty variable of AWS is none, as for AWS's own
-    programs, but the library would take it for a region, a key or an address.
+    programs, but the library would take it for a region, a key or an address. A ``*`` in NO_PROXY is for all hosts, but
+    the library would send requests to an address through the proxy.
     """
     hidden = {name: value for name, value in os.environ.items() if _is_hidden(name, value)}
+    if "*" in (os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")).replace(" ", "").split(","):
+        hidden |= {name: value for name, value in os.environ.items() if name.lower() in PROXY_VARIABLES}
     for name in hidden:
         del os.environ[name]
     try:

@@ -131,6 +131,18 @@ def test_an_empty_key_of_aws_leaves_the_role(server, monkeypatch):
     trio.run(main)
 
 
+def test_no_proxy_for_all_hosts_is_none_for_an_address(server, monkeypatch):
+    """The library applies a ``*`` to names alone."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("NO_PROXY", "*")
+
+    async def test(store):
+        await store.put("c/a", Bytes(b"abc"))
+        assert server.objects["c/a"][0] == b"abc"
+
+    run(server, test)
+
+
 def test_a_host_with_other_letters_is_sent_in_ascii(server):
     async def test(store):
         with pytest.raises(ObjectStoreError, match=r"xn--bcher-kva\.invalid"):
