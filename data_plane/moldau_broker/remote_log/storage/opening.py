@@ -25,6 +25,7 @@ URL = "remote.log.storage.url"
 ENDPOINT = "remote.log.storage.s3.endpoint.url"
 KEY_ID = "remote.log.storage.s3.access.key.id"
 SECRET = "remote.log.storage.s3.secret.access.key"
+REGION = "remote.log.storage.s3.region"
 TRUSTED = "remote.log.storage.s3.truststore.location"
 
 PREFIX_BYTES_MAX = 100
@@ -73,8 +74,8 @@ def open_object_store(environment: Environment, config: Config) -> ObjectStore:
 
 def _s3_settings(disk: Disk, config: Config, bucket: str, prefix: str) -> S3Settings:
     endpoint = _endpoint(config)
-    key_id, secret = config.get_str_or_none(KEY_ID), config.get_str_or_none(SECRET)
-    trusted = config.get_str_or_none(TRUSTED)
+    # Empty is none: so is a variable that a file of containers passes on, and that is not set.
+    key_id, secret, trusted, region = (config.get_str_or_none(key) or None for key in (KEY_ID, SECRET, TRUSTED, REGION))
     # A name of the bucket before an address is no name of a host, and the library ends its thread over it.
     uses_path_style = config.get_bool("remote.log.storage.s3.path.style.access") or (
         endpoint is not None and _is_address(urlsplit(endpoint).hostname or "")
@@ -86,7 +87,7 @@ def _s3_settings(disk: Disk, config: Config, bucket: str, prefix: str) -> S3Sett
         bucket=bucket,
         prefix=prefix,
         endpoint_url=endpoint,
-        region=config.get_str_or_none("remote.log.storage.s3.region"),
+        region=region,
         access_key_id=key_id,
         secret_access_key=secret,
         uses_path_style=uses_path_style,

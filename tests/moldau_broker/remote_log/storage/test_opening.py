@@ -62,6 +62,7 @@ def test_a_missing_url_is_named():
     [
         ({"access.key.id": "a"}, "secret.access.key: missing"),
         ({"secret.access.key": "a"}, "access.key.id: missing"),
+        ({"access.key.id": "a", "secret.access.key": ""}, "secret.access.key: missing"),
         ({"endpoint.url": "s3.example.com"}, "endpoint.url = 's3.example.com': must be a URL"),
         ({"endpoint.url": "https://u:p@s3.example.com"}, "endpoint.url: must be a URL"),
         ({"endpoint.url": "https://:p@s3.example.com"}, "without a login"),

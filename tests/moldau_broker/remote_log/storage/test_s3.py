@@ -94,6 +94,17 @@ def test_a_variable_of_aws_names_the_service(server, monkeypatch, variable, host
     trio.run(main)
 
 
+def test_an_empty_key_is_none(server):
+    """A node's variable that is passed on and not set is such a key; TLS of listeners takes it so, too."""
+
+    async def test(store):
+        await store.put("c/a", Bytes(b"abc"))
+        assert server.regions == {"us-east-1"}
+
+    keys = ("region", "truststore.location")
+    run(server, test, **{f"remote.log.storage.s3.{key}": "" for key in keys})
+
+
 @pytest.mark.parametrize("address", ["http://127.0.0.1:1", ""])
 def test_the_address_of_the_file_precedes_a_variable(server, monkeypatch, address):
     """The library takes the variable of S3 before the address that it is given, and panics if it is empty."""
