@@ -188,7 +188,7 @@ def _token_rules(config: Config, listener_name: str) -> TokenRules:
         return _number(config, listener_name, "OAUTHBEARER", key(name))
 
     url = text("jwks.endpoint.url")
-    _check_url(key("jwks.endpoint.url"), url)
+    _check_url(_value(config, listener_name, "OAUTHBEARER", key("jwks.endpoint.url"))[0], url)
     name, module = _module(config, listener_name, "OAUTHBEARER") if url.startswith("https:") else ("", None)
     return TokenRules(
         jwks_url=url or None,
