@@ -537,6 +537,12 @@ def test_numbers_of_kafka_clients_defaults():
     assert batch_size.is_own
 
 
+@pytest.mark.parametrize("schema", [BROKER_CONFIG, ADMIN_CONFIG])
+def test_the_check_of_host_names_may_have_javas_name(schema):
+    """The standard name in Java is HTTPS, and files of Kafka have it in both spellings."""
+    assert schema.parse_value("ssl.endpoint.identification.algorithm", "HTTPS") == "https"
+
+
 def test_dynamic_scopes_and_secrets_are_marked():
     keys = BROKER_CONFIG.keys
     assert keys["node.id"].dynamic is DynamicScope.READ_ONLY

@@ -139,6 +139,7 @@ CLIENT_KEYS = (
         default="https",
         group="Connection",
         choices=("https", ""),
+        ignores_case=True,
         doc="How the host name of a broker is checked; empty for no check.",
     ),
     long(

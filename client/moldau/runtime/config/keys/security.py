@@ -168,6 +168,7 @@ SECURITY_KEYS = (
         default="https",
         group="Security",
         choices=("https", ""),
+        ignores_case=True,
         doc="How the host name of a peer is checked; empty for no check.",
     ),
     string(
