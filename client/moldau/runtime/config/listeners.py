@@ -128,20 +128,20 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def parse_protocol_map(entries: Sequence[str]) -> dict[str, SecurityProtocol]:
-    """Parses ``NAME:PROTOCOL`` entries of ``listener.security.protocol.map``.
+    """Parses ``NAME:PROTOCOL`` entries of ``listener.security.protocol.map``, in any case and with blanks, as Kafka.
 
     Raises:
         ValueError: a value is not allowed.
     """
     protocols: dict[str, SecurityProtocol] = {}
     for entry in entries:
-        name, colon, protocol = entry.partition(":")
-        if not colon or protocol not in SecurityProtocol.__members__:
+        name, colon, protocol = (part.strip() for part in entry.upper().partition(":"))
+        if not name or not colon or protocol not in SecurityProtocol.__members__:
             known = ", ".join(SecurityProtocol.__members__)
             raise ValueError(f"{entry!r} is not NAME:PROTOCOL with a protocol of {known}")
-        if name.upper() in protocols:
+        if name in protocols:
             raise ValueError(f"listener {name} is mapped twice")
-        protocols[name.upper()] = SecurityProtocol[protocol]
+        protocols[name] = SecurityProtocol[protocol]
     return protocols
 
 

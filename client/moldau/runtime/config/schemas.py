@@ -278,7 +278,7 @@ def listener_key_problems(config: Config) -> list[str]:
     A listener would be less protected than its operator intended. Files are checked, and a broker's changes of its own
     keys; not the values of metadata, because controllers do not know the listeners of brokers.
     """
-    names = {name.partition(":")[0].lower() for name in config.get_list("listener.security.protocol.map")}
+    names = {name.partition(":")[0].strip().lower() for name in config.get_list("listener.security.protocol.map")}
     names |= {name.lower() for name in controller_listener_names(config)}
     mechanisms = ("gssapi", *(mechanism.lower() for mechanism in MECHANISMS))
     problems: list[str] = []

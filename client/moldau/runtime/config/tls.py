@@ -87,7 +87,7 @@ def leaves_clients_to_sasl(config: Config, listener_name: str | None) -> bool:
         return True
     if key_of_listener(listener_name, CLIENT_AUTH) in config:
         return False
-    protocols = {entry.upper() for entry in config.get_list("listener.security.protocol.map")}
+    protocols = {"".join(entry.upper().split()) for entry in config.get_list("listener.security.protocol.map")}
     return f"{listener_name.upper()}:SASL_SSL" in protocols
 
 

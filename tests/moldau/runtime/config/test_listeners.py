@@ -18,6 +18,8 @@ from moldau.runtime.config import (
     parse_address,
     quorum_voters,
 )
+from moldau.runtime.config.schemas import listener_key_problems
+from moldau.runtime.config.tls import leaves_clients_to_sasl
 
 NODE = {
     "process.roles": "broker,controller",
@@ -66,6 +68,22 @@ def test_names_map_to_protocols():
     assert inter_broker_listener_name(config) == "INSIDE"
 
 
+def test_a_map_of_protocols_may_have_any_case_and_blanks():
+    """As in Kafka; a listener's keys and its rule for certificates know it by the same name."""
+    config = node(
+        listeners="Inside://h:1,CONTROLLER://h:3",
+        inter__broker__listener__name="INSIDE",
+        listener__security__protocol__map="inside : sasl_ssl , controller: plaintext",
+        listener__name__inside__ssl__keystore__location="/k.pem",
+        listener__name__inside__sasl__jaas__config='ScramLoginModule required username="a" password="b";',
+        ssl__client__auth="required",
+    )
+    (inside,) = broker_listeners(config)
+    assert (inside.listener_name, inside.security_protocol) == ("INSIDE", SecurityProtocol.SASL_SSL)
+    assert listener_key_problems(config) == []
+    assert leaves_clients_to_sasl(config, "INSIDE")
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
@@ -75,7 +93,7 @@ def test_names_map_to_protocols():
         ({"listeners": "PLAINTEXT://::1:2,CONTROLLER://:1"}, "must stand in brackets"),
         ({"listeners": "FOO://x:1,CONTROLLER://:1"}, "listener FOO has no protocol"),
         ({"listener__security__protocol__map": "A:TLS"}, "'A:TLS' is not NAME:PROTOCOL"),
-        ({"listener__security__protocol__map": "A:SSL,a:SSL"}, "listener a is mapped twice"),
+        ({"listener__security__protocol__map": "A:SSL,a:SSL"}, "listener A is mapped twice"),
         ({"controller__quorum__voters": "x@h:1"}, "'x@h:1' is not id@host:port"),
         ({"controller__quorum__voters": "101@h:1,101@g:1"}, "node 101 is given twice"),
         ({"controller__quorum__voters": ""}, "no controller is known"),
