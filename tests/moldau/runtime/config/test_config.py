@@ -538,9 +538,17 @@ def test_numbers_of_kafka_clients_defaults():
 
 
 @pytest.mark.parametrize("schema", [BROKER_CONFIG, ADMIN_CONFIG])
-def test_the_check_of_host_names_may_have_javas_name(schema):
-    """The standard name in Java is HTTPS, and files of Kafka have it in both spellings."""
-    assert schema.parse_value("ssl.endpoint.identification.algorithm", "HTTPS") == "https"
+@pytest.mark.parametrize(
+    ("key", "given", "value"),
+    [
+        ("ssl.endpoint.identification.algorithm", "HTTPS", "https"),
+        ("ssl.keystore.type", "pkcs12", "PKCS12"),
+        ("ssl.truststore.type", "pkcs12", "PKCS12"),
+    ],
+)
+def test_names_of_java_may_have_any_case(schema, key, given, value):
+    """Java's standard name is HTTPS, and it looks for types of stores in any case; files of Kafka have each."""
+    assert schema.parse_value(key, given) == value
 
 
 def test_dynamic_scopes_and_secrets_are_marked():

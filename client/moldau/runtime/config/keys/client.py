@@ -67,6 +67,7 @@ CLIENT_KEYS = (
         group="Connection",
         is_own=True,
         choices=("PEM", "PKCS12"),
+        ignores_case=True,
         doc="Format of the trust store's file.",
     ),
     password(
@@ -99,6 +100,7 @@ CLIENT_KEYS = (
         group="Connection",
         is_own=True,
         choices=("PEM", "PKCS12"),
+        ignores_case=True,
         doc="Format of the key store's file.",
     ),
     password(

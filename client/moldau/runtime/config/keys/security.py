@@ -71,6 +71,7 @@ SECURITY_KEYS = (
         dynamic=PER_BROKER,
         is_own=True,
         choices=("PEM", "PKCS12"),
+        ignores_case=True,
         doc="Format of the key store's file.",
     ),
     password(
@@ -115,6 +116,7 @@ SECURITY_KEYS = (
         dynamic=PER_BROKER,
         is_own=True,
         choices=("PEM", "PKCS12"),
+        ignores_case=True,
         doc="Format of the trust store's file.",
     ),
     password(
