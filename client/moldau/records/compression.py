@@ -2,10 +2,10 @@
 
 | codec | what it is on the wire |
 |---|---|
-| gzip | RFC 1952, one or several members |
+| gzip | RFC 1952, one or several members, and zeros behind them |
 | snappy | written in xerial framing as the Java client does; read so or as one raw block (librdkafka, sarama) |
 | lz4 | LZ4 frame format |
-| zstd | one or several frames, with or without a content size |
+| zstd | one or several frames, with or without a content size, and skippable frames anywhere |
 
 A batch that was compressed a thousandfold is an attack or a mistake: ``decompress`` never holds more than
 ``size_limit`` bytes of output, and first allocates what the compressed bytes can justify. ``decompression`` does the
@@ -37,9 +37,13 @@ _SNAPPY_EXPANSION_MAX = 32  # a copy element of 3 bytes yields at most 64
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_EXPANSION_MAX = 128 * 1024  # a block of 3 to 4 bytes yields at most 128 KiB
 _ZSTD_FIRST_BYTES = 64 * 1024
+_ZSTD_SKIPPABLE_MAGIC = 0x184D2A50  # and the fifteen numbers behind it
+_ZSTD_SKIPPED_MAX = 16
+"""Skippable frames that are passed over before the first one with content; more are taken for damage."""
 _STREAM_FIRST_BYTES = 256
 """First input of each further gzip member or lz4 frame."""
 _INT32 = struct.Struct(">i")
+_ZSTD_SKIPPABLE = struct.Struct("<II")
 
 
 class Compression(enum.IntEnum):
@@ -141,6 +145,11 @@ def damaged(codec: Compression, detail: object) -> CorruptRecordError:
     return CorruptRecordError(f"{codec.config_name} data is damaged: {detail}")
 
 
+def is_zero(data: memoryview) -> bool:
+    """Returns whether all bytes are zero; quick where the first one is not."""
+    return not data[0] and not bytes(data).lstrip(b"\0")
+
+
 class _Input:
     """Hands compressed bytes to one stream after another.
 
@@ -159,6 +168,11 @@ class _Input:
     def is_used_up(self) -> bool:
         """Whether no byte is left."""
         return self._at >= len(self._data)
+
+    @property
+    def is_padding(self) -> bool:
+        """Whether the bytes that are left are zeros."""
+        return is_zero(self._data[self._at :])
 
     def next_stream(self, unused: int) -> None:
         """Takes back the bytes that a stream has left behind its end."""
@@ -193,7 +207,7 @@ def _decompress_gzip(data: Buffer, size_limit: int) -> bytes:
                 raise damaged(Compression.GZIP, "it ends too early")
             parts.append(part)
         source.next_stream(len(member.unused_data))
-        if source.is_used_up:
+        if source.is_used_up or source.is_padding:
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -268,8 +282,21 @@ def _decompress_snappy(data: memoryview, size_limit: int) -> bytes | bytearray:
     return output
 
 
+def _behind_skippable(data: memoryview) -> memoryview:
+    """Returns a zstd stream from its first frame with content on (RFC 8878, section 3.1.2)."""
+    for _ in range(_ZSTD_SKIPPED_MAX):
+        if len(data) < _ZSTD_SKIPPABLE.size:
+            break
+        magic, size = _ZSTD_SKIPPABLE.unpack_from(data)
+        if magic & ~0xF != _ZSTD_SKIPPABLE_MAGIC:
+            break
+        data = data[_ZSTD_SKIPPABLE.size + size :]
+    return data
+
+
 def zstd_content_size(data: memoryview) -> int | None:
-    """Returns the content size that the first frame declares, or None (RFC 8878, section 3.1.1.1)."""
+    """Returns the content size that the first frame with content declares, or None (RFC 8878, section 3.1.1.1)."""
+    data = _behind_skippable(data)
     if len(data) < 6 or bytes(data[:4]) != _ZSTD_MAGIC:
         return None  # no frame; decompressing it fails
     descriptor = data[4]
@@ -286,6 +313,7 @@ def zstd_content_size(data: memoryview) -> int | None:
 def _decompress_zstd(data: memoryview, size_limit: int) -> bytearray:
     import cramjam
 
+    data = _behind_skippable(data)
     if len(data) < 6 or bytes(data[:4]) != _ZSTD_MAGIC:
         raise damaged(Compression.ZSTD, "it does not start with a zstd frame")
     justified = min(size_limit, len(data) * _ZSTD_EXPANSION_MAX)

@@ -25,6 +25,7 @@ from moldau.records.compression import (
     damaged,
     decompress,
     decompress_snappy_block,
+    is_zero,
     oversized,
     zstd_content_size,
 )
@@ -112,7 +113,7 @@ def _gzip_pieces(data: memoryview, piece_bytes: int) -> Iterator[Buffer | LongSt
                 raise damaged(Compression.GZIP, "it ends too early")
             yield piece
         at -= len(member.unused_data)
-        if at >= len(data):
+        if at >= len(data) or is_zero(data[at:]):
             return
 
 

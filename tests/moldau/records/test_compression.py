@@ -17,6 +17,7 @@ from support.proof import examples
 
 CODECS = [codec for codec in Compression if codec is not Compression.NONE]
 TEXT = b"Moldau flows through Prague. " * 5000
+SKIPPABLE = b"\x5a\x2a\x4d\x18\x03\0\0\0abc"
 
 
 @pytest.mark.parametrize("codec", list(Compression))
@@ -59,6 +60,8 @@ def zstd_without_content_size(data):
         (Compression.ZSTD, bytes(cramjam.zstd.compress(TEXT[:70_000])) + bytes(cramjam.zstd.compress(TEXT[70_000:]))),
         (Compression.GZIP, gzip.compress(TEXT[:1000]) + gzip.compress(TEXT[1000:])),
         (Compression.LZ4, lz4.frame.compress(TEXT, store_size=False, block_linked=False)),
+        (Compression.GZIP, gzip.compress(TEXT) + bytes(600)),
+        (Compression.ZSTD, SKIPPABLE + SKIPPABLE + bytes(cramjam.zstd.compress(TEXT)) + SKIPPABLE),
         (Compression.LZ4, lz4.frame.compress(TEXT[:9], content_checksum=True) + lz4.frame.compress(TEXT[9:])),
     ],
     ids=[
@@ -67,6 +70,8 @@ def zstd_without_content_size(data):
         "two zstd frames",
         "two gzip members",
         "lz4 without size",
+        "padded gzip",
+        "zstd behind skippable frames",
         "two lz4 frames",
     ],
 )

@@ -15,6 +15,7 @@ from support.proof import examples
 
 CODECS = [codec for codec in Compression if codec is not Compression.NONE]
 TEXT = b"Moldau flows through Prague. " * 5000
+SKIPPABLE = b"\x5a\x2a\x4d\x18\x03\0\0\0abc"
 BOMB = bytes(16 * 1024 * 1024)
 LIMIT = 10**9
 PIECE = 16 * 1024
@@ -53,9 +54,19 @@ def test_pieces_join_to_the_input(codec, data):
         (Compression.ZSTD, bytes(cramjam.zstd.compress(TEXT[:70_000])) + bytes(cramjam.zstd.compress(TEXT[70_000:]))),
         (Compression.GZIP, gzip.compress(TEXT[:1000]) + gzip.compress(b"") + gzip.compress(TEXT[1000:])),
         (Compression.LZ4, lz4.frame.compress(TEXT, store_size=False, block_linked=False)),
+        (Compression.GZIP, gzip.compress(TEXT) + bytes(600)),
+        (Compression.ZSTD, SKIPPABLE + SKIPPABLE + bytes(cramjam.zstd.compress(TEXT)) + SKIPPABLE),
         (Compression.LZ4, lz4.frame.compress(TEXT[:9], content_checksum=True) + lz4.frame.compress(TEXT[9:])),
     ],
-    ids=["raw snappy", "two zstd frames", "three gzip members", "lz4 without size", "two lz4 frames"],
+    ids=[
+        "raw snappy",
+        "two zstd frames",
+        "three gzip members",
+        "lz4 without size",
+        "padded gzip",
+        "zstd behind skippable frames",
+        "two lz4 frames",
+    ],
 )
 def test_pieces_of_what_other_clients_write(codec, packed):
     assert joined(codec, packed) == TEXT
