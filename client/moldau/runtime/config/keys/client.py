@@ -14,14 +14,6 @@ CLIENT_KEYS = (
         doc="Addresses host:port where the cluster is found; a few of its brokers suffice.",
     ),
     string(
-        name="client.dns.lookup",
-        default="use_all_dns_ips",
-        group="Connection",
-        choices=("use_all_dns_ips",),
-        doc="How names of servers are looked up: the addresses of a name are tried one after the other. Kafka's other "
-        "value, resolve_canonical_bootstrap_servers_only, is not served.",
-    ),
-    string(
         name="client.id",
         default="",
         group="Connection",

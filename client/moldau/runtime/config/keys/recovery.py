@@ -1,10 +1,18 @@
-"""Keys of all clients about brokers that are gone or belong to another cluster."""
+"""Keys of all clients about finding brokers: by name, and when they are gone or belong to another cluster."""
 
 from __future__ import annotations
 
 from moldau.runtime.config.declare import MINUTE_MS, boolean, long, string
 
 RECOVERY_KEYS = (
+    string(
+        name="client.dns.lookup",
+        default="use_all_dns_ips",
+        group="Connection",
+        choices=("use_all_dns_ips",),
+        doc="How names of servers are looked up: the addresses of a name are tried one after the other. Kafka's other "
+        "value, resolve_canonical_bootstrap_servers_only, is not served.",
+    ),
     string(
         name="metadata.recovery.strategy",
         default="rebootstrap",
