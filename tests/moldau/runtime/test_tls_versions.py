@@ -131,6 +131,14 @@ def test_the_named_suite_is_used_by_both_kinds_of_names(suite, kind, keys, disk)
     assert agreed(server, client) == ("TLSv1.2", TLS_1_2[suite])
 
 
+def test_suites_for_another_kind_of_key_are_refused(keys, disk):
+    """Each handshake failed, and a key of the other kind in a changed file took a working listener away."""
+    suites = {"ssl.cipher.suites": GCM_256.replace("RSA", "ECDSA")}
+    with pytest.raises(ConfigError, match=r"ssl\.cipher\.suites: none is for the key .*NO_SHARED_CIPHER"):
+        listener_context(keys, disk, "SSL", suites)
+    listener_context(keys, disk, "SSL", {"ssl.cipher.suites": f"{suites['ssl.cipher.suites']},{GCM_256}"})
+
+
 def test_openssl_knows_every_suite_of_the_table():
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     offered = {cipher["name"] for cipher in context.get_ciphers()}

@@ -6,6 +6,7 @@ takes a private key from a file only: texts reach it through an anonymous file i
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -76,6 +77,8 @@ def server_context(settings: TlsSettings, disk: Disk) -> DatedContext:
     context.num_tickets = 0
     context.verify_mode = _CLIENT_AUTH[settings.client_auth]
     chain = _configure(context, settings, disk, is_server=True)
+    if chain and settings.cipher_suites and "TLSv1.3" not in settings.negotiable(is_server=True):
+        _check_suites(context, settings)
     context.valid_since_s, context.expires_s = validity_s(chain)
     return context
 
@@ -113,6 +116,32 @@ def _configure(context: ssl.SSLContext, settings: TlsSettings, disk: Disk, *, is
             context.load_dh_params(path)
     _load_trust(context, settings, disk)
     return _load_certificate(context, settings, disk)
+
+
+def _check_suites(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    """Begins a handshake with a client that has the named suites: in TLS 1.2 a suite is for one kind of key.
+
+    Raises:
+        ConfigError: no suite is for the key, so each handshake would fail.
+    """
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    client.set_ciphers(":".join(openssl_names(settings.cipher_suites)))
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    try:
+        for end in (
+            client.wrap_bio(to_client, to_server),
+            context.wrap_bio(to_server, to_client, server_side=True),
+        ):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    except ssl.SSLError as error:
+        raise ConfigError(
+            [
+                f"{settings.prefix}ssl.cipher.suites: none is for the key of the certificate ({_reason(error)}); name "
+                "suites with its kind (RSA or ECDSA), or allow TLSv1.3 with its suites"
+            ]
+        ) from error
 
 
 def _load_trust(context: ssl.SSLContext, settings: TlsSettings, disk: Disk) -> None:
