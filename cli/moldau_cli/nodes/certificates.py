@@ -11,6 +11,7 @@ import ssl
 from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config import advertised_listeners, controller_listener_names, quorum_voters
+from moldau.runtime.config.processes import EVERY_INTERFACE
 from moldau.runtime.config.tls import tls_settings
 from moldau.runtime.tls.context import certified_name, server_context
 
@@ -61,7 +62,7 @@ def _host(config: Config, endpoint: ListenerEndpoint) -> str:
     else:
         hosts = [one.host for one in advertised_listeners(config) if one.listener_name == endpoint.listener_name]
     host = hosts[0] if hosts else ""
-    return "" if host in ("0.0.0.0", "::") else host
+    return "" if host in EVERY_INTERFACE else host
 
 
 def _handshake(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> ssl.SSLObject:

@@ -35,7 +35,7 @@ def reachable_address(listener: str | None, host: str) -> str | None:
         bound, port = parse_address(listener)
     except ValueError:
         return None  # a broker of Kafka may use the name for something else
-    if _is(bound, "is_unspecified"):
+    if bound == "*" or _is(bound, "is_unspecified"):
         bound = host
     elif _is_loopback(bound) and not _is_loopback(host):
         return None

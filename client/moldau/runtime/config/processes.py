@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 KEY: Final = "broker.processes"
-EVERY_INTERFACE: Final = ("", "0.0.0.0", "::")
+EVERY_INTERFACE: Final = ("", "*", "0.0.0.0", "::")
 PORT_MAX: Final = 65_535
 
 

@@ -259,9 +259,10 @@ class RealNetwork:
     ) -> RealListener:
         """See ``Network.listen``; SO_REUSEADDR is set, so that a restart need not wait for TIME_WAIT.
 
-        An empty host is one socket for IPv6 and IPv4 if the system has such. A name with addresses in both families,
-        such as ``localhost``, is a socket for each family that the machine has.
+        An empty host, or ``*``, is one socket for IPv6 and IPv4 if the system has such. A name with addresses in both
+        families, such as ``localhost``, is a socket for each family that the machine has.
         """
+        host = "" if host == "*" else host  # which some look-ups take for all addresses of each family
         takes_both = not host and socket.has_dualstack_ipv6()
         host = host or ("::" if takes_both else ALL_ADDRESSES)
         found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

@@ -38,6 +38,7 @@ class Network:
         ({"listeners": "PLAINTEXT://:9092"}, "0.0.0.0:9092"),
         ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "0.0.0.0:9092"),
         ({"listeners": "PLAINTEXT://[::]:9092"}, "[::]:9092"),
+        ({"listeners": "PLAINTEXT://*:9092"}, "*:9092"),
         ({"listeners": "PLAINTEXT://b1:9092"}, None),
         ({"listeners": "PLAINTEXT://:9092", "advertised.listeners": "PLAINTEXT://b1:9092"}, None),
     ],
