@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12Certificate, serialize_key_and_certificates
 from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_java_truststore as truststore
 
-from moldau.runtime.config import parse_properties
+from moldau.runtime.config import ADMIN_CONFIG, parse_properties
 from moldau.runtime.config.declaration import ConfigError
-from moldau.runtime.config.tls import tls_problems
+from moldau.runtime.config.tls import tls_problems, tls_settings
 from moldau.runtime.ports.real import real_environment
 from moldau.runtime.tls.context import certified_name, client_context, server_context
 from support.certificates import authority
@@ -104,6 +104,23 @@ def test_a_store_of_javas_own_format_is_named(tmp_path, kind):
         ConfigError, match=r"ssl\.keystore\.location = .*is a store of Java's own format \(JKS\); keytool"
     ):
         server_context(given, real_environment().disk)
+
+
+@pytest.mark.parametrize(
+    ("content", "reported"),
+    [
+        (None, "= .*: cannot be read: No such file"),
+        (b"", ": holds no certificates in PEM form"),
+        (b"\x30\x82\xff", "= .*: is no PEM file; a PKCS12 store needs ssl.truststore.type=PKCS12"),
+    ],
+)
+def test_a_file_is_named_by_the_key_that_gives_it(tmp_path, content, reported):
+    """Settings of librdkafka have ``ssl.ca.location``; the refusal named a key that they do not have."""
+    if content is not None:
+        (tmp_path / "ca.pem").write_bytes(content)
+    config = ADMIN_CONFIG.parse({"bootstrap.servers": "b:1", "ssl.ca.location": str(tmp_path / "ca.pem")})
+    with pytest.raises(ConfigError, match=rf"^ssl\.ca\.location ?{reported}"):
+        client_context(tls_settings(config), real_environment().disk)
 
 
 def test_a_store_needs_its_file():

@@ -51,6 +51,7 @@ class TlsSettings:
     truststore_password: str | None = None
     protocol: str = "TLSv1.3"  # the newest that this end offers as a client; TLS stands for TLSv1.3
     cipher_suites: tuple[str, ...] = ()  # empty: those of OpenSSL
+    truststore_key: str = "ssl.truststore.location"  # that gives ``truststore_location``, for messages
     key_location: str | None = None  # private key in a PEM file of its own
 
     def negotiable(self, *, is_server: bool) -> tuple[str, ...]:
@@ -110,6 +111,9 @@ def tls_settings(config: Config, listener_name: str | None = None) -> TlsSetting
         found = value(key)
         return found if isinstance(found, str) and found else None
 
+    truststore, truststore_key = text("ssl.truststore.location"), "ssl.truststore.location"
+    if truststore is None and CA_LOCATION in config:
+        truststore, truststore_key = text(CA_LOCATION), CA_LOCATION
     protocols, cipher_suites = value("ssl.enabled.protocols"), value("ssl.cipher.suites")
     assert isinstance(protocols, tuple), "ssl.enabled.protocols is a list"
     assert isinstance(cipher_suites, tuple), "ssl.cipher.suites is a list"
@@ -118,7 +122,8 @@ def tls_settings(config: Config, listener_name: str | None = None) -> TlsSetting
         certificate_chain=text("ssl.keystore.certificate.chain"),
         key=text("ssl.keystore.key"),
         key_password=text("ssl.key.password"),
-        truststore_location=text("ssl.truststore.location") or (text(CA_LOCATION) if CA_LOCATION in config else None),
+        truststore_location=truststore,
+        truststore_key=truststore_key,
         trusted_certificates=text("ssl.truststore.certificates"),
         client_auth="none" if leaves_clients_to_sasl(config, listener_name) else text(CLIENT_AUTH) or "none",
         checks_host_name=text("ssl.endpoint.identification.algorithm") == "https",

@@ -146,12 +146,14 @@ def _check_suites(context: ssl.SSLContext, settings: TlsSettings) -> None:
 
 def _load_trust(context: ssl.SSLContext, settings: TlsSettings, disk: Disk) -> None:
     key = f"{settings.prefix}ssl.truststore." + ("certificates" if settings.truststore_location is None else "location")
-    text = settings.trusted_certificates
+    text, named = settings.trusted_certificates, key
+    if settings.truststore_location is not None:
+        named = settings.prefix + settings.truststore_key
     if settings.truststore_location is not None and settings.truststore_type == "PKCS12":
-        content = _read(disk, key, settings.truststore_location)
+        content = _read(disk, named, settings.truststore_location)
         text = read_pkcs12(content, settings.truststore_password, key).certificates
     elif settings.truststore_location is not None:
-        text = _read_pem(disk, key, settings.truststore_location)
+        text = _read_pem(disk, named, settings.truststore_location)
     if text is None:
         return
     # Each named certificate is trusted, also that of an authority which another one has signed: as in Java.
@@ -160,7 +162,7 @@ def _load_trust(context: ssl.SSLContext, settings: TlsSettings, disk: Disk) -> N
     try:
         context.load_verify_locations(cadata=text)
     except (ssl.SSLError, ValueError) as error:
-        raise ConfigError([f"{key}: holds no certificates in PEM form ({_reason(error)})"]) from error
+        raise ConfigError([f"{named}: holds no certificates in PEM form ({_reason(error)})"]) from error
 
 
 def _load_certificate(context: ssl.SSLContext, settings: TlsSettings, disk: Disk) -> str:
@@ -251,7 +253,7 @@ def _read(disk: Disk, key: str, location: str) -> bytes:
 def _read_pem(disk: Disk, key: str, location: str) -> str:
     content = _read(disk, key, location)
     if not content.isascii() and b"-----BEGIN " not in content:
-        kind = key.removesuffix("location") + "type"
+        kind = key.removesuffix("location").replace("ssl.ca.", "ssl.truststore.") + "type"
         raise ConfigError([f"{key} = {location!r}: is no PEM file; a PKCS12 store needs {kind}=PKCS12"])
     return content.decode("utf-8", "replace")
 
