@@ -81,6 +81,7 @@ class S3Store:
         self._disk = disk
         self._bucket = _open_bucket(settings)
         self._name = f"s3://{settings.bucket}"
+        self._proxy = next((name for name in os.environ if _leads_to_proxy(name, settings.endpoint_url)), "")
         self._calls = BoundedCalls(self._name, partial(_in_thread, trio.CapacityLimiter(CALLS_MAX)), CALLS_MAX)
 
     async def put(self, name: str, content: Content) -> None:
@@ -195,7 +196,7 @@ class S3Store:
         try:
             return await self._calls.run(work, seconds)
         except (_library().exceptions.BaseError, OSError, ValueError, _GivenUpError) as error:
-            raise ObjectStoreError(f"{self._name}: {explained(error)}") from error
+            raise ObjectStoreError(f"{self._name}: {explained(error, self._proxy)}") from error
         except BaseException as error:
             if type(error).__name__ != "PanicException":  # no module has this class of the library's errors in it
                 raise
@@ -318,6 +319,11 @@ def _hidden_variables() -> Iterator[None]:
         yield
     finally:
         os.environ.update(hidden)
+
+
+def _leads_to_proxy(name: str, endpoint: str | None) -> bool:
+    scheme = "http" if endpoint is not None and endpoint.startswith("http:") else "https"
+    return name.lower() in (f"{scheme}_proxy", "all_proxy") and bool(os.environ[name])
 
 
 def _is_hidden(name: str, value: str) -> bool:

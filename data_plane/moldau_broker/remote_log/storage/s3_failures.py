@@ -49,8 +49,12 @@ _NO_KEY: Final = (
 )
 
 
-def explained(error: Exception) -> str:
-    """Returns one line with the cause, the request, and advice where the cause is known; never a secret."""
+def explained(error: Exception, proxy: str = "") -> str:
+    """Returns one line with the cause, the request, and advice where the cause is known; never a secret.
+
+    ``proxy`` is the variable that may lead requests through a proxy, which the library never names.
+    """
+    address = f"{_ADDRESS}, and the proxy of {proxy}" if proxy else _ADDRESS
     text, _, debug = str(error).partition(_DEBUG)
     request = _REQUEST.search(text)
     if request is None:
@@ -70,15 +74,15 @@ def explained(error: Exception) -> str:
     if _NO_LOCATION in text:
         return _joined("the bucket is in another region", where, _REGION)
     if _LATE in debug:
-        return _joined("no answer in time", where, _ADDRESS)
+        return _joined("no answer in time", where, address)
     if _PLAIN in debug:
         return _joined("the answer is not TLS", where, _NOT_TLS)
     cause = _CAUSE.search(debug)
     if cause is None:
-        return _joined(text.rpartition(" - ")[2][:SHOWN_CHARACTERS], where, _ADDRESS)
+        return _joined(text.rpartition(" - ")[2][:SHOWN_CHARACTERS], where, address)
     if cause[2] is not None:
         return _joined("its certificate is not trusted", where, _TRUST)
-    return _joined(cause[1][:SHOWN_CHARACTERS], where, _ADDRESS)
+    return _joined(cause[1][:SHOWN_CHARACTERS], where, address)
 
 
 def _joined(cause: str, where: str, advice: str) -> str:

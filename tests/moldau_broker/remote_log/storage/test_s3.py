@@ -154,6 +154,21 @@ def test_no_proxy_for_all_hosts_is_none_for_an_address(server, monkeypatch):
     run(server, test)
 
 
+@pytest.mark.parametrize(("variable", "named"), [("HTTP_PROXY", True), ("https_proxy", False)])
+def test_a_proxy_is_named_where_no_answer_comes(server, monkeypatch, variable, named):
+    """The refusal of a proxy looked like that of the service, which ran."""
+    monkeypatch.setenv(variable, "http://u:p4ss@127.0.0.1:1")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+
+    async def test(store):
+        with pytest.raises(ObjectStoreError, match=r"Connection refused") as caught:
+            await store.list("c/")
+        assert (f"and the proxy of {variable}" in str(caught.value)) is named
+        assert "p4ss" not in str(caught.value)
+
+    run(server, test, **({} if named else keys_of("http://127.0.0.1:1")))
+
+
 def test_a_host_with_other_letters_is_sent_in_ascii(server):
     async def test(store):
         with pytest.raises(ObjectStoreError, match=r"xn--bcher-kva\.invalid"):
