@@ -200,8 +200,8 @@ def with_checked_times(rows: DataFrame) -> DataFrame:
     """Returns rows that end their query at an event time which pandas does not hold, with an error that says so."""
     from pyspark.sql import functions
 
-    is_held = functions.col(TIME) < functions.lit(LATEST).cast("timestamp")
-    refused = functions.raise_error(TOO_LATE).cast("timestamp")
+    is_held = functions.col(TIME) < functions.lit(LATEST).cast("timestamp_ltz")
+    refused = functions.raise_error(TOO_LATE).cast("timestamp_ltz")
     return rows.withColumn(TIME, functions.when(is_held, functions.col(TIME)).otherwise(refused))
 
 

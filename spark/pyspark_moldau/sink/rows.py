@@ -33,7 +33,7 @@ _REMEDIES = {
     "topic": "cast it to string",
     "partition": "cast it to int",
     "headers": "build it with array(struct(name as key, content as value))",
-    "timestamp": "cast it to timestamp",
+    "timestamp": "cast it to timestamp_ltz",
 }
 
 

@@ -9,6 +9,7 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
@@ -146,6 +147,7 @@ def test_columns_of_sparks_sink_are_taken():
         ({"value": LongType()}, "t", "column value: expected string or binary, got bigint; cast it"),
         ({"key": StringType()}, "t", "column value is missing: the query has key"),
         ({"value": StringType()}, None, "topic: neither the option topic nor a column topic is given"),
+        ({"value": StringType(), "timestamp": TimestampNTZType()}, "t", "got timestamp_ntz; cast it to timestamp_ltz"),
         ({"value": StringType(), "partition": LongType()}, "t", "column partition: expected int, got bigint; cast it"),
         ({"value": StringType(), "offset": LongType()}, "t", "column offset: the sink has no such column"),
         ({"value": StringType(), "headers": StringType()}, "t", "column headers: expected array<struct"),

@@ -3,6 +3,7 @@
 import pytest
 
 from pyspark_moldau.client_options import security_config
+from pyspark_moldau.source.core.columns import ddl
 from pyspark_moldau.source.core.options import EARLIEST, LATEST, OptionError, Position, columns_of, parse_options
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:9092,[::1]:9093", "subscribe": "b, a,b"}
@@ -27,6 +28,14 @@ def test_defaults_are_those_of_sparks_kafka_source():
 def test_names_are_case_insensitive():
     assert parse(STARTINGOFFSETS="Earliest", MaxOffsetsPerTrigger="10").max_offsets_per_trigger == 10
     assert columns_of({"IncludeHeaders": "TRUE"})[-1] == "headers"
+
+
+def test_the_type_of_timestamps_is_that_of_every_session():
+    """With spark.sql.timestampType=TIMESTAMP_NTZ, DDL reads ``timestamp`` as a type that the source does not make."""
+    assert ddl(columns_of({})) == (
+        "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp_ltz, "
+        "timestampType int"
+    )
 
 
 def test_offsets_by_partition_keep_their_special_values():

@@ -22,12 +22,15 @@ TYPES: Final = {
 }
 """Columns of Spark's Kafka source, in its order, with Spark's names of their types."""
 
+_IN_DDL: Final = {"timestamp": "timestamp_ltz"}
+"""Names that DDL always reads as a type: ``timestamp`` is another one under ``spark.sql.timestampType``."""
+
 USUAL: Final = tuple(name for name in TYPES if name != "headers")
 
 
 def ddl(columns: Sequence[str]) -> str:
     """Returns the schema of rows with these columns, as Spark reads it."""
-    return ", ".join(f"{name} {TYPES[name]}" for name in columns)
+    return ", ".join(f"{name} {_IN_DDL.get(TYPES[name], TYPES[name])}" for name in columns)
 
 
 def parse_columns(text: str | None, *, headers: bool) -> tuple[str, ...]:
