@@ -260,7 +260,7 @@ def registry():
     old = AVRO_SCHEMA | {"fields": [field for field in AVRO_SCHEMA["fields"] if field["name"] != "delay"]}
     answers = {
         "/schemas/ids/1": (200, {"schema": json.dumps(old)}),
-        "/schemas/ids/2": (200, {"schema": json.dumps(AVRO_SCHEMA)}),
+        "/schemas/ids/2": (200, {"schema": json.dumps(AVRO_SCHEMA), "schemaType": None}),
         "/schemas/ids/3": (200, {"schema": "syntax", "schemaType": "PROTOBUF"}),
         "/schemas/ids/4": (500, {}),
         "/schemas/ids/5": (404, {"error_code": 404}),

@@ -117,7 +117,7 @@ class Registry:
     def _fetch(self, schema_id: int) -> Schema | None:
         path = f"schemas/ids/{schema_id}"
         document = self._answer(path)
-        if document is None or document.get("schemaType", "AVRO") != "AVRO":
+        if document is None or (document.get("schemaType") or "AVRO") != "AVRO":
             return None
         try:
             found = whole(document, self._referred)
