@@ -74,6 +74,8 @@ class LoginSettings:
     token_url: str | None = None
     client_id: str = ""
     client_secret: str = field(default="", repr=False)
+    encodes_credentials: bool = False
+    """Whether client id and secret are URL-encoded in the header of the request for a token."""
     scope: str = ""
     token_tls: TlsSettings | None = None
     """TLS towards the token endpoint; None for the trust of the system."""
@@ -382,6 +384,7 @@ def _token_login(name: str, config: Config, listener_name: str | None, options: 
     if token is not None and not isinstance(token, str) and not callable(token):
         raise ConfigError(["sasl.oauthbearer.token: must be a token or a function that returns one"])
     client_id = text("client.credentials.client.id") or options.get("clientId", "")
+    encodes = _value(config, listener_name, "OAUTHBEARER", "sasl.oauthbearer.header.urlencode")[1]
     if (token is None) == (not url):
         raise ConfigError(
             ["sasl.oauthbearer.token: OAUTHBEARER needs either a token, or sasl.oauthbearer.token.endpoint.url"]
@@ -395,6 +398,7 @@ def _token_login(name: str, config: Config, listener_name: str | None, options: 
         token_url=url or None,
         client_id=client_id,
         client_secret=text("client.credentials.client.secret") or options.get("clientSecret", ""),
+        encodes_credentials=encodes is True,
         scope=text("scope") or options.get("scope", ""),
         token_tls=_endpoint_tls(name, options) if url and url.startswith("https:") else None,
         extensions={

@@ -15,7 +15,7 @@ import math
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import quote_plus, urlencode
 
 import trio
 
@@ -246,7 +246,10 @@ class Login:
         from moldau.runtime.sasl.http import HttpError, endpoint_context, fetch  # costs memory that few clients need
 
         settings = self._settings
-        pair = f"{quote(settings.client_id, safe='')}:{quote(settings.client_secret, safe='')}".encode()
+        credentials = (settings.client_id, settings.client_secret)
+        if settings.encodes_credentials:
+            credentials = (quote_plus(settings.client_id), quote_plus(settings.client_secret))
+        pair = ":".join(credentials).encode()
         form = {"grant_type": "client_credentials", **({"scope": settings.scope} if settings.scope else {})}
         headers = {
             "Authorization": f"Basic {base64.b64encode(pair).decode()}",

@@ -52,7 +52,7 @@ class Issuer(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         form = self.rfile.read(int(self.headers["Content-Length"])).decode()
         self.server.seen.append(form)
-        expected = "Basic " + base64.b64encode(b"client%3A1:s3cret").decode()
+        expected = "Basic " + base64.b64encode(self.server.credentials).decode()
         if self.server.status:
             self.reply(self.server.status, self.server.body)
         elif self.headers["Authorization"] != expected:
@@ -65,6 +65,7 @@ class Issuer(http.server.BaseHTTPRequestHandler):
 def issuer():
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Issuer)
     server.seen = []
+    server.credentials = b"client 1:s3cret"
     server.status = 0
     server.body = b""
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -79,12 +80,13 @@ def url(issuer, path):
     return f"http://127.0.0.1:{issuer.server_address[1]}{path}"
 
 
-def login(issuer, secret):
+def login(issuer, secret, *, encodes=False):
     settings = LoginSettings(
         mechanism="OAUTHBEARER",
         token_url=url(issuer, "/token"),
-        client_id="client:1",
+        client_id="client 1",
         client_secret=secret,
+        encodes_credentials=encodes,
         scope="kafka",
     )
     return Login(settings, real_environment(1))
@@ -100,6 +102,19 @@ def test_client_credentials_are_fetched_once_for_many(issuer):
 
     trio.run(main)
     assert issuer.seen == ["grant_type=client_credentials&scope=kafka"]
+
+
+def test_credentials_are_encoded_if_the_issuer_wants_it(issuer):
+    issuer.credentials = b"client+1:%2Fs%C3%A9%2B%25"
+
+    async def main():
+        assert await login(issuer, "/sé+%", encodes=True).exchange()
+        with pytest.raises(SaslAuthenticationError, match="status 401"):
+            await login(issuer, "/sé+%").exchange()
+        issuer.credentials = "client 1:/sé+%".encode()
+        assert await login(issuer, "/sé+%").exchange()
+
+    trio.run(main)
 
 
 def test_a_wrong_secret_is_reported_without_it(issuer):
@@ -183,7 +198,7 @@ def test_the_login_module_may_name_the_authority(issuer, tmp_path):
 
     def module(file):
         return (
-            'OAuthBearerLoginModule required clientId="client:1" clientSecret="s3cret" '
+            'OAuthBearerLoginModule required clientId="client 1" clientSecret="s3cret" '
             f'ssl.truststore.location="{tmp_path}/{file}" ssl.truststore.type="PEM" ssl.provider="";'
         )
 

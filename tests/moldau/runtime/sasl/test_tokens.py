@@ -14,7 +14,7 @@ from joserfc import jws
 from joserfc.jwk import ECKey
 
 from moldau.runtime.config import ADMIN_CONFIG, BROKER_CONFIG, ConfigError, SecurityProtocol
-from moldau.runtime.config.sasl import listener_sasl
+from moldau.runtime.config.sasl import client_login, listener_sasl
 from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.sasl.core.mechanism import Accepted
 from moldau.runtime.sasl.core.oauth import OauthClient, TokenRefusedError
@@ -402,3 +402,12 @@ def test_a_change_of_other_keys_keeps_the_signing_keys(more):
 
 def token_of(environment, key_id):
     return tokens.token(environment.clock.wall_ms() / 1000, key_id=key_id, signed_by="key-1", **SCOPE)
+
+
+@pytest.mark.parametrize("given", [{}, {"sasl.oauthbearer.header.urlencode": "true"}])
+def test_credentials_are_sent_as_they_are_unless_wanted(given):
+    """As by Kafka's clients (KIP-1025)."""
+    keys = {"bootstrap.servers": "a:1", "security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+    keys |= {"sasl.oauthbearer.token.endpoint.url": "https://issuer/", **given}
+    keys["sasl.oauthbearer.client.credentials.client.id"] = "me"
+    assert client_login(ADMIN_CONFIG.parse(keys)).encodes_credentials is bool(given)

@@ -86,7 +86,6 @@ sasl.oauthbearer.assertion.file
 sasl.oauthbearer.assertion.private.key.file
 sasl.oauthbearer.assertion.private.key.passphrase
 sasl.oauthbearer.assertion.template.file
-sasl.oauthbearer.header.urlencode
 sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
 sasl.oauthbearer.jwt.retriever.class
 sasl.oauthbearer.jwt.validator.class

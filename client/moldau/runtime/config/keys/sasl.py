@@ -25,6 +25,13 @@ LOGIN_KEYS = (
         group="Security",
         doc="Client secret for the client credentials grant.",
     ),
+    boolean(
+        name="sasl.oauthbearer.header.urlencode",
+        default=False,
+        group="Security",
+        doc="Whether client id and secret are URL-encoded in the request for a token, as RFC 6749 wants it. Issuers "
+        "that do not follow it take them as they are (KIP-1025).",
+    ),
     string(
         name="sasl.oauthbearer.scope",
         default=None,
