@@ -4,12 +4,14 @@ Method: the file of a cluster that another command changes just before it gives 
 """
 
 import json
+import signal
 from contextlib import contextmanager
 
 import pytest
 
 from moldau_cli.main import main
 from moldau_cli.operations.local import locked_cluster
+from moldau_jepsen import launcher
 from moldau_jepsen.launcher import cluster
 from moldau_jepsen.launcher.spec import FILE_NAME, ClusterSpec, LauncherUsageError, plan_nodes, to_json
 
@@ -39,6 +41,26 @@ def test_nodes_that_do_not_run_are_not_stopped(tmp_path, capsys):
     assert capsys.readouterr().out == "stopped 0 nodes; 2 nodes did not run\n"
     assert main(["cluster", "stop", "--dir", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"stopped": 0, "killed": []}
+
+
+def test_a_start_that_is_terminated_cleans_up(tmp_path, monkeypatch, capsys):
+    """SIGTERM ended it at once: nodes ran on, and no file named them."""
+    ended = []
+
+    def start_cluster(*_, **__):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            ended.append("cleaned up")
+            raise
+
+    monkeypatch.setattr(launcher, "start_cluster", start_cluster)
+    before = signal.signal(signal.SIGTERM, lambda *_: ended.append("killed"))
+    try:
+        assert main(["cluster", "start", "--dir", str(tmp_path)]) == 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (ended, capsys.readouterr().err) == (["cleaned up"], "moldau: interrupted\n")
 
 
 def test_a_directory_without_a_cluster_gets_no_lock(tmp_path):

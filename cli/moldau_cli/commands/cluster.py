@@ -15,6 +15,7 @@ from moldau_cli import output
 from moldau_cli.commands.operations.roll import roll
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.operations.local import launcher_errors, locked_cluster
+from moldau_cli.signals import interrupted_by_sigterm
 from moldau_cli.words import a_number, counted, parse_settings
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def start(
     began = time.monotonic()
     parsed = parse_settings(settings or [], "--set")
     emptied: list[str] = []
-    with launcher_errors(), exclusive(directory):
+    with interrupted_by_sigterm(), launcher_errors(), exclusive(directory):
         if (directory / FILE_NAME).exists():
             if parsed or base_port is not None:
                 raise UsageError(f"{directory} holds a cluster already; --set and --base-port are for a new one")

@@ -435,6 +435,7 @@ class LocalCluster:
         for node in nodes:
             if not node.namespace and port_in_use(node.port):
                 raise LauncherUsageError(f"port {node.port} of {node.role} {node.node_id} is in use by another process")
+        self._save()  # a start that is killed leaves a directory that the next one knows
         try:
             process.spawn_all(nodes, tied_to_parent=self._tied_to_parent)
         finally:

@@ -149,6 +149,21 @@ def test_a_directory_with_other_things_is_left_alone(tmp_path):
         start_cluster(tmp_path / "thesis.txt", ClusterSpec())
 
 
+def test_a_start_that_is_killed_leaves_a_known_directory(tmp_path, monkeypatch):
+    """Only the file of the cluster makes `cluster start`, `stop` and `status` know its directory."""
+
+    class Killed(Exception):
+        pass
+
+    def spawn_all(nodes, *, tied_to_parent):
+        assert {node.node_id for node in open_cluster(tmp_path).nodes} == {1, 101}
+        raise Killed
+
+    monkeypatch.setattr(process, "spawn_all", spawn_all)
+    with pytest.raises(Killed):
+        start_cluster(tmp_path, ClusterSpec(brokers=1, controllers=1))
+
+
 def test_a_name_that_is_no_utf8_is_refused_at_once(tmp_path):
     """The files of the nodes could not be written, and the directory was taken for one with other things."""
     with pytest.raises(LauncherUsageError, match=r"/a\\udcff' is not UTF-8; give another --dir"):
