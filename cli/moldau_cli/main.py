@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 REQUIREMENTS = {"server": ("msgpack", "xxhash", "h11"), "cli": ("typer", "rich", "msgpack", "xxhash", "h11")}
 """Packages that each extra installs; ``pip install moldau`` alone installs the clients."""
-BROKER_OPTIONS = ("-b", "--bootstrap-server")
 
 
 def run() -> NoReturn:
@@ -168,23 +167,13 @@ def split_option(arguments: Sequence[str], option: str, meaning: str) -> tuple[s
     return found, head + list(arguments[end:])
 
 
-def brokers_last(arguments: Sequence[str]) -> list[str]:
-    """Moves ``-b`` before the command, where kcat and rpk have it, behind the command that takes it."""
-    first = arguments[0] if arguments else ""
-    count = 2 if first in BROKER_OPTIONS else 1
-    if first.partition("=")[0] not in BROKER_OPTIONS:
-        return list(arguments)
-    moved, rest = list(arguments[:count]), list(arguments[count:])
-    end = rest.index("--") if "--" in rest else len(rest)
-    return rest[:end] + moved + rest[end:]
-
-
 def _run_application(arguments: Sequence[str]) -> int:
     import typer
 
     from moldau_cli import output
     from moldau_cli.application import application
     from moldau_cli.client import use_command_config, use_profile
+    from moldau_cli.words import brokers_last
 
     is_completing = bool(os.environ.get("_MOLDAU_COMPLETE"))
     if is_completing:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final
 from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
+BROKER_OPTIONS: Final = ("-b", "--bootstrap-server")
 BROKER_IDS: Final = "expected different broker ids such as 1,2,3"
 
 
@@ -36,6 +37,17 @@ def a_number(value: float | None) -> float | None:
     if value is not None and math.isnan(value):
         raise typer.BadParameter("nan is not a number")
     return value
+
+
+def brokers_last(arguments: Sequence[str]) -> list[str]:
+    """Moves ``-b`` before the command, where kcat and rpk have it, behind the command that takes it."""
+    first = arguments[0] if arguments else ""
+    count = 2 if first in BROKER_OPTIONS else 1
+    if first.partition("=")[0] not in BROKER_OPTIONS:
+        return list(arguments)
+    moved, rest = list(arguments[:count]), list(arguments[count:])
+    end = rest.index("--") if "--" in rest else len(rest)
+    return rest[:end] + moved + rest[end:]
 
 
 def expression_of(text: str, option: str) -> re.Pattern[str]:

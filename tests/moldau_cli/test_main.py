@@ -15,8 +15,9 @@ from moldau_cli import client, output
 from moldau_cli import main as entry
 from moldau_cli.commands.produce import _given_bytes, _header
 from moldau_cli.errors import CommandError
-from moldau_cli.main import brokers_last, main, split_json_flag
+from moldau_cli.main import main, split_json_flag
 from moldau_cli.output import table
+from moldau_cli.words import brokers_last
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def complete() -> bool:
     from typer.completion import completion_init  # type: ignore[attr-defined]  # typer re-exports it
 
     from moldau_cli.client import use_command_config, use_profile
-    from moldau_cli.main import brokers_last
+    from moldau_cli.words import brokers_last
 
     completion_init()
     words, typed = _command_line()
