@@ -6,6 +6,7 @@ import socket
 import pytest
 
 from moldau_cli import quorum_watch
+from moldau_cli.commands.watching import top
 from moldau_cli.main import main
 
 
@@ -28,3 +29,13 @@ def test_top_in_a_terminal_ends_at_silent_servers(silent, monkeypatch, capsys):
     assert quorum_watch.SILENT in note
     assert error.startswith(f"moldau: no broker of {silent} answers within 1 s")
     assert written.getvalue() == "", "the screen begins with the first view"
+
+
+@pytest.mark.parametrize(("term", "fills"), [("xterm", True), ("", True), ("dumb", False), ("unknown", False)])
+def test_a_terminal_without_a_screen_gets_text(term, fills, monkeypatch):
+    """In a shell of an editor (TERM=dumb) ``moldau top`` showed nothing."""
+    written = io.StringIO()
+    monkeypatch.setattr(written, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stdout", written)
+    monkeypatch.setenv("TERM", term)
+    assert top._is_screen() is fills

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,7 +52,7 @@ def top(
     if once and count is not None:
         raise UsageError("--once and --count exclude each other")
     views = 2 if once else count
-    has_screen = sys.stdout.isatty() and not output.wants_json() and views is None
+    has_screen = _is_screen() and not output.wants_json() and views is None
     looks = trio.CancelScope()
 
     async def work(admin: Admin) -> None:
@@ -70,6 +71,11 @@ def top(
         await _until_signal(show)
 
     with_admin(bootstrap_server, work, looks=looks)
+
+
+def _is_screen() -> bool:
+    """Returns whether stdout is a terminal whose screen can be filled; rich shows a live view in no other."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
 async def _watch(
