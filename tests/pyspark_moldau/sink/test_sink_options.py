@@ -69,6 +69,12 @@ def test_a_batch_size_that_is_given_stays():
     assert (options.producer["batch.size"], options.producer["max.request.size"]) == ("70000", "70500")
 
 
+def test_a_version_may_be_a_time_in_nanoseconds():
+    given = {"txnAppId": "a", "deliveryGuarantee": "exactly-once"}
+    for version in (1_796_052_489_905_000_000, 2**63 - 1):
+        assert parse(**given, txnVersion=str(version)).version == version
+
+
 @pytest.mark.parametrize(("length", "is_accepted"), [(0, False), (1, True), (150, True), (151, False)])
 def test_an_application_has_a_name_of_limited_length(length, is_accepted):
     given = {"txnAppId": "a" * length, "txnVersion": "7", "deliveryGuarantee": "exactly-once"}
@@ -103,7 +109,11 @@ def test_an_application_has_a_name_of_limited_length(length, is_accepted):
         ({"txnAppId": "a", "deliveryGuarantee": "exactly-once"}, "txnAppId and txnVersion are given together"),
         (
             {"txnAppId": "a", "txnVersion": "-1", "deliveryGuarantee": "exactly-once"},
-            "txnVersion: expected a number of 0 or more, got '-1'",
+            "txnVersion: expected a number from 0 to 9223372036854775807, got '-1'",
+        ),
+        (
+            {"txnAppId": "a", "txnVersion": "9223372036854775808", "deliveryGuarantee": "exactly-once"},
+            "txnVersion: expected a number from 0 to 9223372036854775807",
         ),
     ],
 )

@@ -7,11 +7,12 @@ Names are those of Spark's Kafka sink, and of Delta Lake's idempotent writes (``
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config import PRODUCER_CONFIG, ConfigError
-from pyspark_moldau.client_options import JAVA_SECURITY, PREFIX
+from pyspark_moldau.client_options import JAVA_SECURITY, LONG_MAX, PREFIX
 from pyspark_moldau.source.core.options import OptionError
 
 if TYPE_CHECKING:
@@ -138,8 +139,8 @@ def _transaction(given: Mapping[str, str], guarantee: str, *, streaming: bool) -
         raise OptionError("txnAppId and txnVersion are given together: a name, and a number that grows with each write")
     if not app_id or len(app_id) > APP_ID_MAX:
         raise OptionError(f"txnAppId: expected 1 to {APP_ID_MAX} characters, got {len(app_id)}")
-    if not version.isascii() or not version.isdecimal() or len(version) > 18:
-        raise OptionError(f"txnVersion: expected a number of 0 or more, got {version!r}")
+    if not re.fullmatch(r"[0-9]{1,19}", version) or int(version) > LONG_MAX:
+        raise OptionError(f"txnVersion: expected a number from 0 to {LONG_MAX}, got {version!r}")
     return app_id, int(version)
 
 
