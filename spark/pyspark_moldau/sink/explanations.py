@@ -83,9 +83,12 @@ def explained(error: KafkaError | ValueError, topic: str, options: SinkOptions) 
                 f"the {place} ({error})"
             )
         if error.code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
+            limits = "kafka.max.request.size and the topic's max.message.bytes"
+            if "larger than buffer.memory" in str(error):
+                limits = "kafka.buffer.memory"
             return SinkError(
-                f"column value: a row for topic {topic!r} is too large: {error}; raise the option "
-                "kafka.max.request.size and the topic's max.message.bytes, or write smaller rows"
+                f"column value: a row for topic {topic!r} is too large: {error}; raise the option {limits}, or write "
+                "smaller rows"
             )
         if error.code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
             return SinkError(

@@ -55,6 +55,14 @@ def test_each_error_of_a_broker_has_its_place_and_remedy(topic):
         assert "s3cr3t" not in str(explained(error, "t", options))
 
 
+def test_a_row_that_the_buffer_does_not_hold_names_the_buffer():
+    """The remedy was the option that such a query has raised before, and the topic's limit."""
+    error = KafkaError(ErrorCode.MESSAGE_TOO_LARGE, "a record of 101 bytes is larger than buffer.memory = 100")
+    assert str(explained(error, "t", options_of("t"))).endswith(
+        "buffer.memory = 100; raise the option kafka.buffer.memory, or write smaller rows"
+    )
+
+
 @pytest.mark.parametrize("topic", ["t", None], ids=["option", "column"])
 def test_an_error_of_the_producer_is_about_topic_or_partition(topic):
     place = "option topic" if topic else "column topic"
