@@ -122,6 +122,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def wanted_by(request: pytest.FixtureRequest) -> Wanted:
     """Returns the request of the test's marker and the command line. An invalid marker fails the test."""
+    import unittest
+
+    if TEST in request.node.stash and issubclass(request.cls or object, unittest.TestCase):
+        # unittest runs its methods itself, and a coroutine that is not awaited passes.
+        raise pytest.UsageError(f"{request.node.nodeid}: a coroutine test cannot be a method of unittest.TestCase")
     try:
         return read_marker(
             request.node.get_closest_marker(MARKER),

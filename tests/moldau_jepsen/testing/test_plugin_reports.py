@@ -15,6 +15,7 @@ from support.kit.own_pytest import examples, run_pytest
 
 SIMULATED = """
 import sys
+import unittest
 
 import pytest
 import trio
@@ -84,6 +85,13 @@ async def test_fails_in_a_group(moldau_cluster):
 
 @pytest.mark.moldau(simulated=True, seed=3)
 async def test_has_a_wrong_marker(moldau_cluster): ...
+
+
+@pytest.mark.usefixtures("moldau_cluster")
+@pytest.mark.moldau(simulated=True)
+class TestOfUnittest(unittest.TestCase):
+    async def test_is_not_awaited(self):
+        raise AssertionError
 """
 
 
@@ -169,7 +177,7 @@ def test_the_documented_consumer_is_tested_in_the_simulation(simulated: Finished
 def test_fixtures_and_failures_in_the_simulation(simulated: Finished) -> None:
     said = simulated.stdout
     outcomes = re.findall(r"^(\w+) test_2_some.py::", said, re.MULTILINE)
-    assert (outcomes.count("FAILED"), outcomes.count("PASSED"), outcomes.count("ERROR")) == (3, 6, 2), said
+    assert (outcomes.count("FAILED"), outcomes.count("PASSED"), outcomes.count("ERROR")) == (3, 6, 3), said
     forgotten = section(said, "test_forgets_an_await")
     assert re.search(r"await is missing, so nothing was done: kill\(\) at \S+test_2_some.py:\d+\n", forgotten), (
         forgotten
@@ -181,6 +189,7 @@ def test_fixtures_and_failures_in_the_simulation(simulated: Finished) -> None:
         assert "in the simulation, with seed 7" in reported.split("- moldau: the last events -")[0], reported
         assert "in the simulation, with seed 7" in reported.split("- moldau: the last events -")[1], reported
     assert re.search(r"\d\.\d{6}  kill +broker-1 1\n", section(said, "test_fails_by_outcome"))
+    assert "cannot be a method of unittest" in section(said, "ERROR at setup of TestOfUnittest.test_is_not_awaited")
     assert "the marker takes simulated, seeds, " in section(said, "ERROR at setup of test_has_a_wrong_marker")
 
 
