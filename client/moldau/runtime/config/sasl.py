@@ -349,7 +349,7 @@ def client_login(config: Config) -> LoginSettings:
         if user is not None or password is not None:
             raise ConfigError(["sasl.jaas.config: cannot be combined with sasl.username and sasl.password"])
         return _from_module(name, module, mechanism, config, None)
-    if config.is_set(_JAAS):
+    if _text(config, None, None, _JAAS).strip():
         raise ConfigError([f"sasl.jaas.config = [hidden]: names no login module for sasl.mechanism = {mechanism}"])
     if mechanism == "OAUTHBEARER":
         return _token_login(name, config, None, {})

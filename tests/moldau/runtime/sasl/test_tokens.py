@@ -411,3 +411,11 @@ def test_credentials_are_sent_as_they_are_unless_wanted(given):
     keys |= {"sasl.oauthbearer.token.endpoint.url": "https://issuer/", **given}
     keys["sasl.oauthbearer.client.credentials.client.id"] = "me"
     assert client_login(ADMIN_CONFIG.parse(keys)).encodes_credentials is bool(given)
+
+
+@pytest.mark.parametrize("text", ["", " "])
+def test_an_empty_jaas_text_is_none(text):
+    """A variable that is not set, in a file of containers, makes one."""
+    keys = {"bootstrap.servers": "a:1", "security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}
+    keys |= {"sasl.jaas.config": text, "sasl.username": "ann", "sasl.password": "secret"}
+    assert client_login(ADMIN_CONFIG.parse(keys)).user == "ann"
