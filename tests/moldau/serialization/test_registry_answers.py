@@ -199,8 +199,8 @@ def test_errors_do_not_show_logins():
 
 
 def test_a_wrong_host_name_is_an_error_of_the_registry():
-    registry = SchemaRegistry({"schema.registry.url": "http://a..b:8081", "max.retries": 0})
-    with pytest.raises(RegistryError, match=r"GET http://a\.\.b:8081/subjects: the schema registry does not answer"):
+    registry = SchemaRegistry({"schema.registry.url": "http://\N{SNOWMAN}.example:8081", "max.retries": 0})
+    with pytest.raises(RegistryError, match="the schema registry does not answer"):
         trio.run(registry.subjects)
 
 

@@ -6,6 +6,7 @@ request.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
@@ -39,12 +40,12 @@ def registry_problem(url: str) -> str:
     """Returns what is wrong with the address of a schema registry; empty if nothing. The text does not show it."""
     if not url.startswith(("http://", "https://")):
         return "must begin with http:// or https://"
+    if re.search(r"[/?#].*@", url.partition("://")[2], re.DOTALL):
+        return "is no URL; a login in it has %2F for /, %3F for ?, %23 for # and %40 for @, and a path has %40, too"
     try:
         parts = split_url(url)
     except ValueError as error:
         return f"is no URL; {error}"
-    if "@" in parts.path + parts.query + parts.fragment:
-        return "is no URL; a login in it has %2F for /, %3F for ?, %23 for # and %40 for @, and a path has %40, too"
     return REGISTRY_FORM if not parts.hostname or parts.query or parts.fragment else ""
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from moldau.runtime.config.declaration import ConfigError
-from moldau.runtime.config.urls import split_url
 from moldau.runtime.ports.environment import OpenMode
 from moldau.runtime.ports.object_names import is_name
 from moldau_broker.remote_log.storage.directory import DirectoryStore
@@ -109,6 +108,8 @@ def _endpoint(config: Config) -> str | None:
             name, given = variable, os.environ[variable]
     if given is None:
         return None
+    from moldau.runtime.config.urls import split_url  # brokers without such an address load less
+
     form = "must be a URL such as https://s3.example.com:9000"
     if "@" in given:
         raise ConfigError([f"{name}: {form}, without a login"])
