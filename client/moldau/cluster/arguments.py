@@ -29,6 +29,8 @@ V = TypeVar("V")
 Header = tuple[str, Buffer | None]
 
 _SHOWN_CHARACTERS_MAX = 60
+_OFFSET_BITS = 63
+_PARTITION_BITS = 31
 _PAIR = 'a (topic, partition) pair such as ("flights", 0)'
 _PAIRS = 'a list of (topic, partition) pairs such as [("flights", 0)]'
 
@@ -118,11 +120,18 @@ def offset(call: str, value: object, name: str = "offset") -> int:
     """Returns an offset.
 
     Raises:
-        ValueError: it is negative.
+        ValueError: it is negative, or above 2**63 - 1.
     """
     number = integer(call, name, value)
     if number < 0:
         raise ArgumentValueError(f"{call}: {name} {number} is negative")
+    return _within(call, f"{name} {number}", number, _OFFSET_BITS)
+
+
+def _within(call: str, shown_number: str, number: int, bits: int) -> int:
+    """Returns a number that its field in a request can hold."""
+    if number >= 1 << bits:
+        raise ArgumentValueError(f"{call}: {shown_number} is above 2**{bits} - 1")
     return number
 
 
@@ -237,7 +246,7 @@ def partition(call: str, value: object, name: str = "partition") -> TopicPartiti
     """Returns a partition of a topic.
 
     Raises:
-        ValueError: its number is negative.
+        ValueError: its number is negative, or above 2**31 - 1.
     """
     if not isinstance(value, tuple | list) or len(value) != 2:
         refuse(call, name, _PAIR, value)
@@ -250,7 +259,7 @@ def partition(call: str, value: object, name: str = "partition") -> TopicPartiti
         refuse(call, name, _PAIR, value)
     if number < 0:
         raise ArgumentValueError(f"{call}: partition {number} of {topic} is negative")
-    return TopicPartition(topic, number)
+    return TopicPartition(topic, _within(call, f"partition {number} of {topic}", number, _PARTITION_BITS))
 
 
 def partitions(call: str, values: object) -> list[TopicPartition]:
@@ -311,19 +320,28 @@ def committed_offsets(call: str, given: object) -> list[tuple[TopicPartition, in
 
     Raises:
         InvalidTopicError: a name is not a valid topic name.
-        TypeError: a partition or an offset is of a wrong type.
-        ValueError: an offset is negative.
+        TypeError: a partition, an offset or its metadata is of a wrong type.
+        ValueError: a request cannot hold a number or the metadata.
     """
     found = []
     for pair, each in by_partition(call, "offsets", given, "42"):
         check_topic_names([pair.topic])
-        if isinstance(each, int):
+        if isinstance(each, Committable):
+            epoch = integer(call, f"the leader epoch of {pair}", each.leader_epoch)
+            _within(call, f"leader epoch {epoch} of {pair}", epoch, _PARTITION_BITS)
+            found.append((pair, offset(call, each.offset), epoch, _metadata(call, pair, each.metadata)))
+        elif isinstance(each, int):
             found.append((pair, offset(call, each), -1, ""))
-        elif isinstance(each, Committable):
-            found.append((pair, offset(call, each.offset), each.leader_epoch, each.metadata))
         else:
             refuse(call, f"the offset of {pair}", "an int or a CommittedOffset", each)
     return found
+
+
+def _metadata(call: str, pair: TopicPartition, given: object) -> str:
+    metadata = text_or_empty(call, f"the metadata of {pair}", "" if given is None else given)
+    if not is_text(metadata):
+        raise ArgumentValueError(f"{call}: the metadata of {pair} must be valid Unicode, not {shortened(metadata)}")
+    return metadata
 
 
 # --- records

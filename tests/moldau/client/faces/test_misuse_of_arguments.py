@@ -18,6 +18,7 @@ import moldau
 import moldau.blocking
 from moldau.admin import Acl, AclFilter, ConfigAlteration, ConfigResource, NewTopic, ResourceType
 from moldau.cluster.arguments import ArgumentTypeError, ArgumentValueError
+from moldau.cluster.committed import CommittedOffset
 from moldau.runtime.config import ADMIN_CONFIG, ConfigError
 from moldau_jepsen.world.world import run_world
 from support.client.fake_cluster import FakeCluster, whole_log
@@ -101,6 +102,16 @@ ROWS = [
     row("Consumer", "commit", {"t": 5}, text=f"commit: each key of offsets must be {PAIR}str 't'"),
     row("Consumer", "commit", {("t", 0): "5"}, text="must be an int or a CommittedOffset, not str '5'"),
     row("Consumer", "commit", {("t", 0): -5}, error=ValueError, text="commit: offset -5 is negative"),
+    *(
+        row("Consumer", "commit", {partition: offset}, error=error, text=f"commit: {text}")
+        for partition, offset, error, text in (
+            (("t", 0), 2**63, ValueError, "offset 9223372036854775808 is above 2**63 - 1"),
+            (("t", 2**31), 1, ValueError, "partition 2147483648 of t is above 2**31 - 1"),
+            (("t", 0), CommittedOffset(1, 2**31), ValueError, "leader epoch 2147483648 of t-0 is above 2**31 - 1"),
+            (("t", 0), CommittedOffset(1, metadata="\ud800"), ValueError, "the metadata of t-0 must be valid Unicode"),
+            (("t", 0), CommittedOffset(1, metadata=b"m"), TypeError, "the metadata of t-0 must be a str"),
+        )
+    ),
     row("Consumer", "committed", "t", text=f"committed: partitions must be {PAIRS}"),
     row("Consumer", "beginning_offsets", ["t"], text=f"beginning_offsets: each of partitions must be {PAIR}"),
     row("Consumer", "end_offsets", ("t", 0), text="pass [('t', 0)]"),
