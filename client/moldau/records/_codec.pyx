@@ -251,9 +251,9 @@ cdef Py_ssize_t copy_field(uint8_t* data, Py_ssize_t at, object field, Py_ssize_
 cdef list prepare_headers(headers):
     cdef list prepared = []
     for name, value in headers:
-        if type(name) is not str:
+        if not isinstance(name, str):
             raise InvalidRecordError(f"a header key must be a str, not {type(name).__name__}")
-        prepared.append((name.encode(), value))
+        prepared.append((str.encode(name), value))
     return prepared
 
 

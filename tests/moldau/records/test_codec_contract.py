@@ -1,6 +1,7 @@
 """The contract of the record loops (``_codec.pyi``), with one suite for both implementations."""
 
 import importlib
+from enum import StrEnum
 
 import pytest
 
@@ -62,6 +63,17 @@ def test_writer_keeps_its_bound_and_refuses_bad_values(module):
     data = writer.take()
     last = module.decode_records(data, 61, len(data), 3, 0, 10, None, 9, 9)
     assert [(r.offset, r.key, r.value) for r in last] == [(9, b"k", b"alue")]
+
+
+class Name(StrEnum):
+    TRACE = "trace"
+
+
+def test_header_keys_may_be_members_of_an_enumeration(module):
+    writer = module.RecordWriter()
+    writer.append(10, None, b"", ((Name.TRACE, b"1"),))
+    (record,) = module.decode_records(writer.take(), 0, writer.size, 1, 0, 10, None, 0, 0)
+    assert record.headers == (("trace", b"1"),)
 
 
 def test_ranges_outside_of_the_buffer_are_refused(module):

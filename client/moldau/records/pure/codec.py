@@ -278,9 +278,9 @@ class RecordWriter:
             raise ValueError(f"offset delta {offset_delta} does not fit 32 bits")
         named = []
         for name, field in headers:
-            if type(name) is not str:
+            if not isinstance(name, str):
                 raise InvalidRecordError(f"a header key must be a str, not {type(name).__name__}")
-            named.append((name.encode(), field))
+            named.append((str.encode(name), field))
         return self._append(timestamp, key, value, named, size_limit, offset_delta)
 
     def _append(
