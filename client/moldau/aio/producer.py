@@ -117,7 +117,7 @@ class Producer(AioClient, Generic[KeyIn, ValueIn]):
 
         It aborts an open transaction, and waits for a commit under way. A second call waits for the first.
         """
-        arguments.milliseconds("close", timeout_ms)
+        timeout_ms = arguments.milliseconds("close", timeout_ms)
         await self._portal.shut(gives_up=False, closing=lambda opened: opened.close(timeout_ms))
 
     def _opened(self) -> Handover:

@@ -107,7 +107,7 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
 
         It aborts an open transaction, and waits for a commit under way. A second call waits for the first.
         """
-        arguments.milliseconds("close", timeout_ms)
+        timeout_ms = arguments.milliseconds("close", timeout_ms)
         self._portal.stop(gives_up=False, closing=lambda opened: opened.close(timeout_ms))
 
     def _opened(self) -> Handover:

@@ -181,13 +181,14 @@ def milliseconds(call: str, value: object, name: str = "timeout_ms") -> float:
     Raises:
         ValueError: it is negative, or NaN.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not (isinstance(value, float) or hasattr(value, "__index__")):
         refuse(call, name, "a number of milliseconds", value, "; math.inf waits without end" if value is None else "")
-    if value != value:  # NaN
+    number: float = value if isinstance(value, float) else operator.index(value)
+    if number != number:  # NaN
         raise ArgumentValueError(f"{call}: {name} is not a number")
-    if value < 0:
-        raise ArgumentValueError(f"{call}: {name} must be 0 or more, not {value}")
-    return value
+    if number < 0:
+        raise ArgumentValueError(f"{call}: {name} must be 0 or more, not {number}")
+    return number
 
 
 def time_limit(call: str, value: object, default_ms: float) -> float:
@@ -330,7 +331,7 @@ def committed_offsets(call: str, given: object) -> list[tuple[TopicPartition, in
             epoch = integer(call, f"the leader epoch of {pair}", each.leader_epoch)
             _within(call, f"leader epoch {epoch} of {pair}", epoch, _PARTITION_BITS)
             found.append((pair, offset(call, each.offset), epoch, _metadata(call, pair, each.metadata)))
-        elif isinstance(each, int):
+        elif hasattr(each, "__index__"):
             found.append((pair, offset(call, each), -1, ""))
         else:
             refuse(call, f"the offset of {pair}", "an int or a CommittedOffset", each)

@@ -187,7 +187,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         Takes at most ``timeout_ms``. An error of a rebalance callback is raised once the consumer is closed. A second
         call waits for the first.
         """
-        arguments.milliseconds("close", timeout_ms)
+        timeout_ms = arguments.milliseconds("close", timeout_ms)
         if self._is_closed:
             await self._closing.wait(timeout_ms)
             return
@@ -400,7 +400,7 @@ class Consumer(AsyncOnly, Generic[KeyOut, ValueOut]):
     async def _poll(self, timeout_ms: float, take: Callable[[], list[T]]) -> list[T]:
         self._opened(may_be_closed=False)
         poller = self._polling()
-        arguments.milliseconds("poll", timeout_ms)
+        timeout_ms = arguments.milliseconds("poll", timeout_ms)
         if not self._is_subscribed and not self._positions.by_partition:
             raise RuntimeError("nothing to poll: subscribe() or assign() first")
         return await poller.poll(timeout_ms, take)

@@ -150,7 +150,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         It aborts an open transaction, and waits for a commit under way. Calls of other tasks that wait then end. A
         second call waits for the first.
         """
-        arguments.milliseconds("close", timeout_ms)
+        timeout_ms = arguments.milliseconds("close", timeout_ms)
         if self._intake.is_closed or self._closing.is_under_way:
             await self._closing.wait(timeout_ms)
             self.abandon()  # what is left when the time is over
@@ -536,7 +536,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
             trio.TooSlowError: records are pending after ``timeout_ms``.
         """
         sender = self._intake.opened()[1]
-        arguments.milliseconds("flush", timeout_ms)
+        timeout_ms = arguments.milliseconds("flush", timeout_ms)
         accumulator = self._accumulator
         accumulator.flushes += 1
         sender.wake()

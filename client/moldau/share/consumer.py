@@ -168,7 +168,7 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         in both modes: call ``commit`` first to accept them. An error of the callback is raised once the consumer is
         closed. A second call waits for the first.
         """
-        arguments.milliseconds("close", timeout_ms)
+        timeout_ms = arguments.milliseconds("close", timeout_ms)
         if self._is_closed:
             await self._closing.wait(timeout_ms)
             return
@@ -325,7 +325,7 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             RegistryError: the schema registry does not answer; the next poll asks again.
         """
         client = self._opened(may_be_closed=False)
-        arguments.milliseconds("poll", timeout_ms)
+        timeout_ms = arguments.milliseconds("poll", timeout_ms)
         limit = self._limits.max_records
         if max_records is not None:
             limit = arguments.at_least("poll", "max_records", max_records, 1)

@@ -14,7 +14,7 @@ import trio
 import moldau
 import moldau.aio
 import moldau.blocking
-from moldau.cluster.arguments import milliseconds
+from moldau.cluster.arguments import committed_offsets, milliseconds
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "enable.metrics.push": "true"}
 CONFIGS = {
@@ -120,3 +120,15 @@ def test_a_delivery_refuses_a_negative_limit():
 def test_durations_that_are_none(value):
     with pytest.raises(ValueError, match=r"^call: timeout_ms (must be 0 or more, not -|is not a number$)"):
         milliseconds("call", value)
+
+
+class Integer:
+    """An integer of another library, as ``numpy.int64``."""
+
+    def __index__(self):
+        return 5
+
+
+def test_integers_of_other_libraries_are_taken():
+    assert milliseconds("call", Integer()) == 5
+    assert committed_offsets("call", {("t", 0): Integer()}) == [(("t", 0), 5, -1, "")]
