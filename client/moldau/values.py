@@ -1,6 +1,7 @@
 """Values that every package names. Pure.
 
-They are byte buffers, the nil UUID, integers that must not be confused, and marks that brokers and tools share.
+They are byte buffers, the nil UUID, integers that must not be confused, marks that brokers and tools share, and the
+base of errors that pass between processes.
 """
 
 import re
@@ -32,6 +33,25 @@ _DURATION: Final = re.compile(
     r"(?:T(?:(?P<hours>\d{1,12})H)?(?:(?P<minutes>\d{1,12})M)?(?:(?P<seconds>\d{1,12}(?:\.\d+)?)S)?)?",
     re.IGNORECASE,  # as in Java
 )
+
+
+class Portable:
+    """An exception that ``pickle`` and ``copy`` can rebuild, whatever its constructor takes.
+
+    By default they call the class with ``args``, which is the text alone. Pools of processes then break or hang.
+    """
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        assert isinstance(self, BaseException)
+        return _rebuilt, (type(self), self.args), vars(self)
+
+
+def _rebuilt(kind: type[BaseException], args: tuple[object, ...]) -> BaseException:
+    error = kind.__new__(kind, *args)
+    error.args = args  # an OSError with a constructor of its own keeps none before that runs
+    return error
 
 
 def low_mark_bytes(total_bytes: int) -> int:

@@ -8,6 +8,8 @@ are void; no retry helps and the producer, member or connection that got it must
 from enum import IntEnum
 from typing import NamedTuple
 
+from moldau.values import Portable
+
 
 class _Facts(NamedTuple):
     message: str
@@ -402,7 +404,7 @@ _FACTS: dict[ErrorCode, _Facts] = {
 assert len(_FACTS) == len(ErrorCode)
 
 
-class KafkaError(Exception):
+class KafkaError(Portable, Exception):
     """An error that has a code on the wire. The dispatcher turns it into the code; clients raise it from the code."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:

@@ -5,20 +5,26 @@ Method: the functions alone, in all combinations of what they look at.
 
 from __future__ import annotations
 
+import copy
+import pickle
 from itertools import product
 
 import pytest
 import trio
 
+from moldau.admin import AdminError
 from moldau.cluster.arguments import committed_offsets
 from moldau.cluster.background import Background
 from moldau.cluster.connections.endpoints import CONTROLLERS, metadata_of
 from moldau.cluster.connections.links import Link, _is_decided
 from moldau.cluster.metadata import ClusterMetadata, TopicInfo, TopicPartition
-from moldau.consumer import CommittedOffset
+from moldau.consumer import CommittedOffset, OffsetsUnknownError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.describe_cluster import DescribeClusterResponse
+from moldau.runtime.config import ConfigError
 from moldau.runtime.net.served_versions import UnsupportedApiError
+from moldau.runtime.sasl.core.errors import SaslAuthenticationError
+from moldau.serialization import RecordDeserializationError
 from moldau.values import ZERO_UUID
 
 
@@ -123,3 +129,27 @@ def test_an_open_connection_or_the_last_one_decides() -> None:
             link.opening = opening and number == 1
             links.append((number, link))
         assert _is_decided(links[-1][1], links) is (not opening or any(opened))
+
+
+REFUSED = KafkaError(ErrorCode.NOT_COORDINATOR, "why")
+PAIR = TopicPartition("t", 0)
+AT = {"topic_partition": PAIR, "offset": 5, "timestamp": 7, "key": None, "value": b"v", "headers": ()}
+
+
+@pytest.mark.parametrize("rebuilt", [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))])
+@pytest.mark.parametrize(
+    "error",
+    [
+        REFUSED,
+        AdminError({"t": REFUSED}, ["done"]),
+        OffsetsUnknownError("g", {PAIR: REFUSED}, {}),
+        SaslAuthenticationError(ErrorCode.SASL_AUTHENTICATION_FAILED, "why"),
+        ConfigError(["one", "two"]),
+        RecordDeserializationError("why", field="value", **AT),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_pass_between_processes_as_they_are(error: Exception, rebuilt) -> None:
+    found = rebuilt(error)
+    assert (type(found), str(found), found.args) == (type(error), str(error), error.args)
+    assert repr(vars(found)) == repr(vars(error))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from moldau.runtime.config.nearest import nearest_names
-from moldau.values import is_text, list_elements
+from moldau.values import Portable, is_text, list_elements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -82,7 +82,7 @@ _RANGES = {
 _NUMBERS = {ConfigType.INT, ConfigType.SHORT, ConfigType.LONG, ConfigType.DOUBLE}
 
 
-class ConfigError(ValueError):
+class ConfigError(Portable, ValueError):
     """A configuration cannot be used. ``problems`` lists every reason, one line each."""
 
     def __init__(self, problems: Sequence[str]) -> None:

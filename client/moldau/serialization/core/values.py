@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from moldau.values import Buffer
+from moldau.values import Buffer, Portable
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -69,7 +69,7 @@ DeserializerLike = Deserializer[T] | Callable[[bytes], T]
 """A deserializer, or a function of the bytes."""
 
 
-class SerializationError(ValueError):
+class SerializationError(Portable, ValueError):
     """A key or value cannot be turned into bytes, or bytes cannot be turned into a value.
 
     ``subject`` and ``schema_id`` name the schema where a registry is involved and they are known.
