@@ -96,7 +96,7 @@ def on_consume(
 ) -> list[ConsumedBatch[Any, Any]]:
     """Returns the batches that reach the application."""
     for each in interceptors:
-        batches = _called(each.on_consume, batches, batches, kind=Iterable)
+        batches = _called(each.on_consume, batches, batches, kind=Iterable, made=list)
     return batches
 
 
@@ -106,12 +106,19 @@ def on_commit(interceptors: Sequence[ConsumerInterceptor], offsets: Mapping[Topi
         _called(each.on_commit, None, offsets)
 
 
-def _called(function: Callable[..., Any], otherwise: Any, *args: object, kind: type = object) -> Any:  # noqa: ANN401 - of one of the calls
+def _called(  # noqa: ANN401 - of one of the calls
+    function: Callable[..., Any],
+    otherwise: Any,
+    *args: object,
+    kind: type = object,
+    made: Callable[[Any], Any] | None = None,
+) -> Any:
+    """Returns what an interceptor returns, which must be of ``kind``, as ``made`` turns it into another form."""
     try:
         found = function(*args)
         if not isinstance(found, kind):  # a return that was forgotten, for example
             raise TypeError(f"it returned {shown(found)}")
-        return found
+        return found if made is None else made(found)  # a generator raises only there
     except Exception as error:  # noqa: BLE001 - as in Kafka, a fault of an interceptor is logged and changes nothing
         name = getattr(function, "__qualname__", repr(function))
         _logger.error("interceptor-failed", exception=error, interceptor=name)

@@ -47,3 +47,19 @@ def test_an_interceptor_that_returns_nothing_changes_nothing(caplog):
     failed = [each for each in caplog.messages if "Forgetful" in each]
     assert len(failed) == 2
     assert "it returned None" in caplog.text
+
+
+class Lazy(ConsumerInterceptor):
+    def __init__(self, *batches):
+        self.batches = batches
+
+    def on_consume(self, batches):
+        for each in self.batches:
+            yield each.upper()
+
+
+def test_an_interceptor_may_return_an_iterator(caplog):
+    """The poll had taken the records: it raised TypeError at a generator, and the next commit covered them."""
+    assert on_consume([Lazy("a"), Lazy("b", "c")], ["x"]) == ["B", "C"]
+    assert on_consume([Lazy(5)], ["x"]) == ["x"], "it raises at the first batch"
+    assert "Lazy.on_consume" in caplog.text
