@@ -58,8 +58,11 @@ def checked(client: str, given: Iterable[I], kind: type[I]) -> tuple[I, ...]:
     """Returns the interceptors of a client.
 
     Raises:
-        TypeError: one of them is of another class, or has a coroutine function, which nothing would await.
+        TypeError: they are no list, or one of them is of another class, or has a coroutine function, which nothing
+            would await.
     """
+    if not isinstance(given, Iterable):
+        raise TypeError(f"{client}: interceptors must be a list of {kind.__name__}, not {shown(given)}")
     found = tuple(given)
     for each in found:
         if not isinstance(each, kind):
@@ -106,13 +109,13 @@ def on_commit(interceptors: Sequence[ConsumerInterceptor], offsets: Mapping[Topi
         _called(each.on_commit, None, offsets)
 
 
-def _called(  # noqa: ANN401 - of one of the calls
+def _called(
     function: Callable[..., Any],
-    otherwise: Any,
+    otherwise: Any,  # noqa: ANN401 - of one of the calls
     *args: object,
     kind: type = object,
     made: Callable[[Any], Any] | None = None,
-) -> Any:
+) -> Any:  # noqa: ANN401 - as above
     """Returns what an interceptor returns, which must be of ``kind``, as ``made`` turns it into another form."""
     try:
         found = function(*args)

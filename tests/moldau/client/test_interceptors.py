@@ -38,6 +38,12 @@ def test_an_interceptor_that_no_client_can_call_is_refused(wrong, kind, text):
         checked("Client", [wrong], kind)
 
 
+@pytest.mark.parametrize("wrong", [Forgetful(), None])
+def test_interceptors_are_a_list(wrong):
+    with pytest.raises(TypeError, match=r"^Client: interceptors must be a list of ConsumerInterceptor, not "):
+        checked("Client", wrong, ConsumerInterceptor)
+
+
 def test_an_interceptor_that_returns_nothing_changes_nothing(caplog):
     """The poll had taken the records: it returned None in their place, and the next commit covered them."""
     record = OutputRecord("t", b"v")
