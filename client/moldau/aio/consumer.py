@@ -13,6 +13,7 @@ from moldau.aio.portal import AioClient, AioPortal
 from moldau.blocking.consumer_calls import ConsumerCalls
 from moldau.cluster import arguments
 from moldau.cluster.arguments import shown
+from moldau.cluster.reports import check_callback
 from moldau.consumer import Consumer as TrioConsumer
 from moldau.consumer.core.unread import Unread
 from moldau.consumer.iteration import Iteration
@@ -60,6 +61,7 @@ class Consumer(ConsumerCalls, AioClient, Generic[KeyOut, ValueOut]):
         Raises:
             ConfigError: a key is unknown or has a value that is not allowed.
         """
+        check_callback("Consumer", on_statistics)
         self._consumer: TrioConsumer[KeyOut, ValueOut] = TrioConsumer(
             config,
             on_assigned=self._in_loop("on_assigned", on_assigned),

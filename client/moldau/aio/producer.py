@@ -14,6 +14,7 @@ from moldau.aio.portal import AioClient, AioPortal, LoopEvent
 from moldau.blocking.handover import Handover, PendingDelivery, handed_over
 from moldau.cluster import arguments
 from moldau.cluster.interceptors import ProducerInterceptor, on_acknowledgement, on_send
+from moldau.cluster.reports import check_callback
 from moldau.producer import OutputRecord
 from moldau.producer import Producer as TrioProducer
 from moldau.producer.delivery import wait_settled
@@ -93,6 +94,7 @@ class Producer(AioClient, Generic[KeyIn, ValueIn]):
         Raises:
             ConfigError: a key is unknown or has a value that is not allowed.
         """
+        check_callback("Producer", on_statistics)
         self._trio_producer: TrioProducer = TrioProducer(
             config,
             partitioner=partitioner,

@@ -42,6 +42,22 @@ def check_has_instance_id(config: Config) -> None:
         raise ConfigError(["enable.metrics.push = false: a client without metrics has no instance id"])
 
 
+def check_callback(kind: str, callback: object) -> None:
+    """Refuses what cannot be called as ``on_statistics``.
+
+    Raises:
+        TypeError: it is no function, or a coroutine function, which nothing would await.
+    """
+    if callback is None:
+        return
+    if not callable(callback):
+        raise TypeError(f"{kind}: on_statistics must be a function, not {arguments.shown(callback)}")
+    if arguments.is_coroutine_function(callback):
+        raise TypeError(
+            f"{kind}: on_statistics is a coroutine function, which a client does not await; write it with def"
+        )
+
+
 class TelemetryHandle:
     """The client metrics of one client."""
 
@@ -190,11 +206,10 @@ class Reports(Generic[S]):
 
         Raises:
             ConfigError: only one of interval and callback is given.
-            TypeError: the callback is no function.
+            TypeError: the callback is no function, or a coroutine function.
         """
         interval_ms = config.get_int("statistics.interval.ms")
-        if callback is not None and not callable(callback):
-            raise TypeError(f"{kind}: on_statistics must be a function, not {arguments.shown(callback)}")
+        check_callback(kind, callback)
         if (callback is None) != (interval_ms == 0):
             raise ConfigError([f"statistics.interval.ms = {interval_ms}: it and on_statistics need each other"])
         self._callback = callback

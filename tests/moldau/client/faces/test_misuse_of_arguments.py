@@ -15,6 +15,7 @@ import pytest
 import trio
 
 import moldau
+import moldau.aio
 import moldau.blocking
 from moldau.admin import Acl, AclFilter, ConfigAlteration, ConfigResource, NewTopic, ResourceType
 from moldau.cluster.arguments import ArgumentTypeError, ArgumentValueError
@@ -283,6 +284,16 @@ def test_callbacks_belong_to_their_face(name):
             moldau.blocking.Consumer(CONFIGS["Consumer"], **{name: wrong})
     moldau.Consumer(CONFIGS["Consumer"], **{name: functools.partial(asynchronous)})
     moldau.blocking.Consumer(CONFIGS["Consumer"], **{name: ordinary})
+
+
+@pytest.mark.parametrize("face", [moldau, moldau.blocking, moldau.aio], ids=["trio", "blocking", "aio"])
+@pytest.mark.parametrize("client", ["Producer", "Consumer"])
+@pytest.mark.parametrize(
+    ("wrong", "text"), [(5, "must be a function, not int 5"), (asynchronous, "is a coroutine fun")]
+)
+def test_statistics_go_to_an_ordinary_function(face, client, wrong, text):
+    with pytest.raises(TypeError, match=f"{client}: on_statistics {text}"):
+        getattr(face, client)(CONFIGS[client] | {"statistics.interval.ms": "100"}, on_statistics=wrong)
 
 
 def test_a_partitioner_is_a_function():
