@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.runtime.config import join_address
 from moldau_cli.health import judge, verdict
 from moldau_cli.operations.node_pages import known_addresses
 from moldau_cli.operations.partial import describe_present, describe_present_configs
@@ -156,16 +157,17 @@ async def _log_dirs(
     limit = trio.CapacityLimiter(BROKERS_AT_ONCE)
 
     async def ask(broker: BrokerNode) -> None:
+        address = join_address(broker.host, broker.port)
         async with limit:
             with trio.move_on_after(LOG_DIRS_S) as patience:
                 try:
                     found.update(await admin.describe_log_dirs([broker.node_id], partitions=[]))
                 except KafkaError as error:
                     if error.code not in _ANSWERS:
-                        silent[broker.node_id] = f"cannot be used at {broker.host}:{broker.port}: {error}"
+                        silent[broker.node_id] = f"cannot be used at {address}: {error}"
             if patience.cancelled_caught:
                 silent[broker.node_id] = (
-                    f"gives no answer at {broker.host}:{broker.port} within {LOG_DIRS_S:g} s, although the cluster has "
+                    f"gives no answer at {address} within {LOG_DIRS_S:g} s, although the cluster has "
                     "it in service: it hangs, or this machine cannot use its listener (address, firewall, certificate)"
                 )
 

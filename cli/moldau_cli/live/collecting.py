@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import trio
 
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau.runtime.config import join_address
 from moldau_cli.live.core.rates import Pace
 from moldau_cli.live.core.samples import GroupSample, PartitionSample, Sample
 from moldau_cli.operations.partial import ask_groups, ask_offsets, describe_present
@@ -119,7 +120,7 @@ class Collector:
         groups, left_out = await self._groups(parts, limit_s) if self._with_groups else ({}, 0)
         return Sample(
             now_ms=now_ms,
-            brokers={broker.node_id: f"{broker.host}:{broker.port}" for broker in cluster.brokers},
+            brokers={broker.node_id: join_address(broker.host, broker.port) for broker in cluster.brokers},
             controller=cluster.controller_id,
             partitions={
                 (name, part.partition): PartitionSample(

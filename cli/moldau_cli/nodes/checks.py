@@ -19,6 +19,7 @@ import trio
 from moldau.runtime.config import (
     advertised_listeners,
     console_listener,
+    join_address,
     listeners,
     log_dirs,
     metadata_log_dir,
@@ -98,9 +99,9 @@ async def check_ports(
     """Binds each listener until ``held`` is closed; ``ports`` holds the subjects of those before, by port."""
     addresses = [(str(endpoint), endpoint.host, endpoint.port) for endpoint in listeners(config)]
     if (metrics := metrics_listener(config)) is not None:
-        addresses.append((f"metrics {metrics[0]}:{metrics[1]}", *metrics))
+        addresses.append((f"metrics {join_address(*metrics)}", *metrics))
     if (console := console_listener(config)) is not None:
-        addresses.append((f"console {console[0]}:{console[1]}", *console))
+        addresses.append((f"console {join_address(*console)}", *console))
     found: list[Finding] = []
     for subject, host, port in addresses:
         try:
@@ -332,7 +333,7 @@ def _reason(error: Exception) -> str:
 async def _check_clock(
     environment: Environment, outgoing: Environment, leader: tuple[str, int], node_id: int
 ) -> Finding:
-    subject = f"{leader[0]}:{leader[1]}"
+    subject = join_address(*leader)
     before_ms = environment.clock.wall_ms()
     try:
         with trio.fail_after(ASK_TIMEOUT_S):

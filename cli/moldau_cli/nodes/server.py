@@ -462,7 +462,7 @@ class _Node:
         log.info("stopped", asked=self.asked_to_stop)
 
     async def _serve_telemetry(self, nursery: trio.Nursery, log: EventLogger) -> None:
-        from moldau.runtime.config import metrics_listener
+        from moldau.runtime.config import join_address, metrics_listener
 
         address = metrics_listener(self._config)
         if address is None:
@@ -471,7 +471,7 @@ class _Node:
 
         self._telemetry = NodeTelemetry(self._environment, self._config, self._tracer)
         host, port = await nursery.start(self._telemetry.run, *address)
-        log.info("metrics-served", address=f"{host}:{port}")
+        log.info("metrics-served", address=join_address(host, port))
 
     async def _run_roles(self, log: EventLogger, watchers: trio.Nursery) -> None:
         import trio

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from moldau.runtime.config import join_address
 from moldau_cli.health import is_silent
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class RollNode:
     """Of the broker, or of the controller if it is none."""
 
     def __str__(self) -> str:
-        return f"{' and '.join(self.roles)} {self.node_id} ({self.host}:{self.port})"
+        return f"{' and '.join(self.roles)} {self.node_id} ({join_address(self.host, self.port)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from moldau.runtime.config import join_address
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -20,7 +22,7 @@ WARNING_INTERVAL_MS: Final = 10_000.0
 
 def named(voters: Mapping[int, tuple[str, int]]) -> str:
     """Returns the controllers in the format of ``controller.quorum.voters``."""
-    return ",".join(f"{node_id}@{host}:{port}" for node_id, (host, port) in sorted(voters.items()))
+    return ",".join(f"{node_id}@{join_address(host, port)}" for node_id, (host, port) in sorted(voters.items()))
 
 
 class Reachability:

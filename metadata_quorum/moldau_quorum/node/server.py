@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
@@ -412,7 +413,7 @@ async def _serve_listeners(
         follow(machine.image)
         machine.on_image(follow)
     found = tuple(listener.address for _, listener in bound)
-    logger.info("listening", addresses=",".join(f"{host}:{port}" for host, port in found))
+    logger.info("listening", addresses=",".join(itertools.starmap(join_address, found)))
     return ServedListeners(found, certificates, servers)
 
 

@@ -11,6 +11,7 @@ import os
 import random
 import shlex
 import socket
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
@@ -23,9 +24,11 @@ from moldau.runtime.ports.real_disk import RealDisk
 from moldau_broker.log.directories.manager import LogManager
 from moldau_broker.log.errors import LogStorageError
 from moldau_broker.server.lifecycle.directory_watch import directories_failed
-from moldau_cli.nodes.checks import check_object_store
+from moldau_cli.nodes.checks import check_object_store, check_ports
 from moldau_cli.nodes.server import may_pass
+from moldau_cli.plans.roll import RollNode
 from moldau_jepsen.launcher.ports import take_free_ports
+from moldau_quorum.broker_side.reachability import named
 from support.commands import run_command
 
 NODE = """process.roles=broker,controller
@@ -40,6 +43,11 @@ listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
 def written(path, more, *, broker=0, controller=1):
     path.write_text(NODE.format(broker=broker, controller=controller, more=more))
     return str(path)
+
+
+async def ports_of(config):
+    with ExitStack() as held:
+        return await check_ports(real_environment(1), config, held, {})
 
 
 @pytest.mark.parametrize(
@@ -79,6 +87,25 @@ def test_a_port_in_use_is_a_failure_and_no_wrong_usage(tmp_path, listener):
     assert "in use" in line
     assert "[Errno" not in line
     assert listener == "metrics" or line.endswith("; stop what uses the port, or configure another one")
+
+
+def test_an_ipv6_address_is_shown_as_options_take_it():
+    """Without brackets, the address that a user copied from a line of the log, or from a table, was refused."""
+    assert named({1: ("::1", 9093), 2: ("c2", 9093)}) == "1@[::1]:9093,2@c2:9093"
+    assert str(RollNode(node_id=1, roles=("broker",), host="2001:db8::1", port=9092)) == "broker 1 ([2001:db8::1]:9092)"
+    keys = {
+        "process.roles": "broker",
+        "node.id": "1",
+        "controller.quorum.voters": "2@c:9093",
+        "listeners": "P://[::1]:0",
+    }
+    keys |= {
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "P:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    }
+    config = BROKER_CONFIG.parse({**keys, "metrics.listener": "[::1]:0"})
+    found = trio.run(ports_of, config)
+    assert found[-1].subject == "metrics [::1]:0"
 
 
 @pytest.mark.parametrize("lock", ["__cluster_metadata/.lock", ".lock"])

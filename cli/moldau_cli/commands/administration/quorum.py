@@ -104,7 +104,7 @@ def add_voter(
 ) -> None:
     """Make a running controller a voter; returns when it has caught up and the change is committed."""
     host, port = address_of(address, "")
-    waits = f"waiting until the controller with the id {node} answers at {host}:{port} and has caught up"
+    waits = f"waiting until the controller with the id {node} answers at {address} and has caught up"
 
     async def work(admin: Admin) -> None:
         from moldau_cli.quorum_watch import noting_a_wait

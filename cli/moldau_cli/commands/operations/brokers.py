@@ -32,6 +32,7 @@ def list_brokers(bootstrap_server: BootstrapServer = None) -> None:
 
     A cordoned broker serves its replicas and gets no new ones, because all its log directories are cordoned.
     """
+    from moldau.runtime.config import join_address
     from moldau_cli.operations.survey import survey
 
     seen = with_admin(bootstrap_server, partial(survey, with_moves=False))
@@ -48,7 +49,7 @@ def list_brokers(bootstrap_server: BootstrapServer = None) -> None:
     rows: list[dict[str, output.Json]] = [
         {
             "broker": node,
-            "address": f"{seen.nodes[node].host}:{seen.nodes[node].port}",
+            "address": join_address(seen.nodes[node].host, seen.nodes[node].port),
             "rack": one.rack,
             "state": "fenced" if not one.is_live else "cordoned" if one.is_excluded else "running",
             "replicas": held[node],

@@ -136,13 +136,14 @@ def _local(stack: ExitStack, directory: Path) -> LocalCluster:
 
 
 def _show(order: list[RollNode], in_the_way: list[str], restarter: Restarter | None) -> None:
+    from moldau.runtime.config import join_address
     from moldau_cli.operations.restarts import CommandRestarter
 
     rows: list[dict[str, output.Json]] = [
         {
             "node": node.node_id,
             "roles": ",".join(node.roles),
-            "address": f"{node.host}:{node.port}",
+            "address": join_address(node.host, node.port),
             "command": shlex.join(restarter.command(node)) if isinstance(restarter, CommandRestarter) else None,
         }
         for node in order

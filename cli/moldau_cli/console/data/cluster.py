@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.admin import ConfigResource, ResourceType
+from moldau.runtime.config import join_address
 from moldau_cli.console.core.rates import is_fresh
 from moldau_cli.console.data.asking import ROWS_MAX, Notes, ask_log_dirs
 from moldau_cli.health import is_nearly_full, is_silent
@@ -109,7 +110,7 @@ async def brokers(admin: Admin, quorum_admin: Admin) -> dict[str, Json]:
             {
                 "node": node_id,
                 "state": "down" if broker is None else "up",
-                "address": None if broker is None else f"{broker.host}:{broker.port}",
+                "address": None if broker is None else join_address(broker.host, broker.port),
                 "rack": None if broker is None else broker.rack,
                 "leads": counts.leads,
                 "preferred": counts.preferred,
@@ -140,7 +141,7 @@ async def controllers(admin: Admin) -> dict[str, Json]:
     quorum = await ask_quorum(admin)
     now_ms = next((one.last_fetch_ms for one in quorum.voters if one.replica_id == quorum.leader_id), -1)
     end = max((voter.log_end_offset for voter in quorum.voters), default=0)
-    addresses = {node: f"{host}:{port}" for node, host, port in quorum.endpoints}
+    addresses = {node: join_address(host, port) for node, host, port in quorum.endpoints}
     replicas = [("voter", one) for one in quorum.voters] + [("observer", one) for one in quorum.observers]
     rows: list[Json] = [
         {

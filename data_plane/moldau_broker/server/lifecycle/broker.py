@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import uuid
 from functools import partial
+from itertools import starmap
 from typing import TYPE_CHECKING
 
 import trio
 
 from moldau.implementation import announce_implementation
-from moldau.runtime.config import ConfigError, inter_broker_listener_name, log_dirs, quorum_voters
+from moldau.runtime.config import ConfigError, inter_broker_listener_name, join_address, log_dirs, quorum_voters
 from moldau.runtime.tasks.exceptions import leaves
 from moldau.runtime.tasks.supervision import cancel_when, set_when_cancelled
 from moldau.runtime.telemetry.log import EventLogger
@@ -193,7 +194,7 @@ class Broker:
                     self._logger.info("stopped-while-starting")
                 else:
                     announce_implementation(self._logger)
-                    self._logger.info("started", listeners=",".join(f"{h}:{p}" for h, p in self.addresses.values()))
+                    self._logger.info("started", listeners=",".join(starmap(join_address, self.addresses.values())))
                     task_status.started(self)
                     await stop.wait()
                     orderly = OrderlyStop(self._environment.clock, self._logger)
