@@ -10,6 +10,7 @@ import errno
 import gc
 import os
 import signal
+import socket
 import stat
 import sys
 import traceback
@@ -399,6 +400,8 @@ def may_pass(error: BaseException) -> bool:
             return True
         if isinstance(one, LogDirectoriesFailedError) and one.__cause__ is None:
             return True  # they could be used at first, and failed while the broker waited for controllers
+        if isinstance(one, socket.gaierror):
+            return one.errno == socket.EAI_AGAIN  # after a power failure, a node may be up before the name service
         if isinstance(one, OSError) and one.errno in PASSING:
             return True
         waiting += leaves(one.__cause__) if one.__cause__ is not None else ()

@@ -23,6 +23,7 @@ from moldau.runtime.ports.real import real_environment
 from moldau.runtime.ports.real_disk import RealDisk
 from moldau_broker.log.directories.manager import LogManager
 from moldau_broker.log.errors import LogStorageError
+from moldau_broker.server import BrokerStartError
 from moldau_broker.server.lifecycle.directory_watch import directories_failed
 from moldau_cli.nodes.checks import check_object_store, check_ports
 from moldau_cli.nodes.server import may_pass
@@ -120,6 +121,14 @@ def test_a_directory_in_use_is_a_failure_and_no_wrong_usage(tmp_path, lock):
         done = run_command("server", file)
     assert done.returncode == 1, done
     assert "another process" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("number", "passes"), [(socket.EAI_AGAIN, True), (socket.EAI_NONAME, False)])
+def test_a_silent_name_service_is_no_wrong_usage(number, passes):
+    """After a power failure a node may be up before the name service; exit code 2 would leave it down for ever."""
+    refused = BrokerStartError("listeners: cannot listen on PLAINTEXT://b1.example:9092")
+    refused.__cause__ = socket.gaierror(number, "no name")
+    assert may_pass(refused) is passes
 
 
 def test_absent_controllers_are_a_failure_and_no_wrong_usage(tmp_path):
