@@ -107,9 +107,10 @@ async def check_ports(
         try:
             held.callback((await environment.network.listen(host, port)).close)
         except OSError as error:
-            other = ports.get(port)
+            taken = error.errno == errno.EADDRINUSE
+            other = ports.get(port) if taken else None
             detail = f"cannot listen: {_reason(error) if other is None else f'{other} has this port'}"
-            if other is None and error.errno == errno.EADDRINUSE:
+            if other is None and taken:
                 detail += ", by this node if it runs"
             found.append(Finding(check="port", subject=subject, state=PROBLEM, detail=detail))
         else:

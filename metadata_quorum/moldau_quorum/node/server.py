@@ -25,6 +25,7 @@ from moldau.runtime.config import (
     bootstraps_from_itself,
     controller_listeners,
     join_address,
+    listening_refused,
     metadata_log_dir,
     quorum_voters,
 )
@@ -177,9 +178,7 @@ async def _listen(environment: Environment, config: Config) -> list[tuple[Listen
             try:
                 listener = await environment.network.listen(endpoint.host, endpoint.port, backlog=backlog)
             except OSError as error:
-                reason = error.strerror or error
-                advice = "stop what uses the port, or configure another one"
-                raise OSError(error.errno, f"listeners: cannot listen on {endpoint}: {reason}; {advice}") from error
+                raise OSError(error.errno, listening_refused(endpoint, error)) from error
             bound.append((endpoint, listener))
     except BaseException:
         for _, listener in bound:

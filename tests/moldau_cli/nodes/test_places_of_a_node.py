@@ -17,7 +17,7 @@ from dataclasses import replace
 import pytest
 import trio
 
-from moldau.runtime.config import BROKER_CONFIG
+from moldau.runtime.config import BROKER_CONFIG, ListenerEndpoint, SecurityProtocol, listening_refused
 from moldau.runtime.ports.objects import ObjectStoreError
 from moldau.runtime.ports.real import real_environment
 from moldau.runtime.ports.real_disk import RealDisk
@@ -44,6 +44,12 @@ listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
 def written(path, more, *, broker=0, controller=1):
     path.write_text(NODE.format(broker=broker, controller=controller, more=more))
     return str(path)
+
+
+def broker_at(listeners, more):
+    keys = {"process.roles": "broker", "node.id": "1", "controller.quorum.voters": "2@c:9093", "listeners": listeners}
+    keys["listener.security.protocol.map"] = "P:PLAINTEXT,Q:PLAINTEXT,CONTROLLER:PLAINTEXT"
+    return BROKER_CONFIG.parse(keys | more)
 
 
 async def ports_of(config):
@@ -94,17 +100,7 @@ def test_an_ipv6_address_is_shown_as_options_take_it():
     """Without brackets, the address that a user copied from a line of the log, or from a table, was refused."""
     assert named({1: ("::1", 9093), 2: ("c2", 9093)}) == "1@[::1]:9093,2@c2:9093"
     assert str(RollNode(node_id=1, roles=("broker",), host="2001:db8::1", port=9092)) == "broker 1 ([2001:db8::1]:9092)"
-    keys = {
-        "process.roles": "broker",
-        "node.id": "1",
-        "controller.quorum.voters": "2@c:9093",
-        "listeners": "P://[::1]:0",
-    }
-    keys |= {
-        "controller.listener.names": "CONTROLLER",
-        "listener.security.protocol.map": "P:PLAINTEXT,CONTROLLER:PLAINTEXT",
-    }
-    config = BROKER_CONFIG.parse({**keys, "metrics.listener": "[::1]:0"})
+    config = broker_at("P://[::1]:0", {"metrics.listener": "[::1]:0"})
     found = trio.run(ports_of, config)
     assert found[-1].subject == "metrics [::1]:0"
 
@@ -121,6 +117,33 @@ def test_a_directory_in_use_is_a_failure_and_no_wrong_usage(tmp_path, lock):
         done = run_command("server", file)
     assert done.returncode == 1, done
     assert "another process" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.EADDRINUSE, "stop what uses the port, or configure another one"),
+        (errno.EACCES, "allow the node to use this port (CAP_NET_BIND_SERVICE), or configure one from 1024"),
+        (errno.EADDRNOTAVAIL, "name an address of this machine, or none for all of them"),
+        (socket.EAI_NONAME, "name an address of this machine, or none for all of them"),
+        (errno.EMFILE, "reason"),
+    ],
+)
+def test_the_advice_for_a_listener_fits_the_error(number, advice):
+    """All were said to have a port that is in use."""
+    endpoint = ListenerEndpoint(
+        listener_name="A", security_protocol=SecurityProtocol.PLAINTEXT, host="b1.example", port=80
+    )
+    refused = listening_refused(endpoint, OSError(number, "reason"))
+    assert refused.startswith("listeners: cannot listen on A://b1.example:80: reason")
+    assert advice in refused
+    assert ("in use" in refused or "stop" in refused) is (number == errno.EADDRINUSE)
+
+
+def test_a_foreign_address_is_no_port_in_use():
+    """node check said that the listener before has the port, which is the same."""
+    found = trio.run(ports_of, broker_at("P://127.0.0.1:0,Q://192.0.2.1:0", {"inter.broker.listener.name": "P"}))
+    assert "cannot listen: Cannot assign requested address" in found[-1].detail
 
 
 @pytest.mark.parametrize(("number", "passes"), [(socket.EAI_AGAIN, True), (socket.EAI_NONAME, False)])

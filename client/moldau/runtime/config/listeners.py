@@ -6,6 +6,7 @@ Addresses are those of listeners, with their security protocols, of quorum voter
 from __future__ import annotations
 
 import enum
+import errno
 import ipaddress
 import re
 from dataclasses import dataclass
@@ -62,6 +63,19 @@ class ListenerEndpoint:
 
     def __str__(self) -> str:
         return f"{self.listener_name}://{join_address(self.host, self.port)}"
+
+
+def listening_refused(endpoint: ListenerEndpoint, error: OSError) -> str:
+    """Returns why a node cannot listen at an address, and what its operator can do."""
+    if error.errno == errno.EADDRINUSE:
+        advice = "; stop what uses the port, or configure another one"
+    elif error.errno in (errno.EACCES, errno.EPERM):
+        advice = "; allow the node to use this port (CAP_NET_BIND_SERVICE), or configure one from 1024"
+    elif error.errno == errno.EADDRNOTAVAIL or error.errno not in errno.errorcode:  # the name could not be looked up
+        advice = "; name an address of this machine, or none for all of them; others belong into advertised.listeners"
+    else:
+        advice = ""
+    return f"listeners: cannot listen on {endpoint}: {error.strerror or error}{advice}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

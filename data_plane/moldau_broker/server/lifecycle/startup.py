@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from moldau.runtime.config import advertised_listeners, log_dirs, topic_config
+from moldau.runtime.config import advertised_listeners, listening_refused, log_dirs, topic_config
 from moldau.runtime.config.declaration import LONG_MAX
 from moldau.runtime.ports.descriptors import DescriptorBudget
 from moldau.runtime.ports.environment import SocketBuffers
@@ -115,10 +115,7 @@ async def bind(environment: Environment, config: Config, endpoint: ListenerEndpo
     try:
         return await environment.network.listen(endpoint.host, endpoint.port, backlog=backlog, buffers=buffers)
     except OSError as error:
-        raise BrokerStartError(
-            f"listeners: cannot listen on {endpoint}: {error.strerror or error}; "
-            "stop what uses the port, or configure another one"
-        ) from error
+        raise BrokerStartError(listening_refused(endpoint, error)) from error
 
 
 def advertised_endpoints(config: Config, addresses: Mapping[str, tuple[str, int]]) -> tuple[Endpoint, ...]:
