@@ -32,17 +32,22 @@ from moldau.runtime.ports.descriptors import COMFORTABLE
 from moldau.runtime.ports.objects import ObjectNotFoundError, ObjectStoreError
 from moldau.runtime.tls.context import listener_tls
 from moldau.runtime.tls.outgoing import controllers_environment
+from moldau_broker.log.directories.directory import CHANGED_IDENTITY
+from moldau_broker.log.errors import CorruptLogFileError
+from moldau_broker.log.files.checkpoint import decode_meta_properties, read_file
+from moldau_broker.log.files.checksums import damaged_files
+from moldau_broker.log.files.names import CLEAN_SHUTDOWN
 from moldau_cli.nodes.certificates import unnamed_host
 from moldau_cli.nodes.format import directories, foreign_files
 from moldau_cli.nodes.group.layout import misplaced_data
-from moldau_quorum.node.directory import META_PROPERTIES
+from moldau_quorum.node.directory import META_PROPERTIES, NodeDirectoryError, read_identity
 from moldau_quorum.node.voters.voter_address import FAILURES, ask_leader_wall_ms, ask_quorum_view
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from moldau.runtime.config import Config, QuorumVoter
-    from moldau.runtime.ports.environment import Environment
+    from moldau.runtime.ports.environment import Disk, Environment
     from moldau_quorum.node.voters.voter_address import QuorumView
 
 OK: Final = "ok"
@@ -216,8 +221,8 @@ def check_directories(environment: Environment, config: Config) -> list[Finding]
         state = OK if free >= FREE_BYTES_MIN else WARNING
         detail = f"{free / (1 << 30):.1f} GiB free"
         found.append(Finding(check="directory", subject=path, state=state, detail=detail))
-    for path, _ in directories(config):
-        found.append(_whose(environment, config, path))
+    for path, is_controllers in directories(config):
+        found.append(_whose(environment, config, path, is_controllers))
     return found
 
 
@@ -227,11 +232,12 @@ def _existing_ancestor(path: Path) -> Path:
     return path
 
 
-def _whose(environment: Environment, config: Config, path: str) -> Finding:
+def _whose(environment: Environment, config: Config, path: str, is_controllers: bool) -> Finding:
     """Compares ``meta.properties`` of a directory with the configuration and the node's other directories."""
     state, detail = OK, "not formatted"
     try:
-        if reason := foreign_files(environment.disk, config, path):
+        reason = foreign_files(environment.disk, config, path) or _damage(environment.disk, path, is_controllers)
+        if reason:
             state, detail = PROBLEM, reason
         elif (values := _identity(path)) is not None:
             node_id, cluster_id = values.get("node.id", ""), values.get("cluster.id", "")
@@ -242,6 +248,26 @@ def _whose(environment: Environment, config: Config, path: str) -> Finding:
     except (OSError, UnicodeDecodeError) as error:
         state, detail = PROBLEM, f"cannot be read: {getattr(error, 'strerror', None) or error}"
     return Finding(check="identity", subject=path, state=state, detail=detail)
+
+
+def _damage(disk: Disk, path: str, is_controllers: bool) -> str:
+    """Returns why a node would refuse ``meta.properties`` of a directory, also of its own one; empty if it does not.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    properties = f"{path}/{META_PROPERTIES}"
+    if not disk.exists(properties):
+        return ""
+    try:
+        if is_controllers:
+            read_identity(disk, path)
+            return ""
+        decode_meta_properties(properties, read_file(disk, properties))
+        is_clean = disk.exists(f"{path}/{CLEAN_SHUTDOWN}")
+        return CHANGED_IDENTITY if is_clean and properties in damaged_files(disk, path) else ""
+    except (NodeDirectoryError, CorruptLogFileError) as error:
+        return str(error)
 
 
 def _identity(path: str) -> dict[str, str] | None:

@@ -108,7 +108,7 @@ def open_node_directory(
     except BlockingIOError as error:
         raise NodeDirectoryError(f"{path}: another process uses this directory") from error
     try:
-        identity = _read(disk, path)
+        identity = read_identity(disk, path)
         if identity is None:
             identity = NodeIdentity(
                 node_id=node_id, directory_id=new_directory_id, engine=engine, cluster_id=cluster_id
@@ -165,7 +165,12 @@ def _check_log(disk: Disk, engine_path: str, identity: NodeIdentity) -> None:
         )
 
 
-def _read(disk: Disk, path: str) -> NodeIdentity | None:
+def read_identity(disk: Disk, path: str) -> NodeIdentity | None:
+    """Returns what ``meta.properties`` of a controller's directory says; None if there is none.
+
+    Raises:
+        NodeDirectoryError: it is damaged.
+    """
     name = f"{path}/{META_PROPERTIES}"
     if not disk.exists(name):
         return None

@@ -209,7 +209,9 @@ def test_directories_of_two_clusters_are_found(tmp_path):
     run_command("node", "init", str(file), *options, "--voters", f"101@127.0.0.1:{port}")
     for name, cluster_id in (("d1", "one"), ("d2", "two")):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "meta.properties").write_text(f"version=1\nnode.id=2\ncluster.id={cluster_id}\n")
+        (tmp_path / name / "meta.properties").write_text(
+            f"version=1\nnode.id=2\ncluster.id={cluster_id}\ndirectory.id=AAAAAAAAAAAAAAAAAAAAAQ\n"
+        )
     done = run_command("node", "check", str(file), "--json")
     rows = [row for row in json.loads(done.stdout)["checks"] if row["check"] == "identity"]
     assert [(row["state"], row["detail"]) for row in rows] == [

@@ -23,15 +23,17 @@ from moldau.runtime.ports.real import real_environment
 from moldau.runtime.ports.real_disk import RealDisk
 from moldau_broker.log.directories.manager import LogManager
 from moldau_broker.log.errors import LogStorageError
+from moldau_broker.log.files.checksums import write_checksums
 from moldau_broker.server import BrokerStartError
 from moldau_broker.server.lifecycle.directory_watch import directories_failed
-from moldau_cli.nodes.checks import check_object_store, check_ports
+from moldau_cli.nodes.checks import check_directories, check_object_store, check_ports
 from moldau_cli.nodes.server import may_pass
 from moldau_cli.plans.roll import RollNode
 from moldau_jepsen.launcher.ports import take_free_ports
 from moldau_quorum.broker_side.reachability import named
 from support.commands import run_command
 
+DIRECTORY_ID = "directory.id=AAAAAAAAAAAAAAAAAAAAAQ\n"
 NODE = """process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
@@ -47,7 +49,7 @@ def written(path, more, *, broker=0, controller=1):
 
 
 def broker_at(listeners, more):
-    keys = {"process.roles": "broker", "node.id": "1", "controller.quorum.voters": "2@c:9093", "listeners": listeners}
+    keys = {"process.roles": "broker", "node.id": "1", "controller.quorum.voters": "9@c:9093", "listeners": listeners}
     keys["listener.security.protocol.map"] = "P:PLAINTEXT,Q:PLAINTEXT,CONTROLLER:PLAINTEXT"
     return BROKER_CONFIG.parse(keys | more)
 
@@ -103,6 +105,28 @@ def test_an_ipv6_address_is_shown_as_options_take_it():
     config = broker_at("P://[::1]:0", {"metrics.listener": "[::1]:0"})
     found = trio.run(ports_of, config)
     assert found[-1].subject == "metrics [::1]:0"
+
+
+@pytest.mark.parametrize(
+    ("content", "stopped", "said"),
+    [
+        ("version=1\nnode.id=2\ncluster.id=c\n", False, "missing or bad value: 'directory.id'"),
+        (f"version=2\nnode.id=2\ncluster.id=c\n{DIRECTORY_ID}", False, "expected version=1, found '2'"),
+        ("", False, "expected version=1, found None"),
+        (f"# mine\nversion=1\nnode.id=2\ncluster.id=c\n{DIRECTORY_ID}", True, "not as it was at the clean stop"),
+    ],
+)
+def test_an_identity_that_a_node_refuses_is_no_ok(tmp_path, content, stopped, said):
+    """The check called such files sound, or those of a node without a number."""
+    identity = tmp_path / "meta.properties"
+    identity.write_text(f"version=1\nnode.id=2\ncluster.id=c\n{DIRECTORY_ID}")
+    write_checksums(RealDisk(), str(tmp_path))
+    identity.write_text(content)
+    if stopped:
+        (tmp_path / ".kafka_cleanshutdown").touch()
+    found = check_directories(real_environment(1), broker_at("P://:0", {"node.id": "2", "log.dirs": str(tmp_path)}))[-1]
+    assert found.state == "problem"
+    assert said in found.detail
 
 
 @pytest.mark.parametrize("lock", ["__cluster_metadata/.lock", ".lock"])

@@ -8,7 +8,7 @@ point. It makes a periodic write in progress void, so that an old high value nev
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.log.errors import CorruptLogFileError, LogStorageError
@@ -47,6 +47,11 @@ if TYPE_CHECKING:
     from moldau_broker.log.partition.segmented_log import SegmentedLog
 
 _logger = EventLogger("moldau.log")
+
+CHANGED_IDENTITY: Final = (
+    f"{META_PROPERTIES} is not as it was at the clean stop: bring its content back, or, if it is right, remove "
+    f"{CLEAN_SHUTDOWN}; the logs are then checked as after a crash"
+)
 
 
 class CheckpointFile:
@@ -253,7 +258,7 @@ class LogDirectory:
     def _take_identity(self, node_id: int, cluster_id: str, new_id: Callable[[], uuid.UUID]) -> None:
         path = f"{self.path}/{META_PROPERTIES}"
         if path in self.damaged:
-            raise LogStorageError(self.path, f"{META_PROPERTIES} is not as it was at the clean stop")
+            raise LogStorageError(self.path, CHANGED_IDENTITY)
         properties = take_identity(self._disk, self.path, node_id=node_id, cluster_id=cluster_id, new_id=new_id)
         self.directory_id = properties.directory_id
 
