@@ -266,6 +266,9 @@ class MetadataFollower:
             self._advance(editor.finish(offset=last_offset, epoch=last_epoch))
         if self.image.offset >= response.committed_offset >= 0:
             if self._floor is not None:
+                if response.committed_offset == 0:
+                    # A controller that has just started knows of no commit before the first one of its leader.
+                    raise ConnectionError(f"controller {self._target} knows of no committed metadata yet")
                 raise MetadataWentBackError(
                     f"the committed metadata end at offset {self.image.offset}, before offset {self._floor.offset}"
                 )

@@ -117,6 +117,29 @@ def test_nothing_of_a_log_below_the_floor_is_kept():
     run_world(main, 5)
 
 
+def test_a_controller_without_a_commit_is_asked_again(caplog):
+    """After a restart of all nodes, brokers said that metadata went back, as if an old backup had been restored."""
+
+    async def main(world):
+        log = snapshot(50, 5, topics=("kept",))
+        controller = Controller([log, {"committed_offset": 0}, {"committed_offset": 0}, log])
+        follower = MetadataFollower(
+            world.node("b1").environment,
+            {101: ("c101", 9093)},
+            node_id=1,
+            floor=MetadataPosition(offset=50, epoch=5),
+            on_delta=lambda delta: None,
+            connect=controller.connect,
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(follower.run)
+            nursery.cancel_scope.cancel()
+        assert list(follower.image.topics_by_name) == ["kept"]
+
+    run_world(main, 5)
+    assert "metadata-went-back" not in caplog.text
+
+
 def test_a_broker_that_reaches_its_floor_in_steps_learns_all():
     """The callback gets nothing below the floor, so its first delta is that of all metadata."""
 
