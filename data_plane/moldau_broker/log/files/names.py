@@ -101,6 +101,6 @@ def parse_directory(name: str) -> DirectoryName | None:
     if match is not None:
         name, kind = match["name"], match["kind"]
     topic, dash, number = name.rpartition("-")
-    if not dash or not topic or not number.isascii() or not number.isdigit():
-        return None
+    if not dash or not topic or not number.isascii() or not number.isdigit() or number != str(int(number)):
+        return None  # t-00 is a copy of t-0 that an operator has made, and no log
     return DirectoryName(TopicPartition(topic, int(number)), kind)

@@ -54,7 +54,7 @@ def test_names() -> None:
     assert name == f"t-0.{'f' * 32}-delete"
     assert parse_directory(name) == (TopicPartition("t", 0), "delete")
     assert len(marked_directory(TopicPartition("t" * 249, 10), "f" * 32, "-delete")) <= 255
-    for stranger in ("lost+found", "nodash", "-0", "x-", "x-\u0661"):
+    for stranger in ("lost+found", "nodash", "-0", "x-", "x-\u0661", "x-00", "x-01"):
         assert parse_directory(stranger) is None
 
 
