@@ -110,6 +110,7 @@ def open_node_directory(
     try:
         identity = read_identity(disk, path)
         if identity is None:
+            _check_no_log(disk, f"{path}/{engine}", node_id)
             identity = NodeIdentity(
                 node_id=node_id, directory_id=new_directory_id, engine=engine, cluster_id=cluster_id
             )
@@ -162,6 +163,15 @@ def _check_log(disk: Disk, engine_path: str, identity: NodeIdentity) -> None:
         raise NodeDirectoryError(
             f"{engine_path}: the metadata log of node {identity.node_id} is gone, and with it what this voter has "
             f"promised to the others; {replacement_advice(identity.node_id)}"
+        )
+
+
+def _check_no_log(disk: Disk, engine_path: str, node_id: int) -> None:
+    """Refuses a log whose ``meta.properties`` are missing: under a new directory id it would be that of no voter."""
+    if any(name.startswith(SEGMENT_PREFIX) for name in disk.list_directory(engine_path)):
+        raise NodeDirectoryError(
+            f"{engine_path} holds a metadata log, but {META_PROPERTIES} beside it is missing; "
+            f"{replacement_advice(node_id)}"
         )
 
 

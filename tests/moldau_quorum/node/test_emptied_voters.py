@@ -23,7 +23,7 @@ from moldau_jepsen.world.disk.disk_profile import DiskProfile
 from moldau_jepsen.world.disk.virtual_disk import VirtualDisk
 from moldau_jepsen.world.world import run_world
 from moldau_quorum.log.port import LogDamagedError, VoterEndpoint
-from moldau_quorum.node.directory import NodeDirectoryError, open_node_directory
+from moldau_quorum.node.directory import META_PROPERTIES, NodeDirectoryError, open_node_directory
 from support.proof import proof_beyond
 from support.quorum.cluster import PORT, TestCluster, create, eventually, topic
 from support.raft.world import NoTrace
@@ -57,6 +57,10 @@ def cut_log(controller):
     file.close()
 
 
+def remove_identity(controller):
+    controller.node.environment.disk.remove(f"{DIRECTORY}/{META_PROPERTIES}")
+
+
 def lose_directory(controller):
     controller.node.disk.replace(["/data"])
 
@@ -74,7 +78,7 @@ async def started(world, **settings):
 
 
 @pytest.mark.parametrize("engine", ["raft", "pysyncobj"])
-@pytest.mark.parametrize("damage", [remove_log, empty_log, cut_log])
+@pytest.mark.parametrize("damage", [remove_log, empty_log, cut_log, remove_identity])
 def test_a_voter_whose_log_is_gone_does_not_start(damage, engine):
     async def main(world):
         cluster, _, (victim, _) = await started(world, metadata_quorum_engine=engine)
