@@ -17,7 +17,13 @@ from dataclasses import replace
 import pytest
 import trio
 
-from moldau.runtime.config import BROKER_CONFIG, ListenerEndpoint, SecurityProtocol, listening_refused
+from moldau.runtime.config import (
+    BROKER_CONFIG,
+    ListenerEndpoint,
+    SecurityProtocol,
+    listening_refused,
+    parse_server_config,
+)
 from moldau.runtime.ports.objects import ObjectStoreError
 from moldau.runtime.ports.real import real_environment
 from moldau.runtime.ports.real_disk import RealDisk
@@ -27,6 +33,7 @@ from moldau_broker.log.files.checksums import write_checksums
 from moldau_broker.server import BrokerStartError
 from moldau_broker.server.lifecycle.directory_watch import directories_failed
 from moldau_cli.nodes.checks import check_directories, check_object_store, check_ports
+from moldau_cli.nodes.group.layout import misplaced_data
 from moldau_cli.nodes.server import may_pass
 from moldau_cli.plans.roll import RollNode
 from moldau_jepsen.launcher.ports import take_free_ports
@@ -127,6 +134,27 @@ def test_an_identity_that_a_node_refuses_is_no_ok(tmp_path, content, stopped, sa
     found = check_directories(real_environment(1), broker_at("P://:0", {"node.id": "2", "log.dirs": str(tmp_path)}))[-1]
     assert found.state == "problem"
     assert said in found.detail
+
+
+@pytest.mark.parametrize(
+    ("more", "refused"),
+    [
+        ("log.dirs={0}/new,{0}/old", True),
+        ("log.dirs={0}/old\nmetadata.log.dir={0}/new", True),
+        ("log.dirs={0}/new,{0}/old\nbroker.processes=2", False),
+        ("log.dirs={0}/old,{0}/new", False),
+        ("log.dirs={0}/new,{0}/old\nmetadata.log.dir={0}/old", False),
+    ],
+)
+def test_another_order_of_directories_begins_no_metadata_log(tmp_path, more, refused):
+    """A single node became another cluster, and refused its own broker; a voter lost its vote."""
+    for place in ("new", "old/__cluster_metadata"):
+        (tmp_path / place).mkdir(parents=True)
+    (tmp_path / "old" / "__cluster_metadata" / "meta.properties").touch()
+    text = NODE.format(broker=9092, controller=9193, more=more.format(tmp_path))
+    found = misplaced_data(RealDisk(), parse_server_config(text, "node.properties", {}))
+    assert found.startswith(f"{tmp_path}/old/__cluster_metadata is a metadata log") is refused
+    assert refused or not found
 
 
 @pytest.mark.parametrize("lock", ["__cluster_metadata/.lock", ".lock"])

@@ -1,11 +1,11 @@
-"""Finds data that a node would not see after ``broker.processes`` was changed in its file."""
+"""Finds data that a node would not see after ``broker.processes`` or its directories were changed in its file."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Final
 
-from moldau.runtime.config import log_dirs, metadata_log_dir, process_count, process_directory
+from moldau.runtime.config import log_dirs, metadata_log_dir, process_configs, process_count, process_directory
 from moldau_quorum.node.directory import META_PROPERTIES, METADATA_DIRECTORY
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ def misplaced_data(disk: Disk, config: Config) -> str:
     A node that started with empty directories would ask other brokers for everything, and lose what they do not have.
     ``config`` is that of the file, before it is divided.
     """
+    if metadata := _misplaced_metadata(disk, process_configs(config)[0]):
+        return metadata
     if "broker" not in config.get_list("process.roles"):
         return ""
     count, node_id = process_count(config), config.get_int("node.id")
@@ -44,6 +46,24 @@ def misplaced_data(disk: Disk, config: Config) -> str:
             f"move it to {process_directory(place, node_id)}"
         )
     return ""
+
+
+def _misplaced_metadata(disk: Disk, config: Config) -> str:
+    """Returns why a controller must not begin a metadata log: it has one in another of its directories."""
+    place = metadata_log_dir(config)
+    if "controller" not in config.get_list("process.roles") or _has_metadata(disk, place):
+        return ""
+    for directory in log_dirs(config):
+        if _has_metadata(disk, directory):
+            return (
+                f"{directory}/{METADATA_DIRECTORY} is a metadata log, and this node would begin another in {place}: "
+                f"set metadata.log.dir={directory}, or name it first in log.dirs"
+            )
+    return ""
+
+
+def _has_metadata(disk: Disk, directory: str) -> bool:
+    return disk.exists(f"{directory}/{METADATA_DIRECTORY}/{META_PROPERTIES}")
 
 
 def _processes_below(disk: Disk, directory: str) -> list[str]:
