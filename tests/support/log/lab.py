@@ -28,7 +28,7 @@ def new_manager(machine: VirtualMachine, directories: Sequence[str] = ("/d1", "/
         directories,
         node_id=1,
         cluster_id="c",
-        random=random.Random(5),
+        random=random.Random(" ".join(directories)),
         settings=LogManagerSettings(
             flush_offset_checkpoint_interval_ms=5000,
             flush_start_offset_checkpoint_interval_ms=5000,

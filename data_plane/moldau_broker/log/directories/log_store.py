@@ -28,6 +28,7 @@ from moldau_broker.log.files.checkpoint import (
 from moldau_broker.log.files.names import (
     DELETE_DIRECTORY_SUFFIX,
     FUTURE_DIRECTORY_SUFFIX,
+    META_PROPERTIES,
     PARTITION_METADATA,
     marked_directory,
     partition_directory,
@@ -111,7 +112,7 @@ class LogStore:
 
         Raises:
             LogStorageError: No directory works.
-            ValueError: A directory belongs to another cluster or node.
+            ValueError: A directory belongs to another cluster or node, or is a copy of another one.
         """
         for directory in self.directories.values():
             try:
@@ -124,6 +125,13 @@ class LogStore:
             causes = "; ".join(f"{path}: {directory.error}" for path, directory in self.directories.items())
             first = next(iter(self.directories.values())).error
             raise LogStorageError(", ".join(self.directories), f"no log directory works: {causes}") from first
+        originals: dict[uuid.UUID | None, str] = {}
+        for directory in (each for each in self.directories.values() if each.online):
+            if (original := originals.setdefault(directory.directory_id, directory.path)) != directory.path:
+                raise ValueError(
+                    f"log.dirs: {original} and {directory.path} have the same directory.id in {META_PROPERTIES}, so "
+                    "one is a copy of the other: name only one of them"
+                )
         self.now_ms = now_ms
 
     def require_online(self, path: str) -> LogDirectory:

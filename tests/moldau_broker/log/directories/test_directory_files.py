@@ -203,6 +203,16 @@ def test_a_directory_without_identity_is_offline_alone(content: bytes, clean_sto
     assert manager.logs[A].log_end_offset == 90
 
 
+def test_a_copy_is_refused_before_its_logs_are_deleted() -> None:
+    """Both had a log of each partition. One of them was deleted, and the controller refused the broker."""
+    machine = cleaned("/d1", "/d2")
+    overwrite(machine, "/d2/meta.properties", read_file(machine.disk, META))
+    for path in ("/d1", "/d2"):
+        machine.disk.remove(f"{path}/.kafka_cleanshutdown")
+    with pytest.raises(ValueError, match="/d1 and /d2 have the same directory.id .* name only one of them"):
+        open_manager(machine, ["/d1", "/d2"], **COMPACT)
+
+
 def test_damage_is_found_again_after_a_start_that_ended() -> None:
     """A start that ends before it opened the logs gives the marker of the clean stop back, and no new checksums.
 
