@@ -30,6 +30,12 @@ def interrupted_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGINT, interrupt)
 
 
+def signals_of_nodes() -> tuple[signal.Signals, ...]:
+    """Returns the signals that stop a node in order: SIGHUP too, which a closed terminal sends, but not under nohup."""
+    hangs_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    return (signal.SIGTERM, signal.SIGINT, *((signal.SIGHUP,) if hangs_up else ()))
+
+
 async def ends_at_signal(work: Callable[[], Awaitable[None]]) -> bool:
     """Runs ``work`` until it ends, or until SIGINT or SIGTERM cancels it; returns whether a signal did."""
     import trio

@@ -1,7 +1,8 @@
 """``moldau server CONFIG``: runs one node of a cluster in the foreground until a signal stops it.
 
 A node loads only this module and its imports from the command line, without typer and rich. SIGTERM and SIGINT start a
-controlled shutdown (a broker hands its leaderships over first); a second signal ends the process at once.
+controlled shutdown (a broker hands its leaderships over first); a second signal ends the process at once. A terminal
+that is closed does the same with SIGHUP, which may come twice.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.runtime.tasks.exceptions import leaves
 from moldau_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, UsageError
+from moldau_cli.signals import signals_of_nodes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -449,7 +451,7 @@ class _Node:
 
         log = EventLogger("moldau.server", node=self._config.get_int("node.id"))
         work = trio.CancelScope()
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        with trio.open_signal_receiver(*signals_of_nodes()) as signals:
             async with trio.open_nursery() as watchers:
                 watchers.start_soon(self._watch_signals, signals, work)
                 if self._parent is not None:
@@ -562,7 +564,7 @@ class _Node:
 
     async def _watch_signals(self, signals: AsyncIterator[int], work: trio.CancelScope) -> None:
         async for number in signals:
-            if self.asked_to_stop:
+            if self.asked_to_stop and number != signal.SIGHUP:
                 os._exit(128 + number)
             self.asked_to_stop = True
             work.cancel()

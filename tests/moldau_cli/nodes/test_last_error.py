@@ -10,11 +10,13 @@ import gc
 import io
 import json
 import logging
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
 
+from moldau.runtime.config import parse_server_config
 from moldau.runtime.ports.real import real_environment
 from moldau.runtime.telemetry.node_log import NodeLogHandler
 from moldau_broker.server import LogDirectoriesFailedError
@@ -144,6 +146,30 @@ def test_a_node_that_ends_unasked_has_failed(
 ) -> None:
     assert ended(monkeypatch, tmp_path, "text", None, ready=True, asked=asked)[::2] == (code, "")
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("nohup", [False, True])
+def test_a_closed_terminal_stops_a_node_in_order(nohup: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """SIGHUP killed it, and its logs had to be recovered. The kernel and the shell may both send the signal."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else (lambda *_: None))
+    ends: list[str] = []
+
+    async def roles(self: Any, *_: object) -> None:
+        with trio.move_on_after(0.01):
+            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(signal.SIGHUP)
+            try:
+                await trio.sleep_forever()
+            finally:
+                ends.append("in order" if self.asked_to_stop else "not asked")
+
+    monkeypatch.setattr(server._Node, "_run_roles", roles)
+    config = parse_server_config(FILE.format(folder=tmp_path, form="text"), "node.properties", {})
+    try:
+        trio.run(server._Node(real_environment(1), config, None, server._Extras(None, None)).run)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert ends == ["not asked" if nohup else "in order"]
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

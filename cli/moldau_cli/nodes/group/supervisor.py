@@ -21,6 +21,7 @@ from moldau.runtime.telemetry.log import EventLogger
 from moldau_cli.errors import EXIT_FAILED
 from moldau_cli.nodes.group.core.supervision import Exit, Group, Kill, Phase, Ready, Start, Terminate
 from moldau_cli.nodes.watchdog import BEATS_PER_LIMIT
+from moldau_cli.signals import signals_of_nodes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
@@ -50,7 +51,7 @@ class Supervisor:
 
     async def run(self) -> int:
         """Runs until the group has ended; returns the exit code."""
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals, tempfile.TemporaryDirectory() as room:
+        with trio.open_signal_receiver(*signals_of_nodes()) as signals, tempfile.TemporaryDirectory() as room:
             try:
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
@@ -154,6 +155,8 @@ class Supervisor:
 
     async def _watch_signals(self, signals: AsyncIterator[int]) -> None:
         async for number in signals:
+            if self._group.is_stopping and number == signal.SIGHUP:
+                continue  # a terminal that is closed may send it twice
             if self._group.is_stopping:
                 for process in self._running.values():
                     process.kill()
