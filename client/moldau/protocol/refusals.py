@@ -298,6 +298,9 @@ def _level(
         for field, value in VALUES.get(api_key, {}).items()
         if field in specs and (value is not None or _is_nullable(specs[field], api_key, version))
     )
+    message_field = MESSAGE_FIELD if own and MESSAGE_FIELD in specs else None
+    if message_field is not None and _is_nullable(specs[message_field], api_key, version):
+        values = (*values, (message_field, None))  # for an empty text, clients would show no reason at all
     arrays: list[_Array] = []
     for field, spec in specs.items() if descends and request is not None else ():
         if not spec.is_array or spec.struct is None or not _is_present(spec, version):
@@ -319,7 +322,7 @@ def _level(
     return _Level(
         struct=struct,
         code_field=_code_field(struct, version) if own else None,
-        message_field=MESSAGE_FIELD if own and MESSAGE_FIELD in specs else None,
+        message_field=message_field,
         values=values,
         arrays=tuple(arrays),
     )

@@ -238,6 +238,15 @@ def test_values_that_differ_from_defaults() -> None:
     assert refusal(FetchRequest(session_id=7), CODE, version=13).session_id == 7  # type: ignore[attr-defined]
 
 
+def test_a_refusal_without_a_text_has_no_empty_one() -> None:
+    """Java's clients describe the code themselves if the message is null, and show nothing if it is empty."""
+    for key, version in CASES:
+        for request, knows_version in itertools.product(samples(APIS[key].request, version, 2), (True, False)):
+            built = refusal(request, CODE, version=version if knows_version else None)
+            texts = {text for _, _, text in codes_in(built, version)}
+            assert texts <= {None, WHY}, (ApiKey(key).name, version, texts)
+
+
 def test_throttle_time_is_reported() -> None:
     """A throttled request is refused with the time that the client should wait."""
     response = refusal(
