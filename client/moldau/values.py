@@ -29,9 +29,9 @@ LOW_BYTES_MAX: Final = 1 << 30
 _BY_DURATION: Final = "by_duration:"
 _LOW_SHARE: Final = 20
 _DURATION: Final = re.compile(
-    r"P(?:(?P<days>\d{1,12})D)?"
-    r"(?:T(?:(?P<hours>\d{1,12})H)?(?:(?P<minutes>\d{1,12})M)?(?:(?P<seconds>\d{1,12}(?:\.\d+)?)S)?)?",
-    re.IGNORECASE,  # as in Java
+    r"([-+]?)P(?:([-+]?\d{1,12})D)?"
+    r"(?:T(?:([-+]?\d{1,12})H)?(?:([-+]?\d{1,12})M)?(?:([-+]?\d{1,12}(?:[.,]\d*)?)S)?)?",
+    re.IGNORECASE,  # as in Java, which also takes signs and a decimal comma
 )
 
 
@@ -66,10 +66,16 @@ def duration_ms(text: str) -> int:
         ValueError: a value is not allowed.
     """
     match = _DURATION.fullmatch(text)
-    if match is None or not any(match.groups()):
+    if match is None or not any(match.groups()[1:]):
         raise ValueError(f"{text!r} is no duration such as P1D or PT1H30M")
-    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
-    return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+    sign, *parts = match.groups()
+    days, hours, minutes, seconds = (float((part or "0").replace(",", ".")) for part in parts)
+    milliseconds = int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+    if sign == "-":
+        milliseconds = -milliseconds
+    if milliseconds < 0:
+        raise ValueError(f"{text!r} is negative")
+    return milliseconds
 
 
 def is_text(value: str) -> bool:

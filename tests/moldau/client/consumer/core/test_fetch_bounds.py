@@ -282,15 +282,24 @@ def test_the_start_policy_names_a_time(name, expected):
         ("PT1M", 60_000),
         ("PT1.5S", 1_500),
         ("P1DT2H3M4S", 93_784_000),
+        ("+PT1S", 1_000),
+        ("PT1H-30M", 1_800_000),
+        ("-PT-1,5S", 1_500),
     ],
 )
 def test_durations_are_days_hours_minutes_seconds(text, expected):
     assert duration_ms(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "P", "PT", "1D", "PT1H1H", "P1M"])
+@pytest.mark.parametrize("text", ["", "P", "+PT", "1D", "PT1H1H", "P1M"])
 def test_a_duration_without_a_number_is_refused(text):
     with pytest.raises(ValueError, match="is no duration"):
+        duration_ms(text)
+
+
+@pytest.mark.parametrize("text", ["-PT1S", "PT-1H30M", "P1DT-25H"])
+def test_a_negative_duration_is_refused(text):
+    with pytest.raises(ValueError, match="is negative"):
         duration_ms(text)
 
 
