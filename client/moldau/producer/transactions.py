@@ -229,8 +229,8 @@ class Transactions:
         if not condition():
             if self._is_closed:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"could not {action} before the producer was closed")
-            last = self._client.last_error
-            reason = "" if last is None else f"; the last failure: {last}"
+            last = self._client.last_error or self.manager.retried_for
+            reason = f"; the last failure: {last}" if last else ""
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"could not {action} within {limit_ms:g} ms{reason}; call again to go on waiting",

@@ -42,6 +42,7 @@ from moldau.producer.core.transaction_errors import (
     ProducerFencedError,
     TransactionAbortedError,
     TransactionError,
+    error_text,
 )
 from moldau.producer.core.transaction_requests import (
     add_offsets_request,
@@ -138,6 +139,7 @@ class TransactionManager:
     retry_at_ms: float = -math.inf
     _is_rising: bool = False  # a new epoch is needed before anything of the transaction is sent at level 2
     _failures: int = 0
+    _refusal: str = ""  # why the last failure was one, if a coordinator said so
     _new: dict[TopicPartition, None] = field(default_factory=dict)
     _adding: _Adding | None = None
     _offsets: list[_Offsets] = field(default_factory=list)
@@ -329,9 +331,7 @@ class TransactionManager:
         state = self.state
         if state in (State.UNINITIALIZED, State.READY, State.ABORTABLE_ERROR, State.FATAL_ERROR):
             return None  # what is left of a transaction that failed waits for its abort
-        if state is State.INITIALIZING:
-            return self._to_transaction(init_request(self), INIT_VERSION_MAX)
-        if self._is_rising:
+        if state is State.INITIALIZING or self._is_rising:
             return self._to_transaction(init_request(self), INIT_VERSION_MAX)
         if self._adding is None and self._new and state in (State.IN_TRANSACTION, State.COMMITTING):
             self._adding = _Adding(partitions=list(self._new))
@@ -379,6 +379,11 @@ class TransactionManager:
             subject=subject,
         )
 
+    @property
+    def retried_for(self) -> str:
+        """Why a coordinator refused the request that is tried again; empty if none is."""
+        return self._refusal if self._failures else ""
+
     # --- answers
 
     def found(self, call: Call, node_id: int) -> None:
@@ -389,7 +394,7 @@ class TransactionManager:
     def not_found(self, call: Call, code: ErrorCode, now_ms: float, detail: str = "") -> None:
         """Takes the error of a look-up."""
         if code.retriable or code in SEEK_COORDINATOR:
-            self._retry_later(now_ms)
+            self._retry_later(now_ms, error_text(self.transactional_id, code, detail))
         elif code is ErrorCode.GROUP_AUTHORIZATION_FAILED:
             self._abortable(code, detail)
             self._offsets = [each for each in self._offsets if each.group.group_id != call.key]
@@ -449,8 +454,7 @@ class TransactionManager:
         if adding is None or adding is not call.subject:
             return
         refused = refused_partitions(adding.partitions, response)
-        wrong = list(refused.values())
-        wrong.sort(key=rank)
+        wrong = sorted(refused.values(), key=rank)
         if not wrong:
             self._failures = 0
             self._adding = None
@@ -502,8 +506,9 @@ class TransactionManager:
                 else:
                     refused.append((code, partition))
         for code, partition in sorted(refused, key=lambda each: rank(each[0])):
-            if not self._tries_again(call, code, now_ms):
-                self._judge(code, f"offset of {partition} for group {first.group.group_id}")
+            detail = f"offset of {partition} for group {first.group.group_id}"
+            if not self._tries_again(call, code, now_ms, detail):
+                self._judge(code, detail)
                 self._offsets.pop(0)
             return
         self._failures = 0
@@ -543,7 +548,7 @@ class TransactionManager:
 
     # --- errors
 
-    def _tries_again(self, call: Call, code: ErrorCode, now_ms: float, *, first: bool = False) -> bool:
+    def _tries_again(self, call: Call, code: ErrorCode, now_ms: float, of: str = "", *, first: bool = False) -> bool:
         if code in SEEK_COORDINATOR or (code is ErrorCode.REQUEST_TIMED_OUT and call.coordinator is Coordinator.GROUP):
             self._coordinators.pop((call.coordinator, call.key), None)
         elif code not in RETRIED:
@@ -551,10 +556,11 @@ class TransactionManager:
         if first and code is ErrorCode.CONCURRENT_TRANSACTIONS:
             self.retry_at_ms = now_ms + CONCURRENT_BACKOFF_MS
         else:
-            self._retry_later(now_ms)
+            self._retry_later(now_ms, error_text(self.transactional_id, code, of))
         return True
 
-    def _retry_later(self, now_ms: float) -> None:
+    def _retry_later(self, now_ms: float, refusal: str = "") -> None:
+        self._refusal = refusal
         delay_ms = min(self.retry_backoff_ms * 2.0 ** min(self._failures, 20), self.retry_backoff_max_ms)
         self._failures += 1
         self.retry_at_ms = now_ms + delay_ms
@@ -567,14 +573,10 @@ class TransactionManager:
         else:
             self.fail(code, detail)
 
-    def _text(self, code: ErrorCode, detail: str) -> str:
-        where = f"{detail}: " if detail and detail != code.message else ""  # a broker may send the code's own text
-        return f"transactional id {self.transactional_id!r}: {where}{code.message}"
-
     def _abortable(self, code: ErrorCode, detail: str = "") -> None:
         if self.state in (State.IN_TRANSACTION, State.COMMITTING):
             self.state = State.ABORTABLE_ERROR
-            self.error = AbortableTransactionError(code, self._text(code, detail))
+            self.error = AbortableTransactionError(code, error_text(self.transactional_id, code, detail))
             self._settle(self.error)
             self._leave_out_offsets(self.error)
 
@@ -583,11 +585,9 @@ class TransactionManager:
         if self.state is State.FATAL_ERROR:
             return
         self.state = State.FATAL_ERROR
-        if code in FENCED:
-            code = ErrorCode.PRODUCER_FENCED
-            self.error = ProducerFencedError(code, self._text(code, detail))
-        else:
-            self.error = FatalTransactionError(code, self._text(code, detail))
+        kind = ProducerFencedError if code in FENCED else FatalTransactionError
+        code = ErrorCode.PRODUCER_FENCED if code in FENCED else code
+        self.error = kind(code, error_text(self.transactional_id, code, detail))
         self._settle(self.error)
         self._leave_out_offsets(self.error)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.protocol.errors import KafkaError
+from moldau.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from moldau.cluster.metadata import TopicPartition
@@ -31,3 +31,9 @@ class ProducerFencedError(FatalTransactionError):
 
 class TransactionAbortedError(KafkaError):
     """Reports that records or offsets were dropped because their transaction was aborted."""
+
+
+def error_text(transactional_id: str, code: ErrorCode, detail: str) -> str:
+    """Returns the text of an error of a transaction; ``detail`` names what was refused, or is empty."""
+    where = f"{detail}: " if detail and detail != code.message else ""  # a broker may send the code's own text
+    return f"transactional id {transactional_id!r}: {where}{code.message}"

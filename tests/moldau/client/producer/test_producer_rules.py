@@ -350,6 +350,26 @@ def test_offsets_of_a_transaction_keep_all_that_was_given():
     assert (part.committed_offset, part.committed_leader_epoch, part.committed_metadata) == (5, 3, "m")
 
 
+def test_a_call_that_waits_in_vain_says_what_was_refused():
+    """Offsets of a topic that does not exist are sent again without end, because the topic may be new."""
+    manager, core = ready(), accumulator()
+    client = SimpleNamespace(environment=SimpleNamespace(clock=None), changed=Signal(), last_error=None)
+    sender = Sender(client, core, acks=-1, transactional_id="tx")
+    transactions = Transactions(client, core, sender, manager, 1_000.0)
+    manager.begin()
+
+    manager.send_offsets({TopicPartition("nope", 3): OffsetToCommit(offset=5)}, GROUP)
+    call = serve(manager, until=TxnOffsetCommitRequest)
+    manager.answered(call, answer_to(call.request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), 0)
+
+    async def main():
+        await transactions.send_offsets({("t", 0): 5}, GROUP, timeout_ms=1)
+
+    with pytest.raises(KafkaError, match="could not send offsets") as caught:
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert f"offset of nope-3 for group {GROUP.group_id}: This server does not host" in str(caught.value)
+
+
 def test_a_topic_stays_known_while_its_last_batch_is_in_flight():
     """The batch may have to be sent again, and without metadata its leader would not be found."""
     core = accumulator()
