@@ -11,7 +11,6 @@ several topics, groups or partitions raises an ``AdminError`` that names each on
 
 from __future__ import annotations
 
-from copy import copy
 from typing import TYPE_CHECKING, Self
 
 from moldau.admin.calls.subjects import Calls
@@ -114,7 +113,7 @@ class Admin(AsyncOnly):
         Raises:
             RuntimeError: the client is not open.
         """
-        bounded = copy(self)
+        bounded = self._twin()
         bounded._requester = self._requester.within(arguments.at_least("within", "timeout_ms", timeout_ms, 1))
         bounded._calls = Calls(bounded._requester, self._config.get_list("bootstrap.servers"))
         return bounded

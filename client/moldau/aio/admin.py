@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
 from typing import TYPE_CHECKING, Self
 
 from moldau.admin import Admin as TrioAdmin
@@ -71,7 +70,7 @@ class Admin(AioClient):
         Raises:
             RuntimeError: the client is not open.
         """
-        bounded = copy(self)
+        bounded = self._twin()
         bounded._admin = self._admin.within(timeout_ms)
         return bounded
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
 import trio
 
 from moldau.blocking.portal import INTERRUPTED_WAIT_S, Call, Portal
-from moldau.cluster.caller import in_asyncio_task
+from moldau.cluster.caller import Unportable, in_asyncio_task
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -204,7 +204,7 @@ async def _carry_out(call: Call[Any], has_answered: LoopEvent) -> None:
         has_answered.set()
 
 
-class AioClient:
+class AioClient(Unportable):
     """A client that lives in a portal's thread from ``__aenter__`` to ``__aexit__`` or ``close``."""
 
     _portal: AioPortal[Any]

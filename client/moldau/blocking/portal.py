@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Protocol, T
 
 import trio
 
+from moldau.cluster.caller import Unportable
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
@@ -385,7 +387,7 @@ def _stop_all() -> None:
         portal.wait_end(max(0.0, until_s - time.monotonic()))
 
 
-class PortalClient:
+class PortalClient(Unportable):
     """A client that lives in a portal's thread from ``__enter__`` to ``__exit__`` or ``close``."""
 
     _portal: Portal[Any]

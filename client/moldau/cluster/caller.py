@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import weakref
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Self
 
 import trio
 
@@ -111,7 +111,27 @@ def in_asyncio_task() -> bool:
     return True
 
 
-class AsyncOnly:
+class Unportable:
+    """Base of clients: they cannot be sent to another process, nor copied."""
+
+    def __reduce__(self) -> NoReturn:
+        """Refuses ``pickle`` and ``copy``; the error says what to do.
+
+        Raises:
+            TypeError: always.
+        """
+        kind = type(self).__name__
+        article = "an" if kind[0] in "AEIOU" else "a"
+        raise TypeError(f"{article} {kind} can be neither copied nor sent to another process; open one in each")
+
+    def _twin(self) -> Self:
+        """Returns another object of the same open client."""
+        twin = type(self).__new__(type(self))
+        vars(twin).update(vars(self))
+        return twin
+
+
+class AsyncOnly(Unportable):
     """Base of clients that are opened with ``async with``; ``with`` raises an error that says so."""
 
     def __enter__(self) -> NoReturn:

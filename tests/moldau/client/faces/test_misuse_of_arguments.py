@@ -5,8 +5,10 @@ trio client and on the blocking one, on clients without a reachable broker, so t
 ends in another error or in ``TOO_LATE``.
 """
 
+import copy
 import datetime
 import functools
+import pickle
 import re
 from array import array
 from dataclasses import replace
@@ -294,6 +296,15 @@ def test_callbacks_belong_to_their_face(name):
 def test_statistics_go_to_an_ordinary_function(face, client, wrong, text):
     with pytest.raises(TypeError, match=f"{client}: on_statistics {text}"):
         getattr(face, client)(CONFIGS[client] | {"statistics.interval.ms": "100"}, on_statistics=wrong)
+
+
+@pytest.mark.parametrize("face", [moldau, moldau.blocking, moldau.aio], ids=["trio", "blocking", "aio"])
+@pytest.mark.parametrize("client", ["Producer", "Consumer", "ShareConsumer", "Admin"])
+def test_clients_stay_in_their_process(face, client):
+    given = getattr(face, client)(CONFIGS["Consumer" if client == "ShareConsumer" else client] | {})
+    for move in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match=f"^an? {client} can be neither copied nor sent to another process; open"):
+            move(given)
 
 
 def test_a_partitioner_is_a_function():
