@@ -97,12 +97,22 @@ def join_address(host: str, port: int) -> str:
 
 def _host(text: str) -> str:
     if text.startswith("[") and text.endswith("]"):
+        if ":" in text and not _is_ipv6(text[1:-1]):
+            raise ValueError(f"{text[1:-1]!r} is no host: give a name without a scheme and a port, or an IPv6 address")
         return text[1:-1]
     if ":" in text:
         raise ValueError("an IPv6 address must stand in brackets")
     if text and not _can_be_looked_up(text):
         raise ValueError("the parts between the dots of a host name must have 1 to 63 characters")
     return text
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _can_be_looked_up(name: str) -> bool:

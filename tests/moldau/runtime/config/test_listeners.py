@@ -181,6 +181,15 @@ def test_a_host_that_no_look_up_takes_is_refused(host, key):
         node(**{key: value})
 
 
-@pytest.mark.parametrize("host", ["a.b.", "ü.example", "a_b", "*", "[::1]", "[fe80::1%eth0]"])
+@pytest.mark.parametrize("host", ["b1:9092", "http://b1", "::g", "1:2"])
+def test_brackets_hold_an_ipv6_address(host):
+    """node init --host b1:9092 wrote PLAINTEXT://[b1:9092]:9092, and clients looked this host up."""
+    with pytest.raises(
+        ConfigError, match=rf"advertised.listeners: .*'{host}' is no host: give a name without a scheme"
+    ):
+        node(advertised__listeners=f"PLAINTEXT://[{host}]:9092")
+
+
+@pytest.mark.parametrize("host", ["a.b.", "ü.example", "a_b", "*", "[::1]", "[fe80::1%eth0]", "[::ffff:10.0.0.1]"])
 def test_hosts_that_look_ups_take(host):
     assert metrics_listener(node(**{"metrics.listener": f"{host}:1"})) == (host.strip("[]"), 1)
