@@ -151,18 +151,24 @@ def check(file: File) -> None:
 def format_directories(
     file: File,
     cluster_id: Annotated[
-        str, typer.Option("--cluster-id", help="Id of the cluster; default: cluster.id of the file.")
+        str,
+        typer.Option(
+            "--cluster-id", help="Id of the cluster; default: cluster.id of the file, else that of a directory."
+        ),
     ] = "",
 ) -> None:
     """Give the directories of a node its identity; directories of other nodes or clusters are refused."""
+    from moldau.runtime.config import process_configs
     from moldau.runtime.ports.real import real_environment
+    from moldau_cli.nodes.checks import own_cluster
     from moldau_cli.nodes.format import format_node, places_of_others
 
     config = _read(file)
     configured = config.get_str_or_none("cluster.id") or ""
     if cluster_id and configured and cluster_id != configured:
         raise UsageError(f"--cluster-id {cluster_id} contradicts cluster.id={configured} in {file}")
-    chosen = cluster_id or configured
+    known = (own_cluster(one)[0] for one in process_configs(config))  # a node gets another directory
+    chosen = cluster_id or configured or next(filter(None, known), "")
     if not chosen:
         raise UsageError(f"no cluster id: set cluster.id in {file}, or give --cluster-id ({_ID_ADVICE})")
     environment = real_environment()

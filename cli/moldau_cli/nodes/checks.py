@@ -187,7 +187,7 @@ async def check_object_store(environment: Environment, config: Config) -> list[F
     from moldau_broker.server.remote_log.store_probe import advice_for
 
     store = open_object_store(environment, config)
-    cluster_id, _ = _own_cluster(process_configs(config)[0])
+    cluster_id, _ = own_cluster(process_configs(config)[0])
     name = probe_name(cluster_id or "unknown", config.get_int("node.id"))
     folder, slash, _ = name.rpartition("/")
     state, detail = OK, "answers"
@@ -241,7 +241,7 @@ def _whose(environment: Environment, config: Config, path: str, is_controllers: 
             state, detail = PROBLEM, reason
         elif (values := _identity(path)) is not None:
             node_id, cluster_id = values.get("node.id", ""), values.get("cluster.id", "")
-            own, _ = _own_cluster(config)
+            own, _ = own_cluster(config)
             detail = f"node {node_id} of cluster {cluster_id or '(not known yet)'}"
             if node_id != str(config.get_int("node.id")) or (own and cluster_id not in ("", own)):
                 state, detail = PROBLEM, f"belongs to {detail}"
@@ -283,7 +283,7 @@ def _identity(path: str) -> dict[str, str] | None:
     return dict(line.partition("=")[::2] for line in properties.read_text("utf-8").splitlines())
 
 
-def _own_cluster(config: Config) -> tuple[str, str]:
+def own_cluster(config: Config) -> tuple[str, str]:
     """Returns the id of the node's cluster, and what says so: its file, else the first directory that knows one."""
     if configured := config.get_str_or_none("cluster.id"):
         return configured, "cluster.id is"
@@ -303,7 +303,7 @@ async def check_quorum(environment: Environment, config: Config) -> list[Finding
     node_id = config.get_int("node.id")
     outgoing = controllers_environment(environment, config)
     views = await ask_voters(outgoing, voters, node_id)
-    own_cluster, source = _own_cluster(process_configs(config)[0])
+    own_id, source = own_cluster(process_configs(config)[0])
     found: list[Finding] = []
     for voter in voters:
         if voter.node_id == node_id:
@@ -311,8 +311,8 @@ async def check_quorum(environment: Environment, config: Config) -> list[Finding
         view = views[voter.node_id]
         if isinstance(view, str):
             found.append(Finding(check="voter", subject=str(voter), state=WARNING, detail=f"no answer: {view}"))
-        elif own_cluster and view.cluster_id and view.cluster_id != own_cluster:
-            detail = f"belongs to cluster {view.cluster_id}, but {source} {own_cluster}"
+        elif own_id and view.cluster_id and view.cluster_id != own_id:
+            detail = f"belongs to cluster {view.cluster_id}, but {source} {own_id}"
             found.append(Finding(check="voter", subject=str(voter), state=PROBLEM, detail=detail))
         else:
             leader = f"leader {view.leader_id}" if view.leader_id >= 0 else "no leader"

@@ -136,6 +136,16 @@ def test_an_identity_that_a_node_refuses_is_no_ok(tmp_path, content, stopped, sa
     assert said in found.detail
 
 
+def test_a_new_directory_is_formatted_for_the_nodes_cluster(tmp_path):
+    """The command advised to draw an id, with which it then refused the directories of the node."""
+    file = written(tmp_path / "node.properties", f"log.dirs={tmp_path}/d1", broker=9092, controller=9093)
+    assert run_command("node", "format", file, "--cluster-id", "AyUshreRQAWssT7I_rBNBA").returncode == 0
+    file = written(tmp_path / "node.properties", f"log.dirs={tmp_path}/d1,{tmp_path}/d2", broker=9092, controller=9093)
+    done = run_command("node", "format", file)
+    assert done.returncode == 0, done
+    assert "cluster.id=AyUshreRQAWssT7I_rBNBA" in (tmp_path / "d2" / "meta.properties").read_text()
+
+
 @pytest.mark.parametrize(
     ("more", "refused"),
     [
