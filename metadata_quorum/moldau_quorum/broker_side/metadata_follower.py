@@ -233,7 +233,7 @@ class MetadataFollower:
         if response.error_code != ErrorCode.NONE:
             raise ConnectionError(f"controller {self._target} answers {ErrorCode.of(response.error_code).name}")
         voters = {node_id: (host, port) for node_id, host, port in response.voters}
-        if voters and voters != self._voters:
+        if voters and voters != self._voters and response.committed_offset != 0:  # else they may have moved since
             self._voters = voters
             if self._on_voters is not None:
                 self._on_voters(voters)

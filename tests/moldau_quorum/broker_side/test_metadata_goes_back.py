@@ -45,8 +45,10 @@ class Controller:
     def __init__(self, answers):
         self.answers = list(answers)
         self.requests = []
+        self.hosts = set()
 
     async def connect(self, host, port):
+        self.hosts.add(host)
         return self
 
     async def request_raw(self, key, version, body):
@@ -122,7 +124,8 @@ def test_a_controller_without_a_commit_is_asked_again(caplog):
 
     async def main(world):
         log = snapshot(50, 5, topics=("kept",))
-        controller = Controller([log, {"committed_offset": 0}, {"committed_offset": 0}, log])
+        early = {"committed_offset": 0, "voters": ((101, "former", 9093),)}
+        controller = Controller([log, early, early, log])
         follower = MetadataFollower(
             world.node("b1").environment,
             {101: ("c101", 9093)},
@@ -135,6 +138,7 @@ def test_a_controller_without_a_commit_is_asked_again(caplog):
             await nursery.start(follower.run)
             nursery.cancel_scope.cancel()
         assert list(follower.image.topics_by_name) == ["kept"]
+        assert "former" not in controller.hosts
 
     run_world(main, 5)
     assert "metadata-went-back" not in caplog.text

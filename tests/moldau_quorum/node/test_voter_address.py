@@ -81,6 +81,22 @@ def test_a_voter_that_has_moved_is_found_again_and_can_lead(leads):
     run_world(main, 31 + leads)
 
 
+def test_a_voter_alone_takes_the_address_of_its_file():
+    """A single node that moved never served again: its broker looked for the controller at the former address."""
+
+    async def main(world):
+        cluster = MovingCluster(world, controllers=1)
+        cluster.start_controllers()
+        alone = await cluster.wait_active()
+        alone.kill()
+        cluster.moved = alone.node_id
+        alone.start()
+        await eventually(lambda: alone.running and address(alone, alone.node_id) == (f"c{alone.node_id}", NEW_PORT))
+        assert not world.failures
+
+    run_world(main, 37)
+
+
 def test_a_voter_that_was_away_follows_a_leader_that_has_moved():
     """Its log has the former address of the leader, at which nothing answers; the others know the present one."""
 

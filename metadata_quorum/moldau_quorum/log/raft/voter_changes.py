@@ -131,7 +131,7 @@ class VoterChanges:
             if known is None or known.directory_id not in (ZERO_UUID, voter.directory_id):
                 raise MembershipChangeError(f"node {voter.voter_id} with directory {voter.directory_id} is no voter")
             if (known.host, known.port) != (voter.host, voter.port):
-                if self._answers(node, voter.voter_id):
+                if voter.voter_id != self._config.node_id and self._answers(node, voter.voter_id):
                     raise MembershipChangeError(f"node {voter.voter_id} is reached at {known.host}:{known.port}")
                 await self._change(node, lambda current: current.with_address(voter.voter_id, voter.host, voter.port))
         finally:

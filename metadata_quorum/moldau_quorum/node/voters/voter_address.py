@@ -4,7 +4,8 @@ The membership contains host and port of each voter. A voter that was started el
 their messages go to its old address, so it has no leader. It then asks them for the leader and for the address that
 they have for it. If that address is wrong, it reports its own to the leader. A voter that was away while the membership
 changed may have a leader that it does not know, or knows at a former address, and refuses its messages. It learns of
-that leader in the same way. A controller that receives messages of its leader sends nothing.
+that leader in the same way. A controller that receives messages of its leader sends nothing. The only voter of a quorum
+always leads, and no other one can correct its address: it takes that of its own file.
 
 A controller that waits to be added knows no other from its log. It also asks the servers of its file
 (``controller.quorum.bootstrap.servers``): when it started, none of them may have answered.
@@ -34,6 +35,7 @@ from moldau.protocol.messages.update_raft_voter import (
 )
 from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.telemetry.log import EventLogger
+from moldau_quorum.log.port import MetadataLogError, VoterEndpoint
 from moldau_quorum.metadata.internal_topics import METADATA_TOPIC
 from moldau_quorum.node.voters.quorum_admin import CONTROLLERS, KRAFT_VERSION
 
@@ -91,6 +93,7 @@ class QuorumSearch:
         while True:
             await trio.sleep(CHECK_MS / 1000)
             if self._log.leadership.leader_id >= 0:
+                await self._move_alone()
                 continue
             known = [address for _, address in sorted(self._log.peers.items())]
             for address in dict.fromkeys([*known, *self._servers]):
@@ -102,6 +105,24 @@ class QuorumSearch:
                     continue
                 if settled:
                     break
+
+    async def _move_alone(self) -> None:
+        """Takes over the address of the file if this node is the only voter, and the membership has another one."""
+        node_id, voters = self._log.node_id, self._log.voters
+        if self._address is None or set(voters) != {node_id} or not self._log.leadership.active:
+            return
+        known = (voters[node_id].host, voters[node_id].port)
+        if known == self._address:
+            return
+        host, port = self._address
+        moved = VoterEndpoint(voter_id=node_id, directory_id=self._directory_id, host=host, port=port)
+        try:
+            with trio.fail_after(ASK_TIMEOUT_MS / 1000):
+                await self._log.update_voter(moved)
+        except (MetadataLogError, trio.TooSlowError) as error:
+            self._logger.warning("address-not-taken", was=known, now=self._address, error=error)
+        else:
+            self._logger.info("address-taken", was=known, now=self._address)
 
     async def _take(self, view: QuorumView) -> bool:
         """Learns what another controller knows; returns whether no further one need be asked."""
