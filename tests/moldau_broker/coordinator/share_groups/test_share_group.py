@@ -332,8 +332,11 @@ def test_other_protocols_find_no_group_of_theirs() -> None:
     assert fetched.error_code == ErrorCode.GROUP_ID_NOT_FOUND
     described = driver.ask(DescribeGroupsRequest(groups=[GROUP]), 6).groups[0]
     assert (described.error_code, described.error_message) == (69, "Group g is not a classic group.")
-    described = driver.ask(ConsumerGroupDescribeRequest(group_ids=[GROUP]), 1).groups[0]
-    assert (described.error_code, described.error_message) == (69, "Group g is not a consumer group.")
+    described = driver.ask(ConsumerGroupDescribeRequest(group_ids=[GROUP, "absent"]), 1).groups
+    assert [(group.error_code, group.error_message) for group in described] == [
+        (69, "Group g is not a consumer group."),
+        (69, "Group absent not found."),
+    ]
 
 
 def test_ids_of_other_groups_are_not_taken() -> None:

@@ -428,7 +428,11 @@ class GroupCore:
         return ConsumerGroupDescribeResponse(
             groups=[
                 views.described(
-                    name, group, "" if group is None else self.consumers.assignor_of(group), self._catalogue
+                    name,
+                    group,
+                    "" if group is None else self.consumers.assignor_of(group),
+                    self._catalogue,
+                    is_other=group is None and self._types.has_any(name),
                 )
                 for name, group in groups
             ]

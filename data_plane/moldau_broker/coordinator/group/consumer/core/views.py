@@ -17,13 +17,16 @@ CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 """The types of members in ConsumerGroupDescribe, by the protocol that they speak."""
 
 
-def described(group_id: str, group: ConsumerGroup | None, assignor: str, topics: TopicNames) -> DescribedGroup:
-    """Returns one group of a ConsumerGroupDescribe answer."""
+def described(
+    group_id: str, group: ConsumerGroup | None, assignor: str, topics: TopicNames, *, is_other: bool
+) -> DescribedGroup:
+    """Returns one group of a ConsumerGroupDescribe answer; ``is_other``: a group of another type has the id."""
     if group is None:
+        why = f"Group {group_id} is not a consumer group." if is_other else f"Group {group_id} not found."
         return DescribedGroup(
             group_id=group_id,
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-            error_message=f"Group {group_id} is not a consumer group.",
+            error_message=why,
             group_state=ConsumerGroupState.DEAD.value,
         )
     members = [

@@ -88,6 +88,10 @@ class GroupTypes:
             record.group_id == group_id and record.committed is not None for record in self._effects.offsets_in_flight()
         )
 
+    def has_any(self, group_id: str) -> bool:
+        """Returns whether a group of any type has an id."""
+        return self._shares.has(group_id) or self.is_other(group_id)
+
     def _has_consumers(self, group_id: str) -> bool:
         return self._consumers.latest(group_id) is not None or self._consumers.serves_classic(group_id)
 
@@ -140,7 +144,7 @@ class GroupTypes:
     def described_streams(self, group_id: str, request: StreamsGroupDescribeRequest) -> DescribedStreamsGroup:
         """Returns one group of a StreamsGroupDescribe answer."""
         group = self._streams.get(group_id)
-        is_other = group is None and (self._shares.has(group_id) or self.is_other(group_id))
+        is_other = group is None and self.has_any(group_id)
         return streams_views.described(
             group_id,
             group,
