@@ -73,11 +73,17 @@ def test_refused_quota_entities_are_named(quotas):
         run(quotas.alter_client_quotas, [wrong, name])
 
 
-@pytest.mark.parametrize("value", [0, 0.0, -0.0, -1])
-def test_a_quota_of_zero_is_refused_and_removes_none(quotas, value):
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *((value, "must be above 0") for value in (0, 0.0, -0.0, -1, float("-inf"))),
+        *((value, "must be a finite number") for value in (float("inf"), float("nan"))),
+    ],
+)
+def test_a_quota_of_zero_is_refused_and_removes_none(quotas, value, text):
     """Only None removes a quota: without one, the user would have no limit at all."""
     run(quotas.alter_client_quotas, [QuotaAlteration(entity=ALICE, quotas={"request_percentage": 5})])
-    with pytest.raises(AdminError, match=r"user alice: .*request_percentage must be above 0"):
+    with pytest.raises(AdminError, match=rf"user alice: .*request_percentage {text}"):
         run(quotas.alter_client_quotas, [QuotaAlteration(entity=ALICE, quotas={"request_percentage": value})])
     (kept,) = run(quotas.describe_client_quotas, ALICE)
     assert kept.quotas == {"request_percentage": 5}

@@ -132,8 +132,10 @@ def _changes(entity: QuotaEntity, operations: Sequence[OpData], image: MetadataI
                 records.append(ClientQuotaRecord(entity=entity, key=operation.key, value=None))
             continue
         value = operation.value
-        if not math.isfinite(value) or value <= 0:
+        if value <= 0:
             raise RefusedError(ErrorCode.INVALID_REQUEST, f"quota {operation.key} must be above 0, not {value}")
+        if not math.isfinite(value):
+            raise RefusedError(ErrorCode.INVALID_REQUEST, f"quota {operation.key} must be a finite number, not {value}")
         if valid[operation.key] and abs(value - round(value)) > 1e-6:
             raise RefusedError(ErrorCode.INVALID_REQUEST, f"quota {operation.key} must be a whole number, not {value}")
         if valid[operation.key] and value > largest:
