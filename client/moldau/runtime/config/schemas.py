@@ -19,7 +19,7 @@ from moldau.runtime.config.keys.groups.group import (
 from moldau.runtime.config.keys.groups.share import SHARE_KEYS
 from moldau.runtime.config.keys.groups.streams import STREAMS_KEYS
 from moldau.runtime.config.keys.kafka_names import KAFKA_KEYS, KAFKA_PREFIXES, unserved_reason
-from moldau.runtime.config.keys.log import LOG_KEYS
+from moldau.runtime.config.keys.log import LOG_KEYS, RETENTION_KEYS
 from moldau.runtime.config.keys.mirror import MIRROR_KEYS, SOURCE_KEYS
 from moldau.runtime.config.keys.node import NETWORK_KEYS, NODE_KEYS, QUORUM_KEYS
 from moldau.runtime.config.keys.remote_log import REMOTE_STORE_KEYS
@@ -129,6 +129,13 @@ def _check_topic_defaults(config: Config) -> list[str]:
     return [f"defaults of topics: {problem}" for problem in local_retention_problems(topic_config(config, {})).values()]
 
 
+def _check_retention(config: Config) -> list[str]:
+    """Refuses an age of 0 for all topics, as Kafka does: it would delete what every topic without its own age holds."""
+    explicit = config.explicit()
+    given = next((name for name in RETENTION_KEYS if explicit.get(name) is not None), None)
+    return [f"{given} = 0: must be at least 1, or -1 for no end"] if given and explicit[given] == 0 else []
+
+
 def _check_remote_store(config: Config) -> list[str]:
     """Checks that a broker with tiered storage names its store, which the start opens without a request."""
     enabled = config.get_bool("remote.log.storage.system.enable") and "broker" in config.get_list("process.roles")
@@ -218,6 +225,7 @@ BROKER_CONFIG = ConfigSchema.of(
         _check_super_users,
         _check_protocols,
         _check_topic_defaults,
+        _check_retention,
         _check_remote_store,
         _check_follower_waits,
         check_group_defaults,

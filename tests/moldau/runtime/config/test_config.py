@@ -396,6 +396,18 @@ def test_environment_overrides_the_file():
 # --- topics
 
 
+@pytest.mark.parametrize("key", ["log.retention.ms", "log.retention.minutes", "log.retention.hours"])
+def test_an_age_of_zero_for_all_topics_is_refused(key):
+    """It would delete the closed segments of each topic that has no age of its own."""
+    text = f"{key} = 0: must be at least 1, or -1 for no end"
+    assert problems(server, f"{key}=0\n") == [text]
+    assert with_dynamic(server(), {"log.retention.ms": "0"})[1] == {
+        "log.retention.ms": text.replace(key, "log.retention.ms")
+    }
+    if key != "log.retention.ms":
+        assert topic_config(server(f"{key}=0\nlog.retention.ms=5\n"), {}).get_int("retention.ms") == 5
+
+
 def test_topic_values_fall_back_to_the_broker():
     assert topic_config(server(), {}).get_int("retention.ms") == 7 * 24 * 3600 * 1000
     assert topic_config(server("log.retention.hours=2\n"), {}).get_int("retention.ms") == 7_200_000

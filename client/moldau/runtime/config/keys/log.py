@@ -19,6 +19,8 @@ from moldau.runtime.config.declare import (
     string,
 )
 
+RETENTION_KEYS = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
+"""The age at which segments are removed; the first that is given counts."""
 LOG_KEYS = (
     integer(
         name="num.partitions",
@@ -155,7 +157,8 @@ LOG_KEYS = (
         dynamic=CLUSTER_WIDE,
         minimum=-1,
         doc=(
-            "Age at which closed segments are removed, in milliseconds, -1 for never; without it log.retention.minutes."
+            "Age at which closed segments are removed, in milliseconds, -1 for never; 0 is refused, in minutes and in "
+            "hours too. Without it log.retention.minutes."
         ),
     ),
     integer(
