@@ -95,7 +95,7 @@ class Requester:
     ``cluster_client`` is None until the admin client is opened.
     """
 
-    __slots__ = ("_caller", "_deadline_ms", "_retries", "_timeout_ms", "cluster_client")
+    __slots__ = ("_caller", "_deadline_ms", "_refusal", "_retries", "_timeout_ms", "cluster_client")
 
     def __init__(self, caller: Caller, *, timeout_ms: int, retries: int) -> None:
         """Takes ``default.api.timeout.ms`` and ``retries``."""
@@ -103,6 +103,7 @@ class Requester:
         self._retries = retries
         self._timeout_ms = timeout_ms
         self._deadline_ms: float | None = None
+        self._refusal = ""  # why the last request of the call is repeated
         self.cluster_client: ClusterClient | None = None
 
     def within(self, timeout_ms: int) -> Requester:
@@ -180,7 +181,7 @@ class Requester:
         deadline_ms = client.now_ms + self.timeout_ms
         named_in = client.clusters_left if at is None else None
         failures = 0
-        problem = ""
+        problem = self._refusal
         if client.asks_controllers and not (client.cluster_metadata.brokers or isinstance(request, type(QUESTION))):
             await self.within(self.timeout_ms).fetch_brokers()
         while True:
@@ -340,6 +341,7 @@ class Requester:
             left = [name for name in left if refused[name].code not in final]
             if not left:
                 break
+            bounded._refusal = str(refused[left[0]])
             rounds += 1
             await self.client.backoff(rounds)
         return {name: errors[name] for name in [*wanted, *errors] if name in errors}

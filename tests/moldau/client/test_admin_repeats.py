@@ -113,6 +113,35 @@ def test_a_topic_that_stays_refused_keeps_the_others():
     simulate(scenario, {ApiKey.CREATE_TOPICS: create})
 
 
+def test_a_silence_after_a_refusal_names_the_refusal():
+    """The broker reads no request of a client that has used up its quota, until it may change topics again."""
+    asked = []
+
+    def create(broker, request):
+        asked.append([each.name for each in request.topics])
+        if len(asked) > 2:
+            return None
+        codes = Quota(None).codes([each.name for each in request.topics])
+        return ct.CreateTopicsResponse(
+            topics=[
+                ct.CreatableTopicResult(
+                    name=name, error_code=code, error_message="the quota is used up" if code else None
+                )
+                for name, code in codes.items()
+            ]
+        )
+
+    async def scenario(cluster, admin):
+        with pytest.raises(AdminError) as caught:
+            await admin.within(2_000).create_topics([NewTopic(name=name) for name in "abc"])
+        (error,) = caught.value.failures.values()
+        assert error.code is TIMED_OUT
+        assert "the quota is used up" in str(error)
+        assert asked == [["a", "b", "c"], ["b", "c"], ["c"]]
+
+    simulate(scenario, {ApiKey.CREATE_TOPICS: create})
+
+
 def test_a_refusal_outlives_the_success_of_another_topic():
     """The quota lets the second topic through with the second attempt, which does not mention the first one."""
     asked = []
