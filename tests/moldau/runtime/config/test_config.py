@@ -563,6 +563,11 @@ def test_names_of_java_may_have_any_case(schema, key, given, value):
     assert schema.parse_value(key, given) == value
 
 
+def test_the_migration_policy_may_have_any_case():
+    """Kafka takes it so, and its own names are in capital letters."""
+    assert BROKER_CONFIG.parse_value("group.consumer.migration.policy", "UPGRADE") == "upgrade"
+
+
 def test_dynamic_scopes_and_secrets_are_marked():
     keys = BROKER_CONFIG.keys
     assert keys["node.id"].dynamic is DynamicScope.READ_ONLY

@@ -141,6 +141,7 @@ GROUP_KEYS = (
         default="bidirectional",
         group="Groups",
         choices=("disabled", "upgrade", "downgrade", "bidirectional"),
+        ignores_case=True,
         doc="Which groups are converted while they have members: upgrade, from classic to consumer; downgrade, back.",
     ),
     *pace_keys("consumer", "Groups"),
