@@ -563,6 +563,12 @@ def test_names_of_java_may_have_any_case(schema, key, given, value):
     assert schema.parse_value(key, given) == value
 
 
+def test_share_is_one_of_the_protocols_of_groups():
+    """Files of Kafka 4.0 name it to try share groups, and later releases of Kafka take it."""
+    given = "classic,consumer,share"
+    assert BROKER_CONFIG.parse_value("group.coordinator.rebalance.protocols", given) == ("classic", "consumer", "share")
+
+
 def test_the_migration_policy_may_have_any_case():
     """Kafka takes it so, and its own names are in capital letters."""
     assert BROKER_CONFIG.parse_value("group.consumer.migration.policy", "UPGRADE") == "upgrade"

@@ -77,8 +77,9 @@ GROUP_KEYS = (
         name="group.coordinator.rebalance.protocols",
         default=("classic", "consumer", "streams"),
         group="Groups",
-        choices=("classic", "consumer", "streams"),
-        doc="Group protocols that are served; members of others than `classic` get UNSUPPORTED_VERSION without it.",
+        choices=("classic", "consumer", "share", "streams"),
+        doc="Group protocols that are served; members of others than `classic` get UNSUPPORTED_VERSION without it. "
+        "`share` is accepted without effect: `share.version` decides on share groups.",
     ),
     integer(
         name="group.consumer.session.timeout.ms",
