@@ -134,8 +134,13 @@ GROUP_KEYS = (
         name="group.consumer.assignors",
         default=("uniform", "range"),
         group="Groups",
-        choices=("uniform", "range"),
-        doc="Assignors of the consumer protocol, the first is the default.",
+        choices=(
+            "uniform",
+            "range",
+            "org.apache.kafka.coordinator.group.assignor.UniformAssignor",
+            "org.apache.kafka.coordinator.group.assignor.RangeAssignor",
+        ),
+        doc="Assignors of the consumer protocol, the first is the default; Kafka's class names are understood.",
     ),
     string(
         name="group.consumer.migration.policy",

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from moldau.runtime.config import Config
+
+_CLASSES: Final = {
+    "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
+    "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
+}
+"""Kafka's names of the classes of assignors, which files of its earlier releases contain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +87,9 @@ class GroupConfig:
             consumer_session_timeout_ms=config.get_int("group.consumer.session.timeout.ms"),
             consumer_heartbeat_interval_ms=config.get_int("group.consumer.heartbeat.interval.ms"),
             consumer_size_max=config.get_int("group.consumer.max.size"),
-            consumer_assignors=config.get_list("group.consumer.assignors"),
+            consumer_assignors=tuple(
+                dict.fromkeys(_CLASSES.get(name, name) for name in config.get_list("group.consumer.assignors"))
+            ),
             consumer_assignment_interval_ms=config.get_int("group.consumer.assignment.interval.ms"),
             consumer_regex_refresh_interval_ms=config.get_int("group.consumer.regex.refresh.interval.ms"),
             share_session_timeout_ms=config.get_int("group.share.session.timeout.ms"),
