@@ -90,6 +90,22 @@ def test_every_key_of_kafka_is_kept_as_text() -> None:
     assert config.text("remote.log.storage.manager.class.name") == "some value"
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("group.streams.assignors", "sticky"),
+        ("group.streams.rack.aware.assignment.tags", "zone"),
+        ("group.streams.topology.description.plugin.class", "org.example.Plugin"),
+        ("log.remote.copy.lag.bytes", "-1"),
+        ("log.remote.copy.lag.ms", "0"),
+        ("max.decompressed.message.bytes", "2147483639"),
+        ("socket.connection.setup.timeout.max.ms", "30000"),
+    ],
+)
+def test_keys_of_kafka_4_4_are_taken(name: str, value: str) -> None:
+    assert unserved_keys(parse_server_config(f"{BROKER}{name}={value}\n", "kafka.properties", {})) == (name,)
+
+
 def test_each_key_of_tiered_storage_without_effect_has_a_reason() -> None:
     """The reason names only keys that have an effect."""
     tiered = [name for name in BROKER_CONFIG.unserved if name.startswith("remote.") or "tiered" in name]

@@ -1,6 +1,6 @@
 """Names of the configuration keys that Kafka 4's brokers and controllers know and this version does not serve.
 
-They are facts about Kafka, up to its version 4.3, and no declarations: a file or a tool that sets one of them works,
+They are facts about Kafka, up to its version 4.4, and no declarations: a file or a tool that sets one of them works,
 the value is kept as text, and a warning says that it has no effect. A key leaves this table when another
 module of this folder declares it. Keys that Kafka 4 removed (``zookeeper.connect`` ...) are not among them.
 """
@@ -39,6 +39,9 @@ group.share.enable
 group.share.initialize.retry.interval.ms
 group.share.max.groups
 group.share.persister.class.name
+group.streams.assignors
+group.streams.rack.aware.assignment.tags
+group.streams.topology.description.plugin.class
 kafka.metrics.polling.interval.secs
 kafka.metrics.reporters
 metadata.log.max.snapshot.interval.ms
@@ -95,6 +98,7 @@ share.coordinator.state.topic.compression.codec
 share.coordinator.threads
 share.fetch.max.fetch.records
 share.fetch.purgatory.purge.interval.requests
+socket.connection.setup.timeout.max.ms
 transaction.two.phase.commit.enable
 unclean.leader.election.interval.ms
 unstable.api.versions.enable
@@ -129,6 +133,9 @@ group.consumer.assignor.offload.enable
 group.coordinator.cached.buffer.max.bytes
 group.share.assignor.offload.enable
 group.streams.assignor.offload.enable
+log.remote.copy.lag.bytes
+log.remote.copy.lag.ms
+max.decompressed.message.bytes
 metric.reporters
 num.replica.fetchers
 remote.log.manager.follower.thread.pool.size
