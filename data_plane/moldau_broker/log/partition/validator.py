@@ -266,7 +266,8 @@ def check_batch(records: memoryview, config: LogConfig, origin: AppendOrigin) ->
         raise LogError(
             ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {size} bytes, max.message.bytes is {config.max_message_bytes}"
         )
-    if size > config.segment_bytes:
+    # A batch that is recompressed has its stored size checked, by ``_check_recompressed``.
+    if size > config.segment_bytes and _wanted_codec(header, config) == header.attributes & COMPRESSION_MASK:
         raise LogError(
             ErrorCode.RECORD_LIST_TOO_LARGE, f"the batch has {size} bytes, segment.bytes is {config.segment_bytes}"
         )

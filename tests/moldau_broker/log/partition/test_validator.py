@@ -148,6 +148,13 @@ def test_a_batch_that_grows_when_recompressed_fits_a_segment() -> None:
     refuse(batch, ErrorCode.MESSAGE_TOO_LARGE, both)
 
 
+def test_a_batch_that_shrinks_when_recompressed_fits_a_segment() -> None:
+    """Its size as it was sent counts for max.message.bytes only, as in Kafka."""
+    batch = make_batch([(NOW, b"a", bytes(5_000))])
+    small = LogConfig(compression_type="zstd", segment_bytes=1024)
+    assert len(validate_batch(memoryview(batch), small, AppendOrigin.CLIENT, NOW)[0]) < 1024
+
+
 def test_header_fields() -> None:
     refuse(patched(make_batch(ROWS), 16, ">b", 1), ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
     refuse(patched(make_batch(ROWS), 16, ">b", 3), ErrorCode.CORRUPT_MESSAGE)
