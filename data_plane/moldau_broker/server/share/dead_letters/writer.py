@@ -45,6 +45,9 @@ PRODUCE_VERSION: Final = 13
 """Of Produce; the first with topic ids: a topic that is deleted and created again gets nothing by mistake."""
 
 
+_TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+
+
 class Asks(Protocol):
     """Sends requests to brokers; see ``coordination.transactions.Peers``."""
 
@@ -199,17 +202,21 @@ class DeadLetterWriter:
         topic, partition, leader = await self._destination(queue, origin.source)
         end = letters.last + 1
         found = await origin.read(first, end) if queue.copies_records else Found({}, end)
-        data, following = build_letters(
-            origin.source,
-            letters,
-            first,
-            found,
-            now_ms=int(self._clock.wall_ms()),
-            bytes_max=self._batch_bytes_max(queue.topic),
-        )
-        await self._produce(leader, topic, partition, data)
-        self.counts.written += following - first
-        return following
+        bytes_max = self._batch_bytes_max(queue.topic)
+        while True:
+            data, following = build_letters(
+                origin.source, letters, first, found, now_ms=int(self._clock.wall_ms()), bytes_max=bytes_max
+            )
+            try:
+                await self._produce(leader, topic, partition, data)
+            except KafkaError as error:
+                # A copy that cannot shrink grows in the codec of the queue. That must not cost the other dead letters.
+                if error.code not in _TOO_LARGE or not bytes_max:
+                    raise
+                bytes_max //= 2
+            else:
+                self.counts.written += following - first
+                return following
 
     async def _destination(self, queue: DeadLetterQueue, source: Source) -> tuple[TopicImage, int, BrokerId]:
         """Returns the topic, the partition to write to, and its leader; creates the topic if the brokers may.

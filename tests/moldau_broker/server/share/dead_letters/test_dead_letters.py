@@ -5,6 +5,8 @@ Method: brokers on virtual time, the durable state in memory, and members that r
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import trio
 
@@ -137,6 +139,22 @@ def test_dead_letters_fit_the_segments_of_the_queue():
         counts = cluster.running[1].context.share_partitions.dead_letters.counts
         assert (counts.written, counts.given_up) == (3, 0)
         assert [letter[0] for letter in await letters_in(cluster)] == values[:2], "one fetch reads one segment"
+
+    run(scenario, group={COPY: "true"})
+
+
+def test_a_copy_that_grows_in_the_codec_of_the_queue_is_left_out():
+    """The dead letters of the other records keep their copies."""
+
+    async def scenario(cluster):
+        await configure(cluster, 2, "dlq.t", {"compression.type": "gzip", "max.message.bytes": "1200"})
+        member = Member(cluster, 1, "a")
+        large = random.Random(1).randbytes(960)
+        await cluster.client(1).produce("t", batch(b"0", large, b"2"))
+        await member.fetch(0, max_wait_ms=1000)
+        assert codes(await member.acknowledge({0: [(0, 2, REJECT)]})) == {0: OK}
+        await cluster.until(lambda: set(cluster.memory.start_offsets.values()) == {3})
+        assert [letter[0] for letter in await letters_in(cluster)] == [b"0", None, b"2"]
 
     run(scenario, group={COPY: "true"})
 
