@@ -135,6 +135,14 @@ def test_earlier_wrong_values_block_no_change(controller):
     assert alter(controller, (TOPIC, "t", {"max.compaction.lag.ms": None}))[0][0] == ErrorCode.NONE
 
 
+def test_a_bound_that_admits_no_address_is_refused(controller):
+    """Brokers and administrators would be shut out as well; Kafka takes 0 beside exceptions only."""
+    none, some = {"max.connections.per.ip": "0"}, {"max.connections.per.ip.overrides": "10.0.0.1:5"}
+    ((code, message),) = alter(controller, (BROKER, "", none))
+    assert (code, "needs max.connections.per.ip.overrides" in message) == (ErrorCode.INVALID_CONFIG, True)
+    assert alter(controller, (BROKER, "", none | some))[0][0] == ErrorCode.NONE
+
+
 def test_read_only_keys_are_refused_but_may_be_removed(controller):
     """Keys that nodes read only at the start are refused; one that is set already may be removed."""
     for name, value in (

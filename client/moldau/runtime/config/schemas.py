@@ -63,6 +63,10 @@ if TYPE_CHECKING:
 
 
 def _check_connections(config: Config) -> list[str]:
+    """Refuses exceptions that cannot be read, and a bound that admits no address at all, brokers' among them."""
+    key = "max.connections.per.ip"
+    if config.get_int(key) == 0 and not config.get_list(f"{key}.overrides"):
+        return [f"{key} = 0: needs {key}.overrides, which names the addresses that are admitted"]
     return problems_of(connections_of_ips, config)
 
 

@@ -396,7 +396,8 @@ NETWORK_KEYS = (
         group="Network",
         dynamic=CLUSTER_WIDE,
         minimum=0,
-        doc="Greatest number of connections from one address. At a controller a value in the metadata leaves room as "
+        doc="Greatest number of connections from one address; 0 needs max.connections.per.ip.overrides, as the only "
+        "addresses that are admitted. At a controller a value in the metadata leaves room as "
         "`max.connections` does, because all nodes may have one address.",
     ),
     names(
