@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from moldau.consumer import CommitFailedError
-from moldau.processing.steps import POLL_MS, Plan, no_room, plan_of, shorter, wall_ms
+from moldau.processing.steps import POLL_MS, Plan, check_handler, no_room, plan_of, shorter, wall_ms
 from moldau.protocol.errors import KafkaError
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.serialization.core.values import KeyOut, RecordDeserializationError, ValueOut
@@ -54,7 +54,9 @@ def process(
 
     Raises:
         ConfigError: the consumer commits by itself (``enable.auto.commit``), or has no ``group.id``.
+        TypeError: the handler is a coroutine function or a generator function, whose call would process nothing.
     """
+    check_handler(handler)
     plan = plan_of(
         consumer=consumer,
         producer=producer,

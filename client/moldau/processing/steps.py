@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from inspect import isasyncgenfunction, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, Final
 
-from moldau.cluster.arguments import milliseconds
+from moldau.cluster.arguments import is_coroutine_function, milliseconds, shown
 from moldau.processing.core.retry_topics import without_error_text
 from moldau.processing.core.work import Work
 from moldau.producer.core.splitting import TOO_LARGE
@@ -54,6 +55,23 @@ def plan_of(
         raise TypeError("process: retries needs the producer that sends failed records, and the producer needs retries")
     work = Work(concurrency=concurrency, order=order, pending_max=pending_max)
     return Plan(work, milliseconds("process", commit_interval_ms, "commit_interval_ms"), retries)
+
+
+def check_handler(handler: object) -> None:
+    """Refuses a handler whose call runs none of its code in a thread: its records would count as processed.
+
+    Raises:
+        TypeError: it is no function, or a coroutine function or a generator function.
+    """
+    if not callable(handler):
+        raise TypeError(f"process: the handler must be a function, not {shown(handler)}")
+    if is_coroutine_function(handler):
+        raise TypeError(
+            "process: the handler is a coroutine function, which no thread awaits; write it with def, "
+            "or use moldau.aio.process or moldau.processing.process"
+        )
+    if isgeneratorfunction(handler) or isasyncgenfunction(handler):
+        raise TypeError("process: the handler has a yield, so that a call of it runs nothing; write it without")
 
 
 def shorter(output: OutputRecord[Any, Any], error: KafkaError) -> OutputRecord[Any, Any]:

@@ -4,6 +4,7 @@ Method: the processors of trio, asyncio and threads with a consumer of the test,
 """
 
 import asyncio
+import functools
 import itertools
 import threading
 from types import SimpleNamespace
@@ -214,3 +215,31 @@ def test_a_last_commit_that_hangs_is_given_up(run, monkeypatch):
         trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     else:
         asyncio.run(main())
+
+
+async def awaited(record):
+    raise AssertionError
+
+
+def yielding(record):
+    yield record
+
+
+async def yielding_soon(record):
+    yield record
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (awaited, "the handler is a coroutine function"),
+        (functools.partial(awaited), "the handler is a coroutine function"),
+        (yielding, "the handler has a yield"),
+        (yielding_soon, "the handler has a yield"),
+        (5, "the handler must be a function, not int 5"),
+    ],
+)
+def test_a_handler_that_a_call_does_not_run_is_refused(wrong, text):
+    """Its records would be committed, and nothing would have processed them."""
+    with pytest.raises(TypeError, match=f"^process: {text}"):
+        moldau.blocking.process(None, wrong)
