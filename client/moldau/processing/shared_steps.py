@@ -9,7 +9,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Protocol
 
 from moldau.consumer import CommitFailedError
-from moldau.processing.steps import POLL_MS, Plan, no_room, shorter
+from moldau.processing.steps import POLL_MS, HandlerError, Plan, awaitable, no_room, shorter
 from moldau.protocol.errors import KafkaError
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.serialization.core.values import RecordDeserializationError
@@ -107,14 +107,15 @@ class SharedSteps:
         """Calls the handler for a record, sends the record to its retry topic if that fails, and counts it as finished.
 
         Raises:
+            HandlerError: the handler is no coroutine function.
             Exception: the handler failed, and there are no retry topics.
         """
         is_done = False
         try:
             try:
-                await self._handler(record)
+                await awaitable(self._handler(record))
             except Exception as error:
-                if self._plan.retries is None:
+                if self._plan.retries is None or isinstance(error, HandlerError):
                     raise
                 _logger.warning("record-failed", topic=record.topic, offset=record.offset, error=error)
                 await self._send(self._plan.retries.failed(record, error, self._wall_ms()))

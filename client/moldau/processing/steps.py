@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from inspect import isasyncgenfunction, isgeneratorfunction
+from inspect import isasyncgenfunction, isawaitable, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.cluster.arguments import is_coroutine_function, milliseconds, shown
@@ -15,6 +15,8 @@ from moldau.protocol.errors import KafkaError
 from moldau.runtime.config import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from moldau.processing.core.retry_topics import RetryTopics
     from moldau.producer import OutputRecord
 
@@ -55,6 +57,22 @@ def plan_of(
         raise TypeError("process: retries needs the producer that sends failed records, and the producer needs retries")
     work = Work(concurrency=concurrency, order=order, pending_max=pending_max)
     return Plan(work, milliseconds("process", commit_interval_ms, "commit_interval_ms"), retries)
+
+
+class HandlerError(TypeError):
+    """Reports that an event loop cannot wait for a handler; this says nothing about the record."""
+
+
+def awaitable(answer: object) -> Awaitable[object]:
+    """Returns what a handler of an event loop returns.
+
+    Raises:
+        HandlerError: it cannot be awaited.
+    """
+    if not isawaitable(answer):
+        text = "an ordinary function belongs to moldau.blocking.process"
+        raise HandlerError(f"process: the handler must be a coroutine function; {text}")
+    return answer
 
 
 def check_handler(handler: object) -> None:

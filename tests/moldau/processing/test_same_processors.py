@@ -22,6 +22,7 @@ import moldau.blocking.processing
 from moldau import TopicPartition
 from moldau.consumer import ConsumedBatch
 from moldau.processing import RetryTopics, process
+from moldau.processing.steps import HandlerError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import Record
 from moldau.serialization import RecordDeserializationError
@@ -40,6 +41,8 @@ WAIT_S = 20
 
 class Log:
     """The partition, its reader's position, and what the processor did."""
+
+    is_plain = False
 
     def __init__(self, row: Sequence[str], *, has_retries: bool) -> None:
         self.row = row
@@ -179,7 +182,8 @@ def tasks(log: Log, retries: RetryTopics | None, pause: Callable[[], Any], run: 
         return send
 
     producer = SimpleNamespace(send=sends("send"), send_bytes=sends("send_bytes"))
-    return run(log.consumer(poll, commit), handler, **options(log, retries, producer))
+    used = log.handle if log.is_plain else handler
+    return run(log.consumer(poll, commit), used, **options(log, retries, producer))
 
 
 def tasks_of_trio(log: Log, retries: RetryTopics | None) -> int:
@@ -255,3 +259,19 @@ def test_records_of_a_poll_need_no_other(run: Callable[..., int], limits: dict[s
     log.limits = limits
     assert run(log, None) == 30
     assert log.commits[-1] == 30
+
+
+class Plain(Log):
+    """Has an ordinary function as its handler."""
+
+    is_plain = True
+
+
+@pytest.mark.parametrize("run", [tasks_of_trio, tasks_of_asyncio], ids=lambda each: each.__name__)
+def test_an_ordinary_function_fails_no_record(run: Callable[..., int]) -> None:
+    """Each record was processed, and went to the retry topic because None cannot be awaited."""
+    log = Plain(["done"] * 2, has_retries=True)
+    with pytest.raises((HandlerError, ExceptionGroup)) as caught:
+        run(log, RetryTopics("t", delays_ms=[1000]))
+    assert only_error(caught.value) is HandlerError
+    assert log.sent == []
