@@ -16,7 +16,7 @@ from moldau.cluster.background import FAREWELL_MS
 from moldau.cluster.interceptors import ProducerInterceptor, on_acknowledgement, on_send
 from moldau.producer import AbortableTransactionError, FatalTransactionError, OutputRecord
 from moldau.producer import Producer as TrioProducer
-from moldau.producer.steps import Steps, note_abort_failure, offsets_behind, rewind
+from moldau.producer.steps import Steps, note_abort_failure, offsets_behind, output_of, rewind
 from moldau.protocol.errors import KafkaError
 from moldau.serialization.core.records import RecordEncoder
 from moldau.serialization.core.values import KeyIn, SchemaNeeded, ValueIn
@@ -425,7 +425,7 @@ class Producer(PortalClient, Generic[KeyIn, ValueIn]):
             self.begin_transaction()
             for batch in batches:
                 for record in batch.with_partition():
-                    for topic, value, key, headers, partition, timestamp in function(record):
+                    for topic, value, key, headers, partition, timestamp in output_of(function(record)):
                         self.send(topic, value, key, headers=headers, partition=partition, timestamp=timestamp)
             self.send_offsets_to_transaction(offsets_behind(consumer, batches), consumer.group_metadata())
         except BaseException as error:

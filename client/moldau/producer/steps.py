@@ -8,7 +8,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from moldau.cluster.arguments import shown
 from moldau.cluster.background import FAREWELL_MS
+from moldau.producer.core.output import OutputRecord
 from moldau.producer.core.transaction_errors import AbortableTransactionError, FatalTransactionError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.config import ConfigError
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from moldau.cluster.committed import CommittedOffset
     from moldau.cluster.group_metadata import GroupMetadata
     from moldau.consumer.core.values import ConsumedBatch, ConsumedRecord
-    from moldau.producer.core.output import OutputRecord
     from moldau.values import Buffer
 
 Shield = Callable[[], "AbstractContextManager[object]"]
@@ -31,6 +32,17 @@ Transform = Callable[
     ["ConsumedRecord[Any, Any]"], "Iterable[OutputRecord[Any, Any]] | Awaitable[Iterable[OutputRecord[Any, Any]]]"
 ]
 """Returns the output of an input record; it may be a coroutine function."""
+
+
+def output_of(answer: Iterable[OutputRecord[Any, Any]]) -> Iterable[OutputRecord[Any, Any]]:
+    """Returns what the function of a step returned.
+
+    Raises:
+        TypeError: it is no list: one record alone, for example, or None after a return that was forgotten.
+    """
+    if isinstance(answer, OutputRecord | str | bytes) or not isinstance(answer, Iterable):
+        raise TypeError(f"transform: the function must return a list of OutputRecord, not {shown(answer)}")
+    return answer
 
 
 class TransactionalProducer(Protocol):
@@ -180,7 +192,7 @@ class Steps:
                 for record in batch.with_partition():
                     answer = function(record)
                     outputs = await answer if inspect.isawaitable(answer) else answer
-                    for topic, value, key, headers, partition, timestamp in outputs:
+                    for topic, value, key, headers, partition, timestamp in output_of(outputs):
                         await producer.send(
                             topic, value, key, headers=headers, partition=partition, timestamp=timestamp
                         )

@@ -94,6 +94,14 @@ def test_a_failed_step_aborts_and_goes_back(at):
     assert step(steps, client) == 1
 
 
+@pytest.mark.parametrize("answer", [None, OutputRecord("out", b"x"), "out"])
+def test_a_step_sends_a_list_of_records(answer):
+    client = Client()
+    with pytest.raises(TypeError, match=r"^transform: the function must return a list of OutputRecord, not "):
+        trio.run(partial(Steps().run, client, client, lambda _: answer, 0, None, contextlib.nullcontext))
+    assert client.calls == ["begin", "seek 4 3", "abort"]
+
+
 def test_hidden_records_keep_no_step_from_its_abort():
     """An interceptor has hidden all records of the first batch."""
     client = Client(offsets=AbortableTransactionError(ErrorCode.INVALID_RECORD, "refused"))
