@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau import RecordDeserializationError, TopicPartition
-from moldau.consumer import ConsumedRecord
+from moldau.consumer import ConsumedRecord, InvalidTopicError
 from moldau.processing import Failure, RetryTopics, failure_of
 
 ORDERS = RetryTopics("orders", [5_000, 60_000], not_retried=(KeyError,))
@@ -101,6 +101,14 @@ def test_the_topics_are_named():
 def test_wrong_arguments_are_refused(wrong):
     with pytest.raises((TypeError, ValueError), match="RetryTopics: "):
         RetryTopics(**{"topic": "orders", **wrong})
+
+
+@pytest.mark.parametrize(("topic", "dead"), [("o" * 242, None), ("two words", None), ("orders", "dead letters")])
+def test_names_that_no_failed_record_can_be_sent_to_are_refused(topic, dead):
+    """The processor would end at each failed record, also after a restart; 242 characters are legal in a name."""
+    with pytest.raises(InvalidTopicError):
+        RetryTopics(topic, delays_ms=[1], dead_letters=dead)
+    assert RetryTopics("o" * 241, delays_ms=[1]).retries == ("o" * 241 + ".retry.1",)
 
 
 @given(

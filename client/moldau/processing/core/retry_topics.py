@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.cluster import arguments
+from moldau.cluster.troubles import check_topic_names
 from moldau.producer.core.output import OutputRecord
 from moldau.serialization.core.values import RecordDeserializationError
 
@@ -70,6 +71,7 @@ class RetryTopics:
         Raises:
             TypeError: an argument is of a wrong type.
             ValueError: a delay is negative.
+            InvalidTopicError: the topic, or the name of a retry topic or of the dead letters, is no name of a topic.
         """
         self.topic = arguments.text("RetryTopics", "topic", topic)
         self.delays_ms = tuple(
@@ -80,6 +82,7 @@ class RetryTopics:
         )
         self.retries = tuple(f"{topic}.retry.{number}" for number in range(1, len(self.delays_ms) + 1))
         self.dead_letters = arguments.text("RetryTopics", "dead_letters", dead_letters or f"{topic}.dead")
+        check_topic_names([*self.topics, self.dead_letters])
         self._not_retried: tuple[type[Exception], ...] = (RecordDeserializationError, *not_retried)
 
     @property
