@@ -233,7 +233,9 @@ class MetadataFollower:
         if response.error_code != ErrorCode.NONE:
             raise ConnectionError(f"controller {self._target} answers {ErrorCode.of(response.error_code).name}")
         voters = {node_id: (host, port) for node_id, host, port in response.voters}
-        if voters and voters != self._voters and response.committed_offset != 0:  # else they may have moved since
+        if self._floor is not None and response.committed_offset == 0:
+            voters = {}  # they may have moved since this controller stopped
+        if voters and voters != self._voters:
             self._voters = voters
             if self._on_voters is not None:
                 self._on_voters(voters)

@@ -124,7 +124,7 @@ def test_a_controller_without_a_commit_is_asked_again(caplog):
 
     async def main(world):
         log = snapshot(50, 5, topics=("kept",))
-        early = {"committed_offset": 0, "voters": ((101, "former", 9093),)}
+        early = {"committed_offset": 0, "entries": ((0, 6, b""),), "voters": ((101, "former", 9093),)}
         controller = Controller([log, early, early, log])
         follower = MetadataFollower(
             world.node("b1").environment,
