@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from moldau.implementation import announce_implementation
-from moldau.runtime.config import ConfigError, inter_broker_listener_name, join_address, log_dirs, quorum_voters
+from moldau.runtime.config import inter_broker_listener_name, join_address, log_dirs
 from moldau.runtime.tasks.exceptions import leaves
 from moldau.runtime.tasks.supervision import cancel_when, set_when_cancelled
 from moldau.runtime.telemetry.log import EventLogger
@@ -56,6 +56,7 @@ from moldau_broker.server.lifecycle.startup import (
     clean_epoch,
     fetcher_settings,
     known_cluster_id,
+    known_voters,
     log_manager,
     start_in_time,
 )
@@ -111,9 +112,7 @@ class Broker:
         self._config = config
         self.broker_id = BrokerId(config.get_int("node.id"))
         self._logger = EventLogger("moldau.broker", node=self.broker_id)
-        self._voters = {voter.node_id: (voter.host, voter.port) for voter in quorum_voters(config)}
-        if not self._voters:
-            raise ConfigError(["controller.quorum.voters is empty: a broker needs the controllers' addresses"])
+        self._voters: Mapping[int, tuple[str, int]] = {}
         self._inter_broker_listener = inter_broker_listener_name(config)
         self._to_brokers = brokers_environment(environment, config)
         self._to_controllers = controllers_environment(environment, config)
@@ -234,6 +233,7 @@ class Broker:
 
     async def _start(self, nursery: trio.Nursery) -> None:
         cluster_id = known_cluster_id(self._environment.disk, self._config)
+        self._voters = await known_voters(self._to_controllers, self._config, self.broker_id)
         logs = self._open_logs(cluster_id) if cluster_id else None
         controller = ControllerClient(
             self._to_controllers, self._voters, client_id=f"broker-{self.broker_id}-forwarding"

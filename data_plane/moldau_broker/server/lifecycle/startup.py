@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from moldau.runtime.config import advertised_listeners, listening_refused, log_dirs, topic_config
+from moldau.runtime.config import (
+    addresses,
+    advertised_listeners,
+    listening_refused,
+    log_dirs,
+    quorum_voters,
+    topic_config,
+)
 from moldau.runtime.config.declaration import LONG_MAX
 from moldau.runtime.ports.descriptors import DescriptorBudget
 from moldau.runtime.ports.environment import SocketBuffers
@@ -20,6 +27,8 @@ from moldau_broker.log.errors import CorruptLogFileError
 from moldau_broker.log.files.checkpoint import decode_meta_properties, read_file
 from moldau_broker.log.files.names import META_PROPERTIES
 from moldau_broker.server.replicas.replica_fetcher import FetcherSettings
+from moldau_quorum.broker_side.discovery import discover_voters
+from moldau_quorum.broker_side.session import RegistrationTimedOutError
 from moldau_quorum.metadata.records import Endpoint
 
 if TYPE_CHECKING:
@@ -84,6 +93,24 @@ async def start_in_time(config: Config, start: Callable[[], Awaitable[None]]) ->
         await start()
     if scope.cancelled_caught:
         raise BrokerStartTimeoutError(f"the broker was not ready within server.max.startup.time.ms = {limit_ms}")
+
+
+async def known_voters(environment: Environment, config: Config, broker_id: BrokerId) -> dict[int, tuple[str, int]]:
+    """Returns the controllers of the file, or those that ``controller.quorum.bootstrap.servers`` name.
+
+    Raises:
+        RegistrationTimedOutError: None of these servers answered within ``initial.broker.registration.timeout.ms``.
+    """
+    if voters := {voter.node_id: (voter.host, voter.port) for voter in quorum_voters(config)}:
+        return voters
+    servers = addresses(config, "controller.quorum.bootstrap.servers")
+    limit_ms = config.get_int("initial.broker.registration.timeout.ms")
+    with trio.move_on_after(limit_ms / 1000):
+        return await discover_voters(environment, servers, client_id=f"broker-{broker_id}")
+    raise RegistrationTimedOutError(
+        "none of controller.quorum.bootstrap.servers answered within initial.broker.registration.timeout.ms = "
+        f"{limit_ms}"
+    )
 
 
 def clean_epoch(logs: LogManager) -> int:

@@ -7,8 +7,8 @@ log lines and its attempts.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
+import pytest
 import trio
 
 from moldau.runtime.net.rpc import RpcConnection
@@ -16,10 +16,7 @@ from moldau.runtime.tasks.exceptions import leaves
 from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.server import BrokerStartError, run_broker
 from moldau_quorum.broker_side.reachability import WARNING_INTERVAL_MS, Reachability
-from support.cluster.broker_cluster import run_cluster
-
-if TYPE_CHECKING:
-    import pytest
+from support.cluster.broker_cluster import CONTROLLER_PORT, run_cluster
 
 TIMEOUT_MS = 30_000
 
@@ -34,6 +31,24 @@ def lines(caplog: pytest.LogCaptureFixture, event: str, level: int) -> list[str]
 def kill_controllers(cluster) -> None:
     for controller in cluster.controller_ids:
         cluster.world.node(f"c{controller}").kill()
+
+
+def test_a_broker_finds_its_controllers_by_any_of_them() -> None:
+    """Without controller.quorum.voters, as brokers of Kafka 4, no broker started, though all checks passed."""
+
+    async def scenario(cluster) -> None:
+        by_servers = {"controller_quorum_voters": "", "initial_broker_registration_timeout_ms": str(TIMEOUT_MS)}
+        cluster.kill(1)
+        cluster.start_broker(1, **by_servers, controller_quorum_bootstrap_servers=f"x:1,c101:{CONTROLLER_PORT}")
+        await cluster.until(lambda: 1 in cluster.running)
+        config = cluster.broker_config(2, **by_servers, controller_quorum_bootstrap_servers="x:1")
+        with pytest.raises(ExceptionGroup) as ended:
+            await run_broker(cluster.world.node("b2").environment, config, shutdown=trio.Event())
+        (error,) = leaves(ended.value)
+        assert isinstance(error, BrokerStartError)
+        assert "none of controller.quorum.bootstrap.servers answered within" in str(error)
+
+    run_cluster(scenario)
 
 
 def test_a_start_without_controllers_ends_when_the_time_is_over(
