@@ -209,7 +209,7 @@ def test_a_copy_is_refused_before_its_logs_are_deleted() -> None:
     overwrite(machine, "/d2/meta.properties", read_file(machine.disk, META))
     for path in ("/d1", "/d2"):
         machine.disk.remove(f"{path}/.kafka_cleanshutdown")
-    with pytest.raises(ValueError, match="/d1 and /d2 have the same directory.id .* name only one of them"):
+    with pytest.raises(ValueError, match=r"/d1 and /d2 have the same directory.id .* name only one of them"):
         open_manager(machine, ["/d1", "/d2"], **COMPACT)
 
 
