@@ -20,13 +20,13 @@ from moldau.runtime.config import (
     advertised_listeners,
     console_listener,
     join_address,
-    listeners,
     log_dirs,
     metadata_log_dir,
     metrics_listener,
     process_configs,
     quorum_voters,
 )
+from moldau.runtime.config.listeners import listeners
 from moldau.runtime.config.processes import EVERY_INTERFACE
 from moldau.runtime.ports.descriptors import COMFORTABLE
 from moldau.runtime.ports.objects import ObjectNotFoundError, ObjectStoreError

@@ -183,7 +183,8 @@ def _check_uses(configs: Iterable[Config], path: str) -> None:
     Raises:
         _Usage: they cannot be used.
     """
-    from moldau.runtime.config import ConfigError, listeners
+    from moldau.runtime.config import ConfigError
+    from moldau.runtime.config.listeners import listeners
     from moldau.runtime.ports.real import real_environment
     from moldau.runtime.tls.context import listener_tls
     from moldau.runtime.tls.outgoing import controllers_environment

@@ -27,7 +27,6 @@ from moldau_broker.log.errors import CorruptLogFileError
 from moldau_broker.log.files.checkpoint import decode_meta_properties, read_file
 from moldau_broker.log.files.names import META_PROPERTIES
 from moldau_broker.server.replicas.replica_fetcher import FetcherSettings
-from moldau_quorum.broker_side.discovery import discover_voters
 from moldau_quorum.broker_side.session import RegistrationTimedOutError
 from moldau_quorum.metadata.records import Endpoint
 
@@ -103,6 +102,8 @@ async def known_voters(environment: Environment, config: Config, broker_id: Brok
     """
     if voters := {voter.node_id: (voter.host, voter.port) for voter in quorum_voters(config)}:
         return voters
+    from moldau_quorum.broker_side.discovery import discover_voters  # most files name the voters
+
     servers = addresses(config, "controller.quorum.bootstrap.servers")
     limit_ms = config.get_int("initial.broker.registration.timeout.ms")
     with trio.move_on_after(limit_ms / 1000):
