@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config import CONSUMER_CONFIG, ConfigError
+from moldau.runtime.config.declaration import LONG_MAX
 from moldau.values import list_elements
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ PARTITION_FETCH_BYTES_MAX: Final = 256 * 1024 * 1024
 SOCKET_BUFFER_BYTES_MAX: Final = 256 * 1024 * 1024
 SOCKET_TIMEOUT_MS_MAX: Final = 2**31 - 1
 """A socket refuses a time-out of more than 292 years. Kafka allows a long for that of a connection."""
-LONG_MAX: Final = 2**63 - 1
 
 API_TIMEOUT: Final = "default.api.timeout.ms"
 

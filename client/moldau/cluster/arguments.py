@@ -57,6 +57,16 @@ def is_coroutine_function(function: object) -> bool:
     return iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
+def check_no_coroutine(name: str, function: object) -> None:
+    """Refuses a function whose call a client does not await; ``name`` is the client's and its own.
+
+    Raises:
+        TypeError: it is a coroutine function.
+    """
+    if is_coroutine_function(function):
+        raise TypeError(f"{name} is a coroutine function, which a client does not await; write it with def")
+
+
 def shown(value: object) -> str:
     """Returns the type and the shortened text of a wrong argument."""
     text = shortened(value)

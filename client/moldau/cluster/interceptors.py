@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from moldau.cluster.arguments import is_coroutine_function, shown
+from moldau.cluster.arguments import check_no_coroutine, shown
 from moldau.runtime.telemetry.log import EventLogger
 
 if TYPE_CHECKING:
@@ -68,11 +68,8 @@ def checked(client: str, given: Iterable[I], kind: type[I]) -> tuple[I, ...]:
         if not isinstance(each, kind):
             raise TypeError(f"{client}: each of interceptors must be a {kind.__name__}, not {shown(each)}")
         for name in vars(kind):
-            if name.startswith("on_") and is_coroutine_function(getattr(each, name)):
-                raise TypeError(
-                    f"{client}: {type(each).__name__}.{name} is a coroutine function, which a client does not await; "
-                    "write it with def"
-                )
+            if name.startswith("on_"):
+                check_no_coroutine(f"{client}: {type(each).__name__}.{name}", getattr(each, name))
     return found
 
 

@@ -52,10 +52,7 @@ def check_callback(kind: str, callback: object) -> None:
         return
     if not callable(callback):
         raise TypeError(f"{kind}: on_statistics must be a function, not {arguments.shown(callback)}")
-    if arguments.is_coroutine_function(callback):
-        raise TypeError(
-            f"{kind}: on_statistics is a coroutine function, which a client does not await; write it with def"
-        )
+    arguments.check_no_coroutine(f"{kind}: on_statistics", callback)
 
 
 class TelemetryHandle:

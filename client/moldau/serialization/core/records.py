@@ -44,9 +44,7 @@ def _checked(client: str, name: str, given: object, method: str) -> Any:  # noqa
         return None
     if isinstance(given, type):
         raise TypeError(f"{client}: {name} is the class {given.__name__}; pass an object of it: {given.__name__}(...)")
-    call = getattr(given, method, given)
-    if arguments.is_coroutine_function(call):
-        raise TypeError(f"{client}: {name} is a coroutine function, which a client does not await; write it with def")
+    arguments.check_no_coroutine(f"{client}: {name}", getattr(given, method, given))
     if callable(getattr(given, method, None)):
         return given
     if callable(given):

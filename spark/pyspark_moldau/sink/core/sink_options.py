@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config import PRODUCER_CONFIG, ConfigError
-from pyspark_moldau.client_options import JAVA_SECURITY, LONG_MAX, PREFIX
+from moldau.runtime.config.declaration import LONG_MAX
+from pyspark_moldau.client_options import JAVA_SECURITY, PREFIX
 from pyspark_moldau.source.core.options import OptionError
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from moldau.runtime.config.declaration import LONG_MAX
 from moldau.values import list_elements
 from pyspark_moldau.client_options import (
-    LONG_MAX,
     PREFIX,
     ClientOptions,
     OptionError,
