@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Final
 
-from moldau.runtime.config.text import BYTE_ORDER_MARK
 from moldau_cli.errors import UsageError
+
+BYTE_ORDER_MARK: Final = "\ufeff"
+"""Spreadsheets and editors of Windows begin files with it; it cannot be seen, and belongs to no name."""
 
 
 def partition_entries(text: str, origin: str) -> list[object]:

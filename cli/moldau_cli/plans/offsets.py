@@ -14,9 +14,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from moldau import TopicPartition
-from moldau.runtime.config.text import BYTE_ORDER_MARK
 from moldau_cli.errors import UsageError
-from moldau_cli.plans.documents import partition_entries
+from moldau_cli.plans.documents import BYTE_ORDER_MARK, partition_entries
 from moldau_cli.words import NUMBER_MAX, is_number
 
 if TYPE_CHECKING:

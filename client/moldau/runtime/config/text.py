@@ -33,8 +33,8 @@ _LINE_END: Final = re.compile(r"\r\n|[\r\n]")
 """Java knows no other ends of lines, unlike ``str.splitlines``: a password may hold U+2028."""
 _BLANKS: Final = " \t\f"
 _HEXADECIMAL: Final = re.compile("[0-9A-Fa-f]{4}")
-BYTE_ORDER_MARK: Final = "\ufeff"
-"""Editors and spreadsheets of Windows begin files with it; it cannot be seen, and no name begins with it."""
+_BYTE_ORDER_MARK: Final = "\ufeff"
+"""Editors of Windows begin files with it; it cannot be seen, and no name begins with it."""
 _PAIR: Final = re.compile(r"[\ud800-\udbff][\udc00-\udfff]")
 """Two escapes that stand for one character above U+FFFF, as Java writes it."""
 
@@ -68,7 +68,7 @@ def toml_document(text: str) -> dict[str, Any]:
     import tomllib  # costs a node without TOML several milliseconds at its start
 
     try:
-        return tomllib.loads(text.removeprefix(BYTE_ORDER_MARK))
+        return tomllib.loads(text.removeprefix(_BYTE_ORDER_MARK))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -106,7 +106,7 @@ def parse_properties(text: str, file_name: str = "properties") -> dict[str, str]
         ConfigError: a key is given twice, or an escape is broken.
     """
     properties: dict[str, str] = {}
-    lines = iter(enumerate(_LINE_END.split(text.removeprefix(BYTE_ORDER_MARK)), 1))
+    lines = iter(enumerate(_LINE_END.split(text.removeprefix(_BYTE_ORDER_MARK)), 1))
     for number, line in lines:
         logical = line.lstrip(_BLANKS)
         if not logical or logical[0] in "#!":
