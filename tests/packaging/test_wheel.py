@@ -113,6 +113,29 @@ def test_the_demo_and_the_plugin_run_from_a_wheel(sources, tmp_path):
     assert "1 passed" in run([python, "-m", "pytest", "-q", "test_user.py"], tmp_path).stdout
 
 
+FROZEN = """
+import sys
+
+from moldau.blocking import Consumer, Producer
+
+server = {"bootstrap.servers": sys.argv[1]}
+with Producer({**server, "compression.type": "zstd"}) as producer:
+    producer.send("events", b"one").result(30_000)
+with Consumer({**server, "group.id": "frozen", "auto.offset.reset": "earliest"}) as consumer:
+    consumer.subscribe(["events"])
+    print(next(iter(consumer)).value.decode())
+"""
+
+
+def test_an_application_in_one_file_writes_and_reads(wheel, tmp_path, moldau_cluster):
+    """PyInstaller packs what ``import`` statements name; a hook in the wheel names the other modules."""
+    python = environment_with(wheel, tmp_path / "venv")
+    pip(python, "install", "pyinstaller>=6", cwd=tmp_path)
+    (tmp_path / "service.py").write_text(FROZEN)
+    run([python.parent / "pyinstaller", "--onefile", "--log-level", "ERROR", "service.py"], tmp_path)
+    assert run([tmp_path / "dist" / "service", moldau_cluster.bootstrap], tmp_path).stdout == "one\n"
+
+
 def test_the_source_archive_builds_the_same_packages(sources, wheel, tmp_path):
     python = environment_with_build(tmp_path / "venv")
     run([python, "-m", "build", "--sdist", "--outdir", tmp_path, sources], tmp_path)
