@@ -24,7 +24,7 @@ def checked_topics(topics: object) -> list[NewTopic]:
     for topic in found:
         name = arguments.text(call, "the name of a topic", topic.name)
         arguments.integer(call, f"partitions of {name}", topic.partitions)
-        arguments.integer(call, f"replication_factor of {name}", topic.replication_factor)
+        arguments.integer(call, f"replication_factor of {name}", topic.replication_factor, bits=arguments.INT16_BITS)
         if not isinstance(topic.assignments, Mapping):
             arguments.refuse(call, f"assignments of {name}", "a mapping such as {0: [1, 2, 3]}", topic.assignments)
         for index, brokers in topic.assignments.items():

@@ -29,8 +29,9 @@ V = TypeVar("V")
 Header = tuple[str, Buffer | None]
 
 _SHOWN_CHARACTERS_MAX = 60
-_OFFSET_BITS = 63
-_PARTITION_BITS = 31
+INT16_BITS = 15
+INT64_BITS = 63
+INT32_BITS = 31
 _PAIR = 'a (topic, partition) pair such as ("flights", 0)'
 _PAIRS = 'a list of (topic, partition) pairs such as [("flights", 0)]'
 
@@ -118,12 +119,23 @@ def text(call: str, name: str, value: object) -> str:
     return value
 
 
-def integer(call: str, name: str, value: object, unit: str = "") -> int:
-    """Returns an integer; ``unit`` names the thing it counts."""
+def _index(call: str, name: str, value: object) -> int:
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        refuse(call, name, f"an int{unit and ' ' + unit}", value)
+        refuse(call, name, "an int", value)
+
+
+def integer(call: str, name: str, value: object, *, bits: int = INT32_BITS) -> int:
+    """Returns an integer; ``bits`` is the size of the field that carries it in a request, without the sign.
+
+    Raises:
+        ValueError: it does not fit.
+    """
+    number = _index(call, name, value)
+    if not -1 << bits <= number < 1 << bits:
+        raise ArgumentValueError(f"{call}: {name} must be between -2**{bits} and 2**{bits} - 1, not {number}")
+    return number
 
 
 def offset(call: str, value: object, name: str = "offset") -> int:
@@ -132,10 +144,10 @@ def offset(call: str, value: object, name: str = "offset") -> int:
     Raises:
         ValueError: it is negative, or above 2**63 - 1.
     """
-    number = integer(call, name, value)
+    number = _index(call, name, value)
     if number < 0:
         raise ArgumentValueError(f"{call}: {name} {number} is negative")
-    return _within(call, f"{name} {number}", number, _OFFSET_BITS)
+    return _within(call, f"{name} {number}", number, INT64_BITS)
 
 
 def _within(call: str, shown_number: str, number: int, bits: int) -> int:
@@ -146,16 +158,19 @@ def _within(call: str, shown_number: str, number: int, bits: int) -> int:
 
 
 def timestamp(call: str, value: object, name: str = "timestamp") -> int:
-    """Returns a time in milliseconds since the Unix epoch."""
-    try:
-        return operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        hint = ""
-        if isinstance(value, float):
-            hint = "; pass int(...)"
-        elif hasattr(value, "timestamp"):
-            hint = "; pass int(when.timestamp() * 1000)"
-        refuse(call, name, "an int in milliseconds since the Unix epoch", value, hint)
+    """Returns a time in milliseconds since the Unix epoch.
+
+    Raises:
+        ValueError: it does not fit into 64 bits.
+    """
+    if hasattr(value, "__index__"):
+        return integer(call, name, value, bits=INT64_BITS)
+    hint = ""
+    if isinstance(value, float):
+        hint = "; pass int(...)"
+    elif hasattr(value, "timestamp"):
+        hint = "; pass int(when.timestamp() * 1000)"
+    refuse(call, name, "an int in milliseconds since the Unix epoch", value, hint)
 
 
 def times(call: str, name: str, given: object) -> dict[TopicPartition, int]:
@@ -164,16 +179,16 @@ def times(call: str, name: str, given: object) -> dict[TopicPartition, int]:
     return {pair: timestamp(call, each, f"the time of {pair}") for pair, each in pairs}
 
 
-def at_least(call: str, name: str, value: object, least: int) -> int:
-    """Returns a whole number.
+def at_least(call: str, name: str, value: object, least: int, *, bits: int | None = None) -> int:
+    """Returns a whole number; ``bits`` is the size of the field that carries it in a request, without the sign.
 
     Raises:
-        ValueError: it is below ``least``.
+        ValueError: it is below ``least``, or does not fit.
     """
-    number = integer(call, name, value)
+    number = _index(call, name, value)
     if number < least:
         raise ArgumentValueError(f"{call}: {name} must be {least} or more, not {number}")
-    return number
+    return number if bits is None else _within(call, f"{name} {number}", number, bits)
 
 
 def pattern(call: str, value: object) -> None:
@@ -229,9 +244,10 @@ def texts(call: str, name: str, values: object) -> list[str]:
     return [text(call, f"each of {name}", each) for each in names]
 
 
-def integers(call: str, name: str, values: object) -> list[int]:
-    """Returns whole numbers."""
-    return [integer(call, f"each of {name}", each) for each in elements(call, name, "a list of int", values)]
+def integers(call: str, name: str, values: object, *, bits: int = INT32_BITS) -> list[int]:
+    """Returns whole numbers, as ``integer`` does."""
+    given = elements(call, name, "a list of int", values)
+    return [integer(call, f"each of {name}", each, bits=bits) for each in given]
 
 
 def instances(call: str, name: str, values: object, kind: type[V], example: str) -> list[V]:
@@ -270,7 +286,7 @@ def partition(call: str, value: object, name: str = "partition") -> TopicPartiti
         refuse(call, name, _PAIR, value)
     if number < 0:
         raise ArgumentValueError(f"{call}: partition {number} of {topic} is negative")
-    return TopicPartition(topic, _within(call, f"partition {number} of {topic}", number, _PARTITION_BITS))
+    return TopicPartition(topic, _within(call, f"partition {number} of {topic}", number, INT32_BITS))
 
 
 def partitions(call: str, values: object) -> list[TopicPartition]:
@@ -297,7 +313,9 @@ def replicas(call: str, name: str, given: object) -> dict[tuple[str, int, int], 
         if not isinstance(key, tuple) or len(key) != 3:
             refuse(call, f"each key of {name}", 'a (topic, partition, broker) triple such as ("flights", 0, 1)', key)
         topic, number = partition(call, key[:2], f"each key of {name}")
-        found[topic, number, at_least(call, "broker", key[2], 0)] = text_or_empty(call, f"the path of {key}", value)
+        found[topic, number, at_least(call, "broker", key[2], 0, bits=INT32_BITS)] = text_or_empty(
+            call, f"the path of {key}", value
+        )
     return found
 
 
@@ -339,7 +357,6 @@ def committed_offsets(call: str, given: object) -> list[tuple[TopicPartition, in
         check_topic_names([pair.topic])
         if isinstance(each, Committable):
             epoch = integer(call, f"the leader epoch of {pair}", each.leader_epoch)
-            _within(call, f"leader epoch {epoch} of {pair}", epoch, _PARTITION_BITS)
             found.append((pair, offset(call, each.offset), epoch, _metadata(call, pair, each.metadata)))
         elif hasattr(each, "__index__"):
             found.append((pair, offset(call, each), -1, ""))

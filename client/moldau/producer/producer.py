@@ -377,7 +377,7 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         """
         self._intake.opened()
         arguments.text("send_encoded", "topic", topic)
-        number = arguments.at_least("send_encoded", "partition", partition, 0)
+        number = arguments.at_least("send_encoded", "partition", partition, 0, bits=arguments.INT32_BITS)
         return await self._intake.append_encoded(topic, number, batch)
 
     # --- metadata

@@ -45,7 +45,9 @@ def encode_into(message: Message, version: int, out: list[Buffer]) -> None:
     try:
         codec.encode(message, out)
     except (struct.error, UnicodeEncodeError) as error:
-        raise EncodeError(f"{type(message).__name__} v{version}: {error}") from error
+        from moldau.protocol.misfits import misfit  # not loaded until a message fails
+
+        raise EncodeError(f"{type(message).__name__} v{version}: {misfit(message, version) or error}") from error
 
 
 def encode(message: Message, version: int) -> bytes:

@@ -294,7 +294,9 @@ class Groups:
             for partition, offset, epoch, metadata in arguments.committed_offsets("alter_group_offsets", offsets)
         }
         if retention_ms is not None:
-            kept_ms = arguments.at_least("alter_group_offsets", "retention_ms", retention_ms, 1)
+            kept_ms = arguments.at_least(
+                "alter_group_offsets", "retention_ms", retention_ms, 1, bits=arguments.INT64_BITS
+            )
             await self._keep_offsets(group_id, committed, kept_ms)
             return
         # The consumer takes long to load, and only this call needs it.

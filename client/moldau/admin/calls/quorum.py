@@ -56,6 +56,7 @@ _DRY_RUN = NeededVersion(1, "a check of feature levels without a change (KIP-778
 _LONGEST_MS = 1e12  # some thirty years: within the range of a clock, which infinity is not
 _METADATA_TOPIC = "__cluster_metadata"
 _UPGRADE = 1
+_PORT_BITS = 16
 _SAFE_DOWNGRADE = 2
 _UNSAFE_DOWNGRADE = 3
 
@@ -158,7 +159,9 @@ class Quorum:
 
     async def unregister_broker(self, broker_id: int) -> None:
         """Implements ``Admin.unregister_broker``."""
-        request = UnregisterBrokerRequest(broker_id=arguments.at_least("unregister_broker", "broker_id", broker_id, 0))
+        request = UnregisterBrokerRequest(
+            broker_id=arguments.at_least("unregister_broker", "broker_id", broker_id, 0, bits=arguments.INT32_BITS)
+        )
         response = await self._requester.ask(
             UnregisterBrokerResponse,
             request,
@@ -212,7 +215,7 @@ class Quorum:
         """Implements ``Admin.add_voter``."""
         arguments.integer("add_voter", "voter_id", voter_id)
         arguments.text("add_voter", "host", host)
-        arguments.integer("add_voter", "port", port)
+        arguments.at_least("add_voter", "port", port, 0, bits=_PORT_BITS)
         request = AddRaftVoterRequest(
             cluster_id=None,  # Kafka's controllers compare every other value, even an empty one, with their own id
             timeout_ms=self._requester.broker_timeout_ms,
@@ -280,7 +283,7 @@ class Quorum:
     ) -> None:
         """Implements ``Admin.update_features``."""
         for name, level in arguments.mapping("update_features", "levels", levels, '{"metadata.version": 29}').items():
-            arguments.integer("update_features", f"the level of {name}", level)
+            arguments.integer("update_features", f"the level of {name}", level, bits=arguments.INT16_BITS)
         downgrade = _UNSAFE_DOWNGRADE if unsafe else _SAFE_DOWNGRADE
         request = UpdateFeaturesRequest(
             timeout_ms=self._requester.broker_timeout_ms,

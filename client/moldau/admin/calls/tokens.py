@@ -70,7 +70,7 @@ class Tokens:
                 owner_principal_type=owner_type,
                 owner_principal_name=owner_name,
                 renewers=[CreatableRenewers(principal_type=kind, principal_name=name) for kind, name in named],
-                max_lifetime_ms=arguments.integer(call, "max_lifetime_ms", max_lifetime_ms),
+                max_lifetime_ms=arguments.integer(call, "max_lifetime_ms", max_lifetime_ms, bits=arguments.INT64_BITS),
             ),
             needed=None if owner is None else _FOR_OTHERS,
         )
@@ -92,7 +92,8 @@ class Tokens:
         response = await self._requester.ask(
             RenewDelegationTokenResponse,
             RenewDelegationTokenRequest(
-                hmac=_bytes(call, hmac), renew_period_ms=arguments.integer(call, "period_ms", period_ms)
+                hmac=_bytes(call, hmac),
+                renew_period_ms=arguments.integer(call, "period_ms", period_ms, bits=arguments.INT64_BITS),
             ),
         )
         raise_error(response.error_code, None)
@@ -104,7 +105,8 @@ class Tokens:
         response = await self._requester.ask(
             ExpireDelegationTokenResponse,
             ExpireDelegationTokenRequest(
-                hmac=_bytes(call, hmac), expiry_time_period_ms=arguments.integer(call, "period_ms", period_ms)
+                hmac=_bytes(call, hmac),
+                expiry_time_period_ms=arguments.integer(call, "period_ms", period_ms, bits=arguments.INT64_BITS),
             ),
         )
         raise_error(response.error_code, None)

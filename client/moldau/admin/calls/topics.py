@@ -142,7 +142,7 @@ class Topics:
     ) -> None:
         """Implements ``Admin.create_partitions``."""
         for name, count in arguments.mapping("create_partitions", "counts", counts, '{"flights": 12}').items():
-            arguments.at_least("create_partitions", f"the count of {name}", count, 1)
+            arguments.at_least("create_partitions", f"the count of {name}", count, 1, bits=arguments.INT32_BITS)
         placed = assignments or {}
         example = '{"flights": [[1, 2]]}'
         for name, replicas in arguments.mapping("create_partitions", "assignments", placed, example).items():
@@ -265,7 +265,9 @@ class Topics:
     async def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
         """Implements ``Admin.delete_records``."""
         wanted = {
-            partition: arguments.integer("delete_records", f"the offset of {partition}", offset)
+            partition: arguments.integer(
+                "delete_records", f"the offset of {partition}", offset, bits=arguments.INT64_BITS
+            )
             for partition, offset in arguments.by_partition("delete_records", "before", before, "42")
         }
         found: dict[TopicPartition, int] = {}

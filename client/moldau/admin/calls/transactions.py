@@ -108,8 +108,12 @@ class Transactions:
         """Implements ``Admin.list_transactions``."""
         request = ListTransactionsRequest(
             state_filters=arguments.texts("list_transactions", "states", states),
-            producer_id_filters=arguments.integers("list_transactions", "producer_ids", producer_ids),
-            duration_filter=arguments.integer("list_transactions", "min_duration_ms", min_duration_ms),
+            producer_id_filters=arguments.integers(
+                "list_transactions", "producer_ids", producer_ids, bits=arguments.INT64_BITS
+            ),
+            duration_filter=arguments.integer(
+                "list_transactions", "min_duration_ms", min_duration_ms, bits=arguments.INT64_BITS
+            ),
             transactional_id_pattern=None
             if id_pattern is None
             else arguments.text("list_transactions", "id_pattern", id_pattern),
@@ -218,8 +222,8 @@ class Transactions:
         """Implements ``Admin.abort_transaction``."""
         call = "abort_transaction"
         wanted = arguments.partition(call, partition)
-        arguments.integer(call, "producer_id", producer_id)
-        arguments.integer(call, "producer_epoch", producer_epoch)
+        arguments.integer(call, "producer_id", producer_id, bits=arguments.INT64_BITS)
+        arguments.integer(call, "producer_epoch", producer_epoch, bits=arguments.INT16_BITS)
         arguments.integer(call, "coordinator_epoch", coordinator_epoch)
         marker = WritableTxnMarker(
             producer_id=producer_id,
