@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -184,6 +185,7 @@ def produce(
         **given_settings("producer", settings or [], address),
         **{name: str(value) for name, value in chosen.items() if value is not None},
     }
+    job.check_partition = partial(check_topic, topic, config)
     encodings = (
         Encoding(field="key", format=key_format, schema=key_schema, message=key_message),
         Encoding(field="value", format=value_format, schema=value_schema, message=value_message),

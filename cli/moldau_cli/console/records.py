@@ -381,12 +381,17 @@ async def produce(identity: Identity, draft: Draft) -> dict[str, Json]:
     """Sends one record with acks=all and returns where it was written.
 
     Raises:
-        KafkaError: it was not acknowledged, or is larger than the topic's ``max.message.bytes``.
+        KafkaError: it was not acknowledged, names a partition that the topic lacks, or is larger than the topic's
+            ``max.message.bytes``.
     """
     from moldau import Producer
 
     began = trio.current_time()
-    await identity.admin.describe_topics([draft.topic])  # a producer's metadata request might create the topic
+    described = await identity.admin.describe_topics([draft.topic])  # a producer's request might create the topic
+    count = len(described[draft.topic].partitions)
+    if draft.partition is not None and draft.partition >= count:  # a producer would wait for it
+        text = f"topic {draft.topic} has partitions 0 to {count - 1}, not {draft.partition}"
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
     config = writing_config(identity.settings, DELIVERY_TIMEOUT_MS)
     async with Producer(config, environment=identity.environment) as producer:
         delivery = await producer.send(

@@ -19,7 +19,7 @@ from moldau_cli.records.core.lines import LINE_BYTES_MAX, LineRules, Splitter
 from moldau_cli.records.core.values import Content, NewRecord, Row
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
     from pathlib import Path
 
     from moldau import Producer
@@ -40,7 +40,8 @@ class Job:
     """The settings of sending.
 
     ``parse`` is None if each file is one record. ``transaction_records`` is None without transactions, and 0 for one
-    transaction with all records. ``report`` receives each acknowledged record.
+    transaction with all records. ``report`` receives each acknowledged record. ``check_partition`` refuses a partition
+    that no broker knows: the producer would wait ``max.block.ms`` for it.
     """
 
     topic: str
@@ -51,7 +52,9 @@ class Job:
     count: int | None = None
     transaction_records: int | None = None
     report: Callable[[Row], None] | None = None
+    check_partition: Callable[[int], Awaitable[None]] | None = None
     sent: int = 0
+    partitions_known: int = 0
     acknowledged: Counter[int] = field(default_factory=Counter)
     """Records by partition, without those of transactions that are not committed."""
 
@@ -156,6 +159,8 @@ def _content(given: object) -> Content:
 
 async def _send(producer: Producer[Any, Any], job: Job, record: NewRecord) -> Delivery:
     try:
+        if record.partition is not None and record.partition >= job.partitions_known:
+            await _check_partition(producer, job, record.partition, record.origin)
         return await producer.send(
             job.topic,
             record.value,
@@ -176,6 +181,17 @@ async def _send(producer: Producer[Any, Any], job: Job, record: NewRecord) -> De
         raise UsageError(f"{record.origin}: {error}") from error
     except RegistryError as error:
         raise CommandError(str(error)) from error
+
+
+async def _check_partition(producer: Producer[Any, Any], job: Job, partition: int, origin: str) -> None:
+    if job.check_partition is None:
+        return
+    job.partitions_known = len(await producer.partitions_for(job.topic))
+    if partition >= job.partitions_known:
+        try:
+            await job.check_partition(partition)
+        except UsageError as error:
+            raise UsageError(f"{origin}: {error}") from error
 
 
 async def _batches(job: Job) -> AsyncGenerator[list[NewRecord]]:

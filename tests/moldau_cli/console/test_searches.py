@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from moldau.cluster.metadata import TopicPartition
+from moldau.protocol.errors import KafkaError
 from moldau_cli.console import records
 from moldau_cli.console.records import Draft, Search, browse, draft_of
 from moldau_cli.words import counted
@@ -255,6 +256,17 @@ def test_a_search_that_takes_long_says_so():
         answer = found({0: log}, Search(topic=TOPIC, partition=0, origin="start", limit=30), 6)
     assert [each["offset"] for each in answer["records"]] == list(range(18))
     assert answer["stopped"] == "stopped after 8 s and 18 records; narrow the search"
+
+
+def test_a_partition_that_the_topic_lacks_is_refused_at_once():
+    """The user of a console does not wait for it, as a producer does."""
+
+    async def describe_topics(names):
+        return {name: SimpleNamespace(partitions=range(2)) for name in names}
+
+    identity = SimpleNamespace(admin=SimpleNamespace(describe_topics=describe_topics), settings={}, environment=None)
+    with pytest.raises(KafkaError, match="topic t has partitions 0 to 1, not 2"):
+        trio.run(records.produce, identity, draft_of({**FORM, "partition": 2}))
 
 
 FORM = {"topic": "t", "key": "k", "value": "v", "partition": 2, "headers": [["h", "x"], ["h", ""]]}
