@@ -31,6 +31,8 @@ _NEEDED: Final = {
     -5: NeededVersion(9, "the last offset in the object store (KIP-1005, Kafka 3.9)"),
 }
 """The versions that some timestamps need: in older ones, brokers look for a record that is not older than that."""
+_UNKNOWN_PARTITION_MS: Final = 1_000.0
+"""How long a call that reports single failures waits for a partition that its topic lacks, which may be new."""
 
 
 async def list_offsets(
@@ -43,7 +45,8 @@ async def list_offsets(
     """Returns (offset, timestamp) for each partition and timestamp; (-1, -1) if no record is that late.
 
     The timestamp -1 means the end, -2 the start, -3 the greatest timestamp. All leaders are asked at the same time.
-    With ``failures`` an error of a partition ends nothing: it is added there, and the result has the other offsets.
+    With ``failures`` an error of a partition ends nothing: it is added there, and the result has the other offsets. A
+    partition that its topic lacks is such an error; without ``failures`` the call waits for it.
 
     Raises:
         KafkaError: a partition is unknown, or the client is not authorized; not with ``failures``.
@@ -64,6 +67,9 @@ async def list_offsets(
         if failures is None:
             for error in search.failures.values():
                 raise error
+        else:
+            if client.now_ms - deadline_ms + timeout_ms >= _UNKNOWN_PARTITION_MS:
+                search.refuse_absent()
         missing = search.missing()
         if not missing:
             break
@@ -113,12 +119,25 @@ class _Search:
 
     def cause(self, missing: TopicPartition) -> str:
         """Returns why the partition has no outcome, as far as it is known."""
-        info = self._client.cluster_metadata.topics.get(missing.topic)
-        if info is not None and 0 < len(info.partitions) <= missing.partition:
-            return f"topic {missing.topic} has partitions 0 to {len(info.partitions) - 1}"
-        if info is None:
+        if absence := self._absence(missing):
+            return absence
+        if self._client.cluster_metadata.topics.get(missing.topic) is None:
             return f"no metadata of topic {missing.topic} arrived"
         return self._reasons.get(missing, ErrorCode.LEADER_NOT_AVAILABLE.name)
+
+    def _absence(self, partition: TopicPartition) -> str:
+        """Returns which partitions the topic has if the given one is none of them, else an empty text."""
+        info = self._client.cluster_metadata.topics.get(partition.topic)
+        if info is None or not 0 < len(info.partitions) <= partition.partition:
+            return ""
+        return f"topic {partition.topic} has partitions 0 to {len(info.partitions) - 1}"
+
+    def refuse_absent(self) -> None:
+        """Fails the partitions that their topics lack."""
+        for each in self.missing():
+            if absence := self._absence(each):
+                text = f"{absence}, not {each.partition}"
+                self.failures[each] = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
 
     def timed_out(self) -> None:
         """Takes note that the requests of ``ask_leaders`` were given up."""

@@ -60,7 +60,7 @@ _STATIC_MEMBERS = NeededVersion(5, "group.instance.id (KIP-345, Kafka 2.3)")
 _STALE_EPOCH = ErrorCode.STALE_MEMBER_EPOCH
 _UNKNOWN_TOPIC = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 _UNKNOWN_TOPIC_MS = 1_000.0
-"""How long an automatic commit waits until the coordinator knows a topic, which may be new, or deleted."""
+"""How long an automatic commit (``AskedCommit.is_automatic``) waits until the coordinator knows a topic, which may be new, or deleted."""
 
 
 class CommitFailedError(KafkaError):
@@ -95,7 +95,7 @@ class AskedCommit:
     clusters_left: int = 0
     """How often the client had gone to another cluster then."""
     is_automatic: bool = False
-    """An automatic commit is soon given up for topics that the coordinator does not know."""
+    """An automatic commit, or an administrator's, is soon given up for topics that the coordinator does not know."""
 
 
 class GroupClient:
@@ -111,6 +111,7 @@ class GroupClient:
         self._session_ms = config.get_int("session.timeout.ms")
         self._poll_interval_ms = config.get_int("max.poll.interval.ms")
         self._commits_asked = 0
+        self.commit_trouble = ""  # why the last attempt to commit must be repeated
         self.counters: ConsumerCounters | None = None
         self.on_commit: Callable[[Mapping[TopicPartition, CommittedOffset]], None] | None = None
         # The committing task holds it. At most the consumer's task and one background task wait for it, in order.
@@ -458,9 +459,11 @@ class GroupClient:
                 if self._client.now_ms - unknown_since_ms >= _UNKNOWN_TOPIC_MS:
                     raise OffsetsRefusedError(self._group_id, refused)  # a rebalance, or the end, may wait for this
             failures += 1
+            self.commit_trouble = unplaced(refused, self._client.cluster_metadata) or code.name
             if self._client.now_ms >= limit_ms:
-                reason = unplaced(refused, self._client.cluster_metadata) or code.name
-                raise trio.TooSlowError(f"group {self._group_id}: offsets were not committed in time ({reason})")
+                raise trio.TooSlowError(
+                    f"group {self._group_id}: offsets were not committed in time ({self.commit_trouble})"
+                )
             await self._client.backoff(failures)
 
     def _refusal(self, code: ErrorCode) -> CommitFailedError:

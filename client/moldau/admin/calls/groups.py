@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import trio
 
 from moldau.admin.failures import (
+    ABSENT,
     AdminError,
     error_of,
     first_retriable,
@@ -307,9 +308,11 @@ class Groups:
         client, requester = self._requester.client, self._requester
         try:
             with trio.fail_after(requester.limit_s()):
-                await group.commit(committed, client.now_ms + requester.timeout_ms)
+                asked = group.ask_commit(committed, is_automatic=True)
+                await group.carry_out(asked, client.now_ms + requester.timeout_ms)
         except trio.TooSlowError as error:
-            text = str(error) or f"group {group_id}: no answer in time"
+            trouble = group.commit_trouble or "no answer in time"
+            text = str(error) or f"group {group_id}: {trouble}"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) from error
         except OffsetsRefusedError as error:
             if len(error.refused) == len(committed):
@@ -336,7 +339,9 @@ class Groups:
                 topics=[OffsetCommitRequestTopic(name=name, partitions=parts) for name, parts in topics.items()],
             ),
             at=self._requester.group_coordinator(group_id),
-            code_of=lambda each: first_retriable(part.error_code for one in each.topics for part in one.partitions),
+            code_of=lambda each: first_retriable(
+                (part.error_code for one in each.topics for part in one.partitions), final=ABSENT
+            ),
             version_max=_OFFSET_COMMIT_WITH_RETENTION,
         )
         answers = by_partition((one.name, one.partitions) for one in response.topics)
