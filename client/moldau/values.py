@@ -87,6 +87,11 @@ def is_text(value: str) -> bool:
     return True
 
 
+def join_address(host: str, port: int) -> str:
+    """Returns ``host:port`` for people and for configurations: an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def list_elements(text: str) -> tuple[str, ...]:
     """Returns the elements of a list with commas, without the blanks around them and without empty elements."""
     return tuple(element for element in (part.strip() for part in text.split(",")) if element)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config import CONSUMER_CONFIG, ConfigError
 from moldau.runtime.config.declaration import LONG_MAX
-from moldau.values import list_elements
+from moldau.values import join_address, list_elements
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -252,7 +252,7 @@ def security_config(client: ClientOptions) -> Config:
         OptionError: a key or a value is wrong.
     """
     host, port = client.bootstrap[0]
-    return _parse({"bootstrap.servers": f"{host}:{port}"} | dict(client.security))
+    return _parse({"bootstrap.servers": join_address(host, port)} | dict(client.security))
 
 
 def positive(text: str, name: str) -> int:

@@ -19,6 +19,7 @@ from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.net.served_versions import UnsupportedApiError
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau.runtime.tls.errors import TlsHandshakeCutError, TlsHandshakeError, TlsMismatchError
+from moldau.values import join_address
 
 if TYPE_CHECKING:
     from moldau.runtime.config import Config
@@ -106,7 +107,9 @@ async def explained(error: Exception, environment: Environment, host: str, port:
         return error
     connection.close()
     wanted = "SASL_PLAINTEXT" if logs_in(environment.network) else "PLAINTEXT"
-    return TlsMismatchError(f"{host}:{port}: this listener does not speak TLS: set security.protocol={wanted}")
+    return TlsMismatchError(
+        f"{join_address(host, port)}: this listener does not speak TLS: set security.protocol={wanted}"
+    )
 
 
 def secured_environment(environment: Environment, config: Config) -> Environment:

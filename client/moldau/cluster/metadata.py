@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau.values import ZERO_UUID
+from moldau.values import ZERO_UUID, join_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -47,7 +47,7 @@ class BrokerNode:
     rack: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.node_id} ({self.host}:{self.port})"
+        return f"{self.node_id} ({join_address(self.host, self.port)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

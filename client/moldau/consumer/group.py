@@ -60,7 +60,7 @@ _STATIC_MEMBERS = NeededVersion(5, "group.instance.id (KIP-345, Kafka 2.3)")
 _STALE_EPOCH = ErrorCode.STALE_MEMBER_EPOCH
 _UNKNOWN_TOPIC = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 _UNKNOWN_TOPIC_MS = 1_000.0
-"""How long an automatic commit (``AskedCommit.is_automatic``) waits until the coordinator knows a topic, which may be new, or deleted."""
+"""How long an automatic commit waits until the coordinator knows a topic, which may be new, or deleted."""
 
 
 class CommitFailedError(KafkaError):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from moldau.values import join_address
 from moldau_jepsen.chaos.nemesis.stage import ANSWER_TIMEOUT_MS, NoCluster
 from moldau_jepsen.chaos.spark.processes import kill_all, process_rows
 from moldau_jepsen.launcher import LauncherUsageError, probe, process
@@ -99,7 +100,7 @@ class OutsideProcesses(NoCluster):
                     await trio.sleep(POLL_S)
         except trio.TooSlowError as error:
             host, port, *_ = self._bootstrap
-            text = f"{host}:{port} does not name {len(self._commands)} brokers within {READY_S:g} s"
+            text = f"{join_address(host, port)} does not name {len(self._commands)} brokers within {READY_S:g} s"
             raise LauncherError(text) from error
 
     def _is_up(self) -> bool:

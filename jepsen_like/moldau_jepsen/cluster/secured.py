@@ -18,6 +18,7 @@ from moldau.admin import Acl
 from moldau.runtime.config import ADMIN_CONFIG
 from moldau.runtime.sasl.core import scram
 from moldau.runtime.tls.outgoing import client_environment
+from moldau.values import join_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -62,7 +63,7 @@ def secured_settings(host: str, port: int, *, is_controller: bool) -> dict[str, 
     }
     if not is_controller:
         settings |= {
-            "listeners": f"PLAINTEXT://{host}:{port},INSIDE://{host}:{INSIDE_PORT},LOGIN://{host}:{LOGIN_PORT}",
+            "listeners": f"PLAINTEXT://{join_address(host, port)},INSIDE://{host}:{INSIDE_PORT},LOGIN://{host}:{LOGIN_PORT}",
             "inter.broker.listener.name": "INSIDE",
             "sasl.mechanism.inter.broker.protocol": MECHANISM,
             f"listener.name.inside.{MECHANISM.lower()}.sasl.jaas.config": f"{_SCRAM} {own};",

@@ -24,6 +24,7 @@ from moldau.protocol.messages.create_topics import (
 )
 from moldau.runtime.config import BROKER_CONFIG
 from moldau.runtime.net.rpc import RpcConnection
+from moldau.values import join_address
 from moldau_broker.server.lifecycle.broker import Broker
 from moldau_jepsen.cluster.full_disks import FullDisks
 from moldau_jepsen.cluster.outside import NONE_OUTSIDE, Outside
@@ -359,7 +360,7 @@ class SimulatedCluster:
             ClusterNotReadyError: A broker did not know it within ``seconds``.
         """
         nodes = LoginNodes(self)
-        bootstrap = ",".join(f"{host}:{port}" for host, port in map(nodes.address, self.broker_ids))
+        bootstrap = ",".join(join_address(host, port) for host, port in map(nodes.address, self.broker_ids))
         rights = [*anonymous_rights(), *more]
         last = "no broker answered"
         with trio.move_on_after(seconds):

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moldau.values import join_address
 from moldau_jepsen.launcher import process, undo
 from moldau_jepsen.launcher.control import CONTROL, ControlWriter
 from moldau_jepsen.launcher.ports import choose_ports, port_in_use
@@ -491,7 +492,7 @@ def start_cluster(
     nodes = plan_nodes(spec, directory, spec.ports or choose_ports(spec.nodes, spec.base_port))
     if spec.secure and not spec.places:  # whose free ports are not known
         for node, port in zip(nodes, choose_ports(spec.nodes, None), strict=True):
-            node.metrics = f"{node.host}:{port}"
+            node.metrics = join_address(node.host, port)
     texts = _checked_properties(nodes, spec, directory)
     try:
         for node in nodes:

@@ -31,6 +31,7 @@ from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTo
 from moldau.protocol.schema import Response
 from moldau.runtime.sasl.core.client import ClientSession, Send, Step
 from moldau.runtime.sasl.core.scram import NONCE_BYTES, ScramClient, salted_password
+from moldau.values import join_address
 from moldau.version import VERSION
 from moldau_jepsen.launcher.spec import HOST, Door
 
@@ -85,7 +86,7 @@ def _log_in(peer: socket.socket, door: Door, login: LoginSettings, deadline: flo
         SaslAuthenticationError: the node refuses.
         OSError: the node does not answer.
     """
-    session = ClientSession(login.mechanism, f"{door.host}:{door.port}", CLIENT_ID, (CLIENT_ID, VERSION))
+    session = ClientSession(login.mechanism, join_address(door.host, door.port), CLIENT_ID, (CLIENT_ID, VERSION))
     nonce = base64.b64encode(os.urandom(NONCE_BYTES)).decode().replace("=", "")
     exchange = ScramClient(login.mechanism, login.user, partial(_salted, login.mechanism, login.password), nonce)
     step: Step = session.start(exchange, 0)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from moldau.values import join_address
+
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterable, Mapping, Sequence
@@ -148,7 +150,7 @@ class Node:
     @property
     def listener(self) -> str:
         """Returns the node's listener as ``NAME://host:port``."""
-        return f"{self.listener_name}://{self.host}:{self.port}"
+        return f"{self.listener_name}://{join_address(self.host, self.port)}"
 
     @property
     def listener_name(self) -> str:

@@ -12,6 +12,7 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.telemetry.log import EventLogger
+from moldau.values import join_address
 from moldau_quorum.broker_side.reachability import WARNING_INTERVAL_MS
 
 if TYPE_CHECKING:
@@ -45,11 +46,11 @@ async def discover_voters(
             try:
                 voters = await _ask(environment, host, port, client_id)
             except (OSError, trio.TooSlowError, ProtocolError, KafkaError) as error:
-                causes.append(f"{host}:{port}: {str(error) or type(error).__name__}")
+                causes.append(f"{join_address(host, port)}: {str(error) or type(error).__name__}")
                 continue
             if voters:
                 return voters
-            causes.append(f"{host}:{port}: knows no voters yet")
+            causes.append(f"{join_address(host, port)}: knows no voters yet")
         cause = "; ".join(causes)
         if cause != warned or trio.current_time() >= due_s:
             warned, due_s = cause, trio.current_time() + WARNING_INTERVAL_MS / 1000

@@ -22,6 +22,7 @@ from moldau.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from moldau.protocol.schema import Response
+from moldau.values import join_address
 from pyspark_moldau.client_options import API_TIMEOUT, PREFIX, OptionError
 from pyspark_moldau.errors import ReadTimeoutError
 from pyspark_moldau.wire.connections import BrokerConnection
@@ -301,7 +302,7 @@ def _at(address: Address, error: OSError) -> str:
         cause = "no answer in time: is another service, or a firewall, at this address?"
     else:
         cause = error.strerror or str(error)
-    return f"{address[0]}:{address[1]}: {cause}"
+    return f"{join_address(*address)}: {cause}"
 
 
 def raise_for(code: int, what: str = "") -> None:

@@ -12,6 +12,7 @@ from moldau.protocol.codec import ProtocolError
 from moldau.protocol.framing import decode_response, encode_request
 from moldau.protocol.schema import Response
 from moldau.runtime.config import ConfigError
+from moldau.values import join_address
 from pyspark_moldau.client_options import PREFIX, OptionError, security_config
 from pyspark_moldau.wire.authentication import authenticate, login_of
 
@@ -76,7 +77,7 @@ class BrokerConnection:
             OptionError: the keys of TLS or SASL are wrong, or the broker refused the login.
         """
         self._client_id = client.client_id
-        self._peer = f"{host}:{port}"
+        self._peer = join_address(host, port)
         self._has_answered = False
         self._until_s = math.inf
         context, login = tls_context(client), login_of(client)
@@ -99,7 +100,9 @@ class BrokerConnection:
             # The broker may hold a fetch for as long as it was asked to.
             self._socket.settimeout((client.request_timeout_ms + client.fetch_wait_ms) / 1000)
             if login is not None:
-                self._until_s = authenticate(client, login, f"{host}:{port}", self._socket.sendall, self._read_frame)
+                self._until_s = authenticate(
+                    client, login, join_address(host, port), self._socket.sendall, self._read_frame
+                )
         except BaseException:
             self._socket.close()
             raise
@@ -173,14 +176,15 @@ def _secured(context: ssl.SSLContext, plain: socket.socket, host: str, port: int
     except ssl.SSLCertVerificationError as error:
         if error.verify_code == CERTIFICATE_EXPIRED:
             raise OptionError(
-                f"{PREFIX}bootstrap.servers: the certificate of {host}:{port} has expired; the broker needs a new one"
+                f"{PREFIX}bootstrap.servers: the certificate of {join_address(host, port)} has expired; "
+                "the broker needs a new one"
             ) from error
         raise OptionError(
-            f"{PREFIX}ssl.truststore.location: the certificate of {host}:{port} is not trusted "
+            f"{PREFIX}ssl.truststore.location: the certificate of {join_address(host, port)} is not trusted "
             f"({error.verify_message}); name the PEM file with its signer, or check the host name"
         ) from error
     except ssl.SSLError as error:
-        _check_alert(error, f"{host}:{port}")
+        _check_alert(error, join_address(host, port))
         if error.reason in ("WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING"):
             raise ConnectionError(no_tls) from error
         raise

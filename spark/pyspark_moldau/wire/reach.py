@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from moldau.values import join_address
 from pyspark_moldau.client_options import API_TIMEOUT, PREFIX
 from pyspark_moldau.errors import ReadTimeoutError
 from pyspark_moldau.wire.cluster import Cluster, NoAnswerError
@@ -68,7 +69,7 @@ def unanswered(problem: str, limit_ms: int, causes: str, remedy: str, key: str) 
 
 def _shown(addresses: Iterable[Address]) -> str:
     """Returns addresses as ``bootstrap.servers`` has them."""
-    return ",".join(f"{host}:{port}" for host, port in addresses)
+    return ",".join(join_address(host, port) for host, port in addresses)
 
 
 def _answering(client: ClientOptions, limit_ms: int, problem: str, remedy: str, key: str) -> Cluster:

@@ -17,6 +17,7 @@ from moldau.protocol.messages.streams_group_describe import (
     StreamsGroupDescribeResponse,
     TaskIds,
 )
+from moldau.values import join_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -113,7 +114,7 @@ def _member(member: Member) -> StreamsGroupMember:
         process_id=member.process_id,
         epoch=member.member_epoch,
         topology_epoch=member.topology_epoch,
-        endpoint=None if endpoint is None else f"{endpoint.host}:{endpoint.port}",
+        endpoint=None if endpoint is None else join_address(endpoint.host, endpoint.port),
         active=_tasks(now.active_tasks),
         standby=_tasks(now.standby_tasks),
         warmup=_tasks(now.warmup_tasks),

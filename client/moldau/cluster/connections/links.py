@@ -19,6 +19,7 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.config import addresses
 from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.tasks.supervision import BackoffPolicy
+from moldau.values import join_address
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -204,8 +205,8 @@ class Links:
         """The servers that the client starts at, or the brokers if it never starts again, for messages."""
         brokers = self._client.cluster_metadata.brokers
         if brokers and not self._client.recovery.is_enabled:
-            return ", ".join(f"{broker.host}:{broker.port}" for broker in brokers.values())
-        return ", ".join(f"{host}:{port}" for host, port in self._bootstrap)
+            return ", ".join(join_address(broker.host, broker.port) for broker in brokers.values())
+        return ", ".join(join_address(host, port) for host, port in self._bootstrap)
 
     @property
     def has_alternatives(self) -> bool:
@@ -302,7 +303,7 @@ class Links:
             self.misfits.failed(address, error)
             client.opening_failed(address, error)
             if isinstance(error, KafkaError) and error.code is ErrorCode.REBOOTSTRAP_REQUIRED:
-                reason = f"{address[0]}:{address[1]} is not broker {node_id} of this cluster"
+                reason = f"{join_address(*address)} is not broker {node_id} of this cluster"
                 if generation == client.recovery.generation:
                     client.rebootstrap(reason)
                 error = ConnectionAbortedError(reason)

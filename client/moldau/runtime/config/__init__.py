@@ -43,7 +43,6 @@ from moldau.runtime.config.listeners import (
     cordoned_log_dirs,
     inter_broker_listener_name,
     inter_broker_protocol,
-    join_address,
     key_of_listener,
     listeners,
     listening_refused,
@@ -53,6 +52,7 @@ from moldau.runtime.config.listeners import (
     parse_address,
     quorum_voters,
 )
+from moldau.values import join_address
 
 if TYPE_CHECKING:
     from moldau.runtime.config.client_schemas import (

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.config.declaration import ConfigError
+from moldau.values import join_address
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,11 +89,6 @@ class QuorumVoter:
 
     def __str__(self) -> str:
         return f"{self.node_id}@{join_address(self.host, self.port)}"
-
-
-def join_address(host: str, port: int) -> str:
-    """Returns ``host:port`` as ``parse_address`` reads it: an IPv6 host in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _host(text: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau.runtime.tls.errors import TlsHandshakeCutError, TlsHandshakeError
+from moldau.values import join_address
 
 if TYPE_CHECKING:
     from moldau.runtime.ports.environment import Clock
@@ -50,7 +51,7 @@ class PeerRefusals:
             self._due_ms = now_ms + REMIND_MS
             host, port = address
             self._logger.warning(
-                "peer-unusable", peer=self._peer, address=f"{host}:{port}", error=error, attempts=self._attempts
+                "peer-unusable", peer=self._peer, address=join_address(host, port), error=error, attempts=self._attempts
             )
         return True
 

@@ -44,6 +44,7 @@ from moldau.runtime.net.served_versions import ServedVersions
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.tls.errors import TlsHandshakeError, TlsMismatchError, looks_like_tls
+from moldau.values import join_address
 from moldau.version import VERSION
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ class RpcConnection:
     def peer(self) -> str:
         """Host and port of the other end."""
         host, port = self._connection.peer_address
-        return f"{host}:{port}"
+        return join_address(host, port)
 
     @property
     def in_flight(self) -> int:

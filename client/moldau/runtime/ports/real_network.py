@@ -21,6 +21,7 @@ from moldau.runtime.ports.descriptors import SHORTAGE_ERRNOS
 from moldau.runtime.ports.environment import SYSTEM_BUFFERS, SocketBuffers
 from moldau.runtime.ports.real_arrivals import real_arrivals
 from moldau.runtime.ports.system_calls import BUFFERS_PER_CALL_MAX
+from moldau.values import join_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -307,7 +308,9 @@ class RealNetwork:
                 failures.append(f"{name[0]}: no answer")
             except OSError as error:
                 failures.append(f"{name[0]}: {error.strerror or error}")
-        raise ConnectionRefusedError(errno.ECONNREFUSED, f"no connection to {host}:{port} ({'; '.join(failures)})")
+        raise ConnectionRefusedError(
+            errno.ECONNREFUSED, f"no connection to {join_address(host, port)} ({'; '.join(failures)})"
+        )
 
     async def _connect_one(self, family: int, kind: int, protocol: int, name: object) -> RealConnection:
         connecting = socket.socket(family, kind, protocol)

@@ -12,6 +12,7 @@ from moldau.runtime.sasl.core.client import ClientSession, Done, Send, reauthent
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau.runtime.sasl.login import Login
 from moldau.runtime.tls.errors import TlsMismatchError, looks_like_tls
+from moldau.values import join_address
 from moldau.version import VERSION
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class SaslNetwork:
         """Connects and authenticates; also returns the state that a later re-authentication needs."""
         connection = await self.plain.connect(host, port)
         try:
-            session = ClientSession(self._login.mechanism, f"{host}:{port}", client_id, SOFTWARE)
+            session = ClientSession(self._login.mechanism, join_address(host, port), client_id, SOFTWARE)
             step: Send | Done = session.start(await self._login.exchange(), 0)
             number = 0
             while isinstance(step, Send):

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 import h11
 import trio
 
+from moldau.values import join_address
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -54,7 +56,7 @@ async def serve_pages(
     try:
         listener = await environment.network.listen(host, port)
     except OSError as error:
-        raise OSError(error.errno, f"metrics.listener {host}:{port}: {error.strerror or error}") from error
+        raise OSError(error.errno, f"metrics.listener {join_address(host, port)}: {error.strerror or error}") from error
     try:
         async with trio.open_nursery() as nursery:
             task_status.started(listener.address)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 
 from moldau.consumer import Consumer
+from moldau.values import join_address
 from moldau_broker.coordinator.transaction.core.state import EPOCH_PER_TRANSACTION
 from moldau_jepsen.checkers import AnomalyKind, check_history, check_topics
 from moldau_jepsen.cluster.secured import (
@@ -199,7 +200,7 @@ class Clients:
         options, nodes = self._options.streams_options, LoginNodes(self._cluster)
         if self.rights is None:
             return StreamsWorkload(self._cluster.bootstrap, options)
-        bootstrap = ",".join(f"{host}:{port}" for host, port in map(nodes.address, nodes.broker_ids))
+        bootstrap = ",".join(join_address(host, port) for host, port in map(nodes.address, nodes.broker_ids))
         login_keys = login(bootstrap, STREAMER, password_of(STREAMER), mechanism="PLAIN")
         return StreamsWorkload(bootstrap, replace(options, connection=login_keys))
 

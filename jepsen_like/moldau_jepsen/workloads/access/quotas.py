@@ -21,6 +21,7 @@ from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchRe
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from moldau.records import encode_batch
 from moldau.runtime.net.rpc import RpcConnection
+from moldau.values import join_address
 from moldau_jepsen.checkers.quotas import CONSUMER, PRODUCER, QuotaVerdict
 
 if TYPE_CHECKING:
@@ -82,7 +83,9 @@ class QuotasWorkload:
 
     async def _manage(self) -> None:
         draw = self._draw
-        bootstrap = ",".join(f"{host}:{port}" for host, port in map(self._nodes.address, self._nodes.broker_ids))
+        bootstrap = ",".join(
+            join_address(host, port) for host, port in map(self._nodes.address, self._nodes.broker_ids)
+        )
         config = {"bootstrap.servers": bootstrap, "request.timeout.ms": 2_000, "default.api.timeout.ms": 5_000}
         async with Admin(config, environment=self._environment) as admin:
             while not self._stopping.is_set():

@@ -31,6 +31,7 @@ from moldau.records import encode_batch
 from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.ports.environment import SYSTEM_BUFFERS
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
+from moldau.values import join_address
 from moldau_jepsen.checkers.rights import DESCRIBE, READ, WRITE, Outcome, Right, RightsVerdict, Watched
 from moldau_jepsen.cluster.secured import ADMIN, login, login_environment, password_of
 
@@ -141,7 +142,9 @@ class RightsWorkload:
 
     async def _manage(self) -> None:
         draw = self._environment.random
-        bootstrap = ",".join(f"{host}:{port}" for host, port in map(self._nodes.address, self._nodes.broker_ids))
+        bootstrap = ",".join(
+            join_address(host, port) for host, port in map(self._nodes.address, self._nodes.broker_ids)
+        )
         config = login(bootstrap, ADMIN, password_of(ADMIN))
         short = {"request.timeout.ms": 2_000, "default.api.timeout.ms": 5_000}
         async with Admin({**config, **short}, environment=self._environment) as admin:

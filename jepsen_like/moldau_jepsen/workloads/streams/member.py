@@ -38,6 +38,7 @@ from moldau.protocol.messages.streams_group_heartbeat import (
 )
 from moldau.protocol.schema import Response
 from moldau.runtime.net.rpc import RpcConnection
+from moldau.values import join_address
 from moldau_broker.coordinator.group.streams.core.topology import by_subtopology, tasks_of
 from moldau_jepsen.checkers.group.streams import Commit, Holding, Read
 
@@ -122,7 +123,7 @@ class Link:
                 self._coordinator = (found.host, found.port)
             coordinator = self._coordinator
             answer = await self._request(response_class, coordinator, message, version)
-            self.answered_by = f"{coordinator[0]}:{coordinator[1]}"
+            self.answered_by = join_address(*coordinator)
             return answer
         except (*TRANSPORT_ERRORS, KafkaError):
             self._coordinator = None

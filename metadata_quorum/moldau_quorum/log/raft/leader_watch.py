@@ -17,6 +17,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from moldau.values import join_address
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -78,7 +80,7 @@ class LeaderWatch:
             silent_ms=round(now_ms - self._since_ms),
             votes_needed=len(voters) if founds else configuration.quorum,
             unanswered=tuple(
-                f"{voter_id}@{voter.host}:{voter.port}"
+                f"{voter_id}@{join_address(voter.host, voter.port)}"
                 for voter_id, voter in sorted(voters.items())
                 if voter_id != node_id and heard_ms.get(voter_id, -math.inf) <= before_ms
             ),

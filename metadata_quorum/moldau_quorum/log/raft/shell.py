@@ -25,7 +25,7 @@ from moldau.runtime.net.layers import logs_in
 from moldau.runtime.tasks.sync import Signal
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.telemetry.metrics import Histogram
-from moldau.values import ZERO_UUID
+from moldau.values import ZERO_UUID, join_address
 from moldau_quorum.log.port import (
     CommittedRange,
     Leadership,
@@ -342,7 +342,7 @@ class RaftLog:
     def learn_voters(self, addresses: Mapping[int, tuple[str, int]]) -> None:
         """See ``MetadataLog``."""
         for voter_id, (host, port) in self._addresses.learn(self.node.configuration, addresses).items():
-            self._log.info("voter-learned", voter=voter_id, address=f"{host}:{port}")
+            self._log.info("voter-learned", voter=voter_id, address=join_address(host, port))
             self._wake()
 
     @property

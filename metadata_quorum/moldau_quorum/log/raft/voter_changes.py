@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from moldau.values import ZERO_UUID
+from moldau.values import ZERO_UUID, join_address
 from moldau_quorum.log.port import (
     LogBusyError,
     MembershipBusyError,
@@ -90,7 +90,8 @@ class VoterChanges:
             if node.member_match(voter.voter_id) is None:
                 await self._change(node, lambda current: current.without(voter.voter_id))
                 raise MembershipTimeoutError(
-                    f"no controller with the id {voter.voter_id} has answered at {voter.host}:{voter.port} within "
+                    f"no controller with the id {voter.voter_id} has answered at "
+                    f"{join_address(voter.host, voter.port)} within "
                     f"{FIRST_ANSWER_MS / 1000:g} s, so it was not added: start it first, and give the address of its "
                     "controller listener"
                 )
@@ -99,7 +100,7 @@ class VoterChanges:
             if not self._caught_up(node, voter.voter_id):
                 await self._change(node, lambda current: current.without(voter.voter_id))
                 raise MembershipTimeoutError(
-                    f"node {voter.voter_id} at {voter.host}:{voter.port} did not catch up within "
+                    f"node {voter.voter_id} at {join_address(voter.host, voter.port)} did not catch up within "
                     f"{CATCH_UP_TIMEOUT_MS} ms, and was not added"
                 )
             await self._change(node, lambda current: current.with_voter(voter.voter_id))
@@ -132,7 +133,9 @@ class VoterChanges:
                 raise MembershipChangeError(f"node {voter.voter_id} with directory {voter.directory_id} is no voter")
             if (known.host, known.port) != (voter.host, voter.port):
                 if voter.voter_id != self._config.node_id and self._answers(node, voter.voter_id):
-                    raise MembershipChangeError(f"node {voter.voter_id} is reached at {known.host}:{known.port}")
+                    raise MembershipChangeError(
+                        f"node {voter.voter_id} is reached at {join_address(known.host, known.port)}"
+                    )
                 await self._change(node, lambda current: current.with_address(voter.voter_id, voter.host, voter.port))
         finally:
             self._changing = False

@@ -16,6 +16,7 @@ import trio
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.net.rpc import RpcConnection
+from moldau.values import join_address
 from moldau_quorum.metadata.records import MetadataCorruptError
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ async def transfer_leadership(
                 try:
                     response = await _ask(environment, host, port, target_id, timeout_ms)
                 except (OSError, trio.TooSlowError) as error:
-                    failures.append(f"controller {node_id} at {host}:{port}: {str(error) or 'no answer'}")
+                    failures.append(f"controller {node_id} at {join_address(host, port)}: {str(error) or 'no answer'}")
                     continue
                 answered = True
                 if response.error_code == ErrorCode.NOT_CONTROLLER:

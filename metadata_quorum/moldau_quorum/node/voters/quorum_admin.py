@@ -33,7 +33,7 @@ from moldau.protocol.messages.update_raft_voter import (
     UpdateRaftVoterRequest,
     UpdateRaftVoterResponse,
 )
-from moldau.values import ZERO_UUID
+from moldau.values import ZERO_UUID, join_address
 from moldau_quorum.log.port import (
     MembershipBusyError,
     MembershipChangeError,
@@ -194,7 +194,8 @@ class QuorumAdmin:
             await self._forget_learner(voter)
             return AddRaftVoterResponse(
                 error_code=ErrorCode.REQUEST_TIMED_OUT,
-                error_message=f"node {voter.voter_id} did not catch up at {voter.host}:{voter.port} within "
+                error_message=f"node {voter.voter_id} did not catch up at "
+                f"{join_address(voter.host, voter.port)} within "
                 f"{timeout_ms / 1000:g} s, and was not added: does it run, with that id and address?",
             )
         return AddRaftVoterResponse(error_message=None)

@@ -35,6 +35,7 @@ from moldau.protocol.messages.update_raft_voter import (
 )
 from moldau.runtime.net.rpc import RpcConnection
 from moldau.runtime.telemetry.log import EventLogger
+from moldau.values import join_address
 from moldau_quorum.log.port import MetadataLogError, VoterEndpoint
 from moldau_quorum.metadata.internal_topics import METADATA_TOPIC
 from moldau_quorum.node.voters.quorum_admin import CONTROLLERS, KRAFT_VERSION
@@ -101,7 +102,7 @@ class QuorumSearch:
                     view = await ask_quorum_view(self._environment, address, self._log.node_id)
                     settled = await self._take(view)
                 except FAILURES as error:
-                    self._logger.debug("voter-unreachable", voter=f"{address[0]}:{address[1]}", error=error)
+                    self._logger.debug("voter-unreachable", voter=join_address(*address), error=error)
                     continue
                 if settled:
                     break

@@ -49,6 +49,7 @@ from moldau.runtime.net.serving.parked_reader import HEAVY_BYTES, REQUESTS_PER_T
 from moldau.runtime.net.serving.throttle import Throttle, throttle_of
 from moldau.runtime.net.serving.transmission import NEVER_MS, Transmission
 from moldau.runtime.tls.errors import TlsHandshakeError, looks_like_tls
+from moldau.values import join_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -153,7 +154,7 @@ class ConnectionLoop:
         if self._end_reason is not None:
             self._server.closed_for_cause += 1
             host, port = self._connection.peer_address
-            self._server.logger.warning("connection-closed", peer=f"{host}:{port}", reason=self._end_reason)
+            self._server.logger.warning("connection-closed", peer=join_address(host, port), reason=self._end_reason)
 
     def _finish(self, reason: str | None) -> None:
         """Ends the connection; only the first reason is logged."""

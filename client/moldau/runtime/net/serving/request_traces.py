@@ -22,6 +22,7 @@ from moldau.protocol.framing import decode_request_header, decode_response
 from moldau.protocol.schema import Struct
 from moldau.runtime.net.buffers import byte_count
 from moldau.runtime.net.serving.answers import FileRange
+from moldau.values import join_address
 
 if TYPE_CHECKING:
     import random
@@ -120,7 +121,7 @@ class RequestTraces:
     def begin(self, frame: memoryview, received_ms: float, listener: str, connection: Connection) -> RequestTrace:
         """Notes that a request is about to be handled; ``frame`` is borrowed."""
         host, port = connection.peer_address[:2]
-        head, peer = bytes(frame[:HEAD_BYTES]), f"{host}:{port}"
+        head, peer = bytes(frame[:HEAD_BYTES]), join_address(host, port)
         return RequestTrace(self, head, listener, peer, received_ms, self._clock.monotonic_ms())
 
     def handled(self, traces: Sequence[RequestTrace]) -> None:
