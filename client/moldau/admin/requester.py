@@ -26,6 +26,7 @@ from moldau.protocol.messages.list_partition_reassignments import ListPartitionR
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from moldau.protocol.schema import Response
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
+from moldau.runtime.tasks.exceptions import exits_unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
@@ -385,9 +386,10 @@ class Requester:
             for another in waiting:
                 await make(*another)
 
-        async with trio.open_nursery() as nursery:
-            for key, call in islice(waiting, AT_ONCE_MAX):
-                nursery.start_soon(work, key, call)
+        with exits_unwrapped():
+            async with trio.open_nursery() as nursery:
+                for key, call in islice(waiting, AT_ONCE_MAX):
+                    nursery.start_soon(work, key, call)
         for closed in ended:
             raise closed
         for error in failures.values():

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Protocol, T
 import trio
 
 from moldau.cluster.caller import Unportable
+from moldau.runtime.tasks.exceptions import exits_unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -167,7 +168,8 @@ class Portal(Generic[C]):
 
     def _main(self) -> None:
         try:
-            trio.run(self._serve)
+            with exits_unwrapped():
+                trio.run(self._serve)
         except BaseException as error:  # noqa: BLE001 - it is raised again in the thread that closes the client
             self._failure = error
         finally:

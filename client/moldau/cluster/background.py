@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from moldau.runtime.tasks.exceptions import exits_unwrapped
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from contextlib import AbstractAsyncContextManager
@@ -118,10 +120,11 @@ class Background:
         manager = self._manager
         assert manager is not None
         is_swallowed: bool | None = False
-        if error is None or _holds_cancellation(error):
-            is_swallowed = await manager.__aexit__(kind, error, traceback)
-        else:
-            await manager.__aexit__(None, None, None)
+        with exits_unwrapped():
+            if error is None or _holds_cancellation(error):
+                is_swallowed = await manager.__aexit__(kind, error, traceback)
+            else:
+                await manager.__aexit__(None, None, None)
         if failure is not None and not is_swallowed:
             raise failure
         return is_swallowed

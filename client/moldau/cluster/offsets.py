@@ -18,6 +18,7 @@ from moldau.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from moldau.runtime.net.served_versions import NeededVersion
+from moldau.runtime.tasks.exceptions import exits_unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -168,9 +169,10 @@ class _Search:
                 metadata.check_topic(partition.topic, self._before[partition.topic])
             except KafkaError as error:
                 self.failures[partition] = error
-        async with trio.open_nursery() as nursery:
-            for (node_id, needed), partitions in by_node.items():
-                nursery.start_soon(self._ask, node_id, partitions, needed)
+        with exits_unwrapped():
+            async with trio.open_nursery() as nursery:
+                for (node_id, needed), partitions in by_node.items():
+                    nursery.start_soon(self._ask, node_id, partitions, needed)
 
     async def _ask(self, node_id: int, partitions: Sequence[TopicPartition], needed: NeededVersion | None) -> None:
         request = self._request(partitions)

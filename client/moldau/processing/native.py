@@ -8,6 +8,7 @@ import trio
 
 from moldau.processing.shared_steps import SharedSteps
 from moldau.processing.steps import Plan, plan_of
+from moldau.runtime.tasks.exceptions import exits_unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -48,7 +49,7 @@ async def process(
 
     Raises:
         ConfigError: the consumer commits by itself (``enable.auto.commit``), or has no ``group.id``.
-        ExceptionGroup: a handler or a poll raised.
+        ExceptionGroup: a handler or a poll raised; KeyboardInterrupt and SystemExit come without a group.
     """
     plan = plan_of(
         consumer=consumer,
@@ -78,15 +79,16 @@ class _Processor:
         steps, interval_s = self._steps, self._plan.commit_interval_ms / 1000
         has_failed = True
         try:
-            async with trio.open_nursery() as nursery:
-                due_s = trio.current_time() + interval_s
-                while not self._until():
-                    await steps.poll()
-                    self._start(nursery)
-                    if trio.current_time() >= due_s:
-                        await steps.commit()
-                        due_s = trio.current_time() + interval_s
-                self._until = lambda: True
+            with exits_unwrapped():
+                async with trio.open_nursery() as nursery:
+                    due_s = trio.current_time() + interval_s
+                    while not self._until():
+                        await steps.poll()
+                        self._start(nursery)
+                        if trio.current_time() >= due_s:
+                            await steps.commit()
+                            due_s = trio.current_time() + interval_s
+                    self._until = lambda: True
             has_failed = False
         finally:
             try:

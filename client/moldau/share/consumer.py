@@ -31,6 +31,7 @@ from moldau.cluster.client import ClusterClient
 from moldau.cluster.metadata import TopicPartition
 from moldau.cluster.troubles import check_topic_names
 from moldau.runtime.config import SHARE_CONSUMER_CONFIG, Config, ConfigError
+from moldau.runtime.tasks.exceptions import exits_unwrapped
 from moldau.serialization.core.records import RecordDecoder, unreadable
 from moldau.serialization.core.values import (
     KeyOut,
@@ -187,9 +188,10 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
         assert self._group is not None
         assert self._fetcher is not None
         self._deliveries.release_unread()
-        async with trio.open_nursery() as nursery:  # a leader that hangs must not keep the member in its group
-            nursery.start_soon(self._fetcher.end_sessions)
-            await self._group.leave()
+        with exits_unwrapped():
+            async with trio.open_nursery() as nursery:  # a leader that hangs must not keep the member in its group
+                nursery.start_soon(self._fetcher.end_sessions)
+                await self._group.leave()
 
     async def _farewell(self) -> None:
         """Departs, and pushes metrics a last time if a broker wants them."""
