@@ -95,6 +95,16 @@ def test_a_retry_may_be_due_at_once():
 def test_the_topics_are_named():
     assert ORDERS.topics == ["orders", "orders.retry.1", "orders.retry.2"]
     assert RetryTopics("a", dead_letters="b").dead_letters == "b"
+    assert RetryTopics("a", dead_letters="a.retry.1").dead_letters == "a.retry.1"
+
+
+@pytest.mark.parametrize("dead", ["orders", "orders.retry.1", "orders.retry.2"])
+def test_dead_letters_go_to_no_processed_topic(dead):
+    """Each of them came back and failed again."""
+    with pytest.raises(ValueError, match=f"RetryTopics: dead_letters is {dead}, whose records are processed"):
+        RetryTopics("orders", [1, 2], dead_letters=dead)
+    with pytest.raises(ValueError, match="RetryTopics: dead_letters is empty"):
+        RetryTopics("orders", dead_letters="")
 
 
 @pytest.mark.parametrize("wrong", [{"topic": ""}, {"delays_ms": [-1]}, {"delays_ms": 5}, {"delays_ms": [0.5]}])

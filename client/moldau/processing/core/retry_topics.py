@@ -70,7 +70,7 @@ class RetryTopics:
 
         Raises:
             TypeError: an argument is of a wrong type.
-            ValueError: a delay is negative.
+            ValueError: a delay is negative, or the dead letters go to a topic whose records are processed.
             InvalidTopicError: the topic, or the name of a retry topic or of the dead letters, is no name of a topic.
         """
         self.topic = arguments.text("RetryTopics", "topic", topic)
@@ -81,8 +81,16 @@ class RetryTopics:
             )
         )
         self.retries = tuple(f"{topic}.retry.{number}" for number in range(1, len(self.delays_ms) + 1))
-        self.dead_letters = arguments.text("RetryTopics", "dead_letters", dead_letters or f"{topic}.dead")
+        default = f"{topic}.dead"
+        self.dead_letters = arguments.text(
+            "RetryTopics", "dead_letters", default if dead_letters is None else dead_letters
+        )
         check_topic_names([*self.topics, self.dead_letters])
+        if self.dead_letters in self.topics:
+            raise arguments.ArgumentValueError(
+                f"RetryTopics: dead_letters is {self.dead_letters}, whose records are processed: "
+                "each dead letter would come back and fail again without end"
+            )
         self._not_retried: tuple[type[Exception], ...] = (RecordDeserializationError, *not_retried)
 
     @property
