@@ -33,9 +33,8 @@ _WRONG_SCHEMA: Final = (
     RecursionError,
     TypeError,
     ValueError,
-    re.error,
 )
-"""Errors of ``fastjsonschema``; the last one is of a pattern that Python does not know, such as ``\\p{L}``."""
+"""Errors of ``fastjsonschema`` for a document that is no schema."""
 
 
 class _Schemes(Mapping[str, Callable[[str], Any]]):
@@ -86,6 +85,12 @@ def compiled(
         raise
     except IndentationError as error:  # fastjsonschema makes code of it, and Python has a limit there
         raise SerializationError("the JSON Schema is nested too deeply to be compiled") from error
+    except re.error as error:  # Java's registry takes patterns such as \p{L}, which Python's re does not know
+        pattern = re.sub(r"\\Z$", "$", str(error.pattern))  # fastjsonschema has changed its end
+        raise SerializationError(
+            f"the JSON Schema has the pattern {pattern!r}, which Python's re does not read: {error}; "
+            "write it in another way, or use a pydantic model"
+        ) from error
     except _WRONG_SCHEMA as error:
         raise SerializationError(f"the JSON Schema is wrong: {error}") from error
 

@@ -249,7 +249,8 @@ class SchemaRegistry:
         Raises:
             RegistryError: the subject or version does not exist.
         """
-        return await self._fetch(SubjectVersion(_subject("version", subject), version))
+        number = arguments.at_least("version", "version", version, 1)
+        return await self._fetch(SubjectVersion(_subject("version", subject), number))
 
     async def schema(self, schema_id: int) -> Schema:
         """Returns the schema with an id.

@@ -1,5 +1,6 @@
 """Goal: a reader learns why it gets no date or time. Method: numbers of Avro that Python's types do not hold."""
 
+import datetime
 import io
 import json
 from types import SimpleNamespace
@@ -42,3 +43,15 @@ def test_a_time_that_python_does_not_hold_is_named(base, logical, number):
 def test_bytes_of_another_schema_are_named():
     with pytest.raises(SerializationError, match="not of the Avro schema"):
         serde_of(["null", "string"]).deserialize(frame(1) + b"\x0a", CONTEXT)
+
+
+def test_milliseconds_have_no_place_for_microseconds():
+    """They are cut off towards the past, as Confluent's serializers for Java and Python do it."""
+    serde = serde_of({"type": "long", "logicalType": "timestamp-millis"})
+    for given, kept in ((1999, 1000), (-1, -1000)):
+        stream = io.BytesIO()
+        epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+        schema = {"type": "long", "logicalType": "timestamp-millis"}
+        fastavro.schemaless_writer(stream, schema, epoch + datetime.timedelta(microseconds=given))
+        found = serde.deserialize(frame(1) + stream.getvalue(), CONTEXT)
+        assert found == epoch + datetime.timedelta(microseconds=kept)

@@ -3,6 +3,8 @@
 Method: the choice of a proxy is pure; requests go to answers in place of the network.
 """
 
+from urllib.parse import unquote
+
 import httpx
 import pytest
 import trio
@@ -119,3 +121,28 @@ def test_a_redirect_is_named():
     answer = httpx.Response(308, headers={"location": "https://u:s3cret@registry/base/subjects"})
     said = "GET http://registry/base/subjects: the schema registry answers 308, which leads to "
     assert asked(answer) == f"{said}https://registry/base/subjects; correct schema.registry.url"
+
+
+@pytest.mark.parametrize("subject", [".", "..", "a/../..", "%2E%2E", "...", "a.b", "?x#y"])
+def test_a_subject_stays_in_the_path_of_the_registry(subject):
+    """The segments ``.`` and ``..`` led the request to another path of the server."""
+    asked = []
+
+    def answer(request):
+        asked.append(request.url)
+        return httpx.Response(200, json=[1])
+
+    registry = SchemaRegistry({"schema.registry.url": "http://r/base"}, transport=httpx.MockTransport(answer))
+    assert trio.run(registry.versions, subject) == [1]
+    (url,) = asked
+    before, base, subjects, segment, last = url.raw_path.decode().split("/")
+    assert (before, base, subjects, last) == ("", "base", "subjects", "versions")
+    assert segment not in (".", "..")
+    assert unquote(segment) == subject
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_version_is_counted_from_one(number):
+    registry = SchemaRegistry({"schema.registry.url": "http://r"})
+    with pytest.raises(ValueError, match=f"version: version must be 1 or more, not {number}"):
+        trio.run(registry.version, "s", number)

@@ -428,7 +428,10 @@ def test_wrong_schemas_are_refused(registry):
         (lambda: AvroSerde(registry, "{"), "the schema is no JSON"),
         (lambda: JsonSchemaSerde(registry, {"type": "objec"}), "the JSON Schema is wrong"),
         (lambda: JsonSchemaSerde(registry, {"properties": 5}), "the JSON Schema is wrong"),
-        (lambda: JsonSchemaSerde(registry, {"pattern": r"^\p{L}+$"}), r"the JSON Schema is wrong: bad escape \\p"),
+        (
+            lambda: JsonSchemaSerde(registry, {"pattern": r"^\p{L}+$"}),
+        (lambda: JsonSchemaSerde(registry, {"pattern": r"^\p{L}+$"}), r"\+\$', which Python's re does not read: bad escape"),
+        ),
     ):
         with pytest.raises(SerializationError, match=text):
             make()

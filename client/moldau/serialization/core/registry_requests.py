@@ -103,6 +103,11 @@ def _has_write_rules(document: Mapping[str, Any]) -> bool:
     )
 
 
+def _segment(name: str) -> str:
+    """Returns a name as one segment of a path, from which HTTP clients would remove ``.`` and ``..``."""
+    return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
+
+
 @dataclass(frozen=True, slots=True)
 class RegisterSchema:
     """Registers a schema under a subject; the answer has the id of an equal schema if there is one."""
@@ -115,7 +120,7 @@ class RegisterSchema:
     @property
     def path(self) -> str:
         """The path of the request."""
-        return f"/subjects/{quote(self.subject, safe='')}/versions{'?normalize=true' if self.normalize else ''}"
+        return f"/subjects/{_segment(self.subject)}/versions{'?normalize=true' if self.normalize else ''}"
 
     def body(self) -> dict[str, Any] | None:
         """Returns the body of the request."""
@@ -138,7 +143,7 @@ class LookUpSchema:
     @property
     def path(self) -> str:
         """The path of the request."""
-        return f"/subjects/{quote(self.subject, safe='')}{'?normalize=true' if self.normalize else ''}"
+        return f"/subjects/{_segment(self.subject)}{'?normalize=true' if self.normalize else ''}"
 
     def body(self) -> dict[str, Any] | None:
         """Returns the body of the request."""
@@ -166,7 +171,7 @@ class SubjectVersion:
         """The path of the request."""
         version = "latest" if self.version is None else str(self.version)
         query = "?deleted=true" if self.with_deleted else ""
-        return f"/subjects/{quote(self.subject, safe='')}/versions/{version}{query}"
+        return f"/subjects/{_segment(self.subject)}/versions/{version}{query}"
 
     def body(self) -> dict[str, Any] | None:
         """Returns the body of the request: there is none."""
