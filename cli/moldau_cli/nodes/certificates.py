@@ -1,4 +1,4 @@
-"""Checks whether the certificate of a listener names the host under which others reach that listener.
+"""Checks whether the certificate of a listener is for servers, and names the host under which others reach it.
 
 OpenSSL decides, as it does for a peer: the certificate is presented in a handshake in memory, to a client that trusts
 this certificate alone. So neither its signer nor its dates matter here.
@@ -36,23 +36,41 @@ def unnamed_host(environment: Environment, config: Config, endpoint: ListenerEnd
     host = _host(config, endpoint)
     if not settings.checks_host_name or not host:
         return None
-    server = server_context(settings, environment.disk)
+    return host if "mismatch" in _refusal(server_context(settings, environment.disk), host) else None
+
+
+def is_for_servers(environment: Environment, config: Config, endpoint: ListenerEndpoint) -> bool:
+    """Returns whether the certificate of a listener with TLS may be a server's: its extended key usage allows it.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    server = server_context(tls_settings(config, endpoint.listener_name), environment.disk)
+    return "purpose" not in _refusal(server, None)
+
+
+def _refusal(server: ssl.SSLContext, host: str | None) -> str:
+    """Returns OpenSSL's reason why a client refuses the certificate of a server; empty if it does not.
+
+    Without a host the client does not look at names.
+    """
     server.verify_mode = ssl.CERT_NONE
     anyone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
     try:
         certificate = _handshake(server, anyone, host).getpeercert(binary_form=True)
         if certificate is None:
-            return None
+            return ""
         client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        client.check_hostname = host is not None
         client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         client.load_verify_locations(cadata=certificate)
-        _handshake(server, client, certified_name(host))
+        _handshake(server, client, None if host is None else certified_name(host))
     except ssl.SSLCertVerificationError as error:
-        return host if "mismatch" in error.verify_message else None
+        return error.verify_message
     except (ssl.SSLError, ValueError):  # no version in common, or a host that is no name: other checks report these
-        return None
-    return None
+        return ""
+    return ""
 
 
 def _host(config: Config, endpoint: ListenerEndpoint) -> str:
@@ -65,7 +83,7 @@ def _host(config: Config, endpoint: ListenerEndpoint) -> str:
     return "" if host in EVERY_INTERFACE else host
 
 
-def _handshake(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> ssl.SSLObject:
+def _handshake(server: ssl.SSLContext, client: ssl.SSLContext, host: str | None) -> ssl.SSLObject:
     """Connects a client to a server in memory, as far as the client needs it.
 
     Raises:

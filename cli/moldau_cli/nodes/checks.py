@@ -37,7 +37,7 @@ from moldau_broker.log.errors import CorruptLogFileError
 from moldau_broker.log.files.checkpoint import decode_meta_properties, read_file
 from moldau_broker.log.files.checksums import damaged_files
 from moldau_broker.log.files.names import CLEAN_SHUTDOWN
-from moldau_cli.nodes.certificates import unnamed_host
+from moldau_cli.nodes.certificates import is_for_servers, unnamed_host
 from moldau_cli.nodes.format import directories, foreign_files
 from moldau_cli.nodes.group.layout import misplaced_data
 from moldau_quorum.node.directory import META_PROPERTIES, NodeDirectoryError, read_identity
@@ -137,7 +137,7 @@ def check_addresses(config: Config) -> list[Finding]:
 
 
 def check_certificates(environment: Environment, config: Config) -> list[Finding]:
-    """Looks when the certificates of the listeners with TLS are valid, and whether they name the hosts of these.
+    """Looks when the certificates of the listeners with TLS are valid, for what, and whether they name the hosts.
 
     Raises:
         ConfigError: a file cannot be used.
@@ -150,6 +150,9 @@ def check_certificates(environment: Environment, config: Config) -> list[Finding
             continue
         state, detail = _validity(secure.valid_since_s() or 0.0, expires_s, environment.clock.wall_ms() / 1000)
         found.append(Finding(check="certificate", subject=str(endpoint), state=state, detail=detail))
+        if not is_for_servers(environment, config, endpoint):
+            detail = "is not for servers (its extended key usage lacks serverAuth): clients and nodes refuse it"
+            found.append(Finding(check="certificate", subject=str(endpoint), state=WARNING, detail=detail))
         if (host := unnamed_host(environment, config, endpoint)) is not None:
             detail = f"does not name {host}, the host that others connect to: they refuse it"
             found.append(Finding(check="certificate", subject=str(endpoint), state=WARNING, detail=detail))

@@ -220,3 +220,17 @@ def test_a_large_trust_store_is_read_whole(tmp_path, monkeypatch):
 def test_a_host_is_looked_for_as_certificates_name_it(host, name):
     """The dot that keeps search domains out, and the zone of an address, stand in no certificate (RFC 5280, 6125)."""
     assert certified_name(host) == name
+
+
+def test_a_key_that_a_store_cannot_give_is_named(stores):
+    """The library reads it as a plain RSA key, which is not that of the certificate."""
+    chain, key = authority().issue("node.test")
+    plain = x509.load_pem_x509_certificates(chain.encode())[0].public_bytes(Encoding.DER)
+    rsa_key, pss_key = (bytes.fromhex(f"06092a864886f70d0101{each}") for each in ("010500", "0a3000"))
+    assert plain.count(rsa_key) == 1
+    own = x509.load_der_x509_certificate(plain.replace(rsa_key, pss_key))
+    encryption = BestAvailableEncryption(PASSWORD.encode())
+    private = load_pem_private_key(key.encode(), None)
+    (stores / "node.p12").write_bytes(serialize_key_and_certificates(b"node", private, own, [], encryption))
+    with pytest.raises(ConfigError, match=r"ssl.keystore.location: .* of the kind RSASSA-PSS, .* openssl pkcs12"):
+        server_context(key_store(stores), real_environment(1).disk)

@@ -1,10 +1,18 @@
 """Goal: node check looks for a host in a certificate as nodes and clients do. Method: certificates of several names."""
 
+import datetime
+
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from moldau.runtime.config import BROKER_CONFIG, listeners
 from moldau.runtime.ports.real import real_environment
 from moldau_cli.nodes.certificates import unnamed_host
+from moldau_cli.nodes.checks import WARNING, check_certificates
 from support.certificates import authority
 
 KEYS = {
@@ -32,3 +40,28 @@ def test_a_host_is_compared_without_dot_and_zone(tmp_path, name, host, unnamed):
     keys = {"ssl.keystore.location": str(tmp_path / "node.pem"), "advertised.listeners": f"SSL://{host}:9092"}
     config = BROKER_CONFIG.parse({**KEYS, **keys})
     assert unnamed_host(real_environment(1), config, listeners(config)[0]) == unnamed
+
+
+@pytest.mark.parametrize(
+    ("purposes", "fits"),
+    [
+        ([], True),
+        ([ExtendedKeyUsageOID.CLIENT_AUTH], False),
+        ([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH], True),
+    ],
+)
+def test_a_certificate_is_for_servers(tmp_path, purposes, fits):
+    """Each client refused a certificate for clients alone, and the check had no word about it."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "b1.example")])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + datetime.timedelta(days=99))
+    builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName("b1.example")]), critical=False)
+    if purposes:
+        builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+    texts = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (tmp_path / "node.pem").write_bytes(texts + builder.sign(key, SHA256()).public_bytes(Encoding.PEM))
+    keys = {"ssl.keystore.location": str(tmp_path / "node.pem"), "advertised.listeners": "SSL://b1.example:9092"}
+    found = check_certificates(real_environment(1), BROKER_CONFIG.parse({**KEYS, **keys}))
+    warnings = [each.detail for each in found if each.state == WARNING]
+    assert [each for each in warnings if "lacks serverAuth" in each] == warnings
+    assert bool(warnings) is not fits

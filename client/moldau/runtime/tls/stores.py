@@ -29,6 +29,7 @@ def read_pkcs12(content: bytes, password: str | None, key: str) -> StoreTexts:
     try:
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
         from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
+        from cryptography.x509.oid import PublicKeyAlgorithmOID
     except ImportError as error:
         raise ConfigError([f"{key}: stores of type PKCS12 need a library; pip install 'moldau[keystores]'"]) from error
     try:
@@ -37,6 +38,13 @@ def read_pkcs12(content: bytes, password: str | None, key: str) -> StoreTexts:
         raise ConfigError(
             [f"{key}: is no PKCS12 store, or {key.removesuffix('location')}password does not open it"]
         ) from error
+    if store.cert is not None and store.cert.certificate.public_key_algorithm_oid == PublicKeyAlgorithmOID.RSASSA_PSS:
+        raise ConfigError(
+            [
+                f"{key}: the certificate's key is of the kind RSASSA-PSS, which cannot be read from a PKCS12 store; "
+                "openssl pkcs12 -nodes -in STORE -out PEM converts it, for ssl.keystore.type=PEM"
+            ]
+        )
     held = ([] if store.cert is None else [store.cert]) + store.additional_certs
     certificates = "".join(each.certificate.public_bytes(Encoding.PEM).decode() for each in held)
     if store.key is None or store.cert is None:

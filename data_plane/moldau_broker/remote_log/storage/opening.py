@@ -58,7 +58,7 @@ def open_object_store(environment: Environment, config: Config) -> ObjectStore:
     path = unquote(parts.path)
     if "?" not in url and "#" not in url and "\0" not in path:
         is_local = parts.scheme == "file" and parts.netloc in ("", "localhost")
-        if is_local and path.startswith("/") and path.strip("/"):
+        if is_local and path.startswith("/") and os.path.normpath(path).strip("/"):
             return DirectoryStore(environment, path)
         prefix = path.strip("/")
         is_prefix = not prefix or (is_name(prefix) and len(prefix) <= PREFIX_BYTES_MAX)

@@ -35,7 +35,10 @@ COUNT_MAX: Final = 2**31 - 1
 EXPORT: Final = "export"
 FAIL_ON_DATA_LOSS: Final = "fail_on_data_loss"
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_DURATION = re.compile(r"[1-9]\d{0,8} (second|minute|hour|day|week)s?")
+_DURATION = re.compile(r"([1-9]\d{0,8}) (second|minute|hour|day|week)s?")
+_SECONDS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
+_DAYS_MAX: Final = 36_500
+"""Of a duration: Spark adds it to the times of records, which must stay within its years 1 to 9999."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,9 +253,7 @@ def duration(section: Section, key: str, default: str | None = None) -> str:
         JobConfigError: It is something else.
     """
     value = section.text(key, default)
-    if not _DURATION.fullmatch(value):
-        raise section.error(key, f"expected a duration such as '10 seconds', '1 hour' or '2 days', got {value!r}")
-    return value
+    return _checked_duration(section, key, value, "a duration such as '10 seconds', '1 hour' or '2 days'")
 
 
 def duration_or(section: Section, key: str, word: str) -> str:
@@ -262,8 +263,19 @@ def duration_or(section: Section, key: str, word: str) -> str:
         JobConfigError: It is something else.
     """
     value = section.text(key, word)
-    if value != word and not _DURATION.fullmatch(value):
-        raise section.error(key, f"expected {word}, or a duration such as '10 seconds', got {value!r}")
+    return (
+        value
+        if value == word
+        else _checked_duration(section, key, value, f"{word}, or a duration such as '10 seconds'")
+    )
+
+
+def _checked_duration(section: Section, key: str, value: str, wanted: str) -> str:
+    found = _DURATION.fullmatch(value)
+    if found is None:
+        raise section.error(key, f"expected {wanted}, got {value!r}")
+    if int(found[1]) * _SECONDS[found[2]] > _DAYS_MAX * _SECONDS["day"]:
+        raise section.error(key, f"expected at most {_DAYS_MAX} days, got {value!r}")
     return value
 
 

@@ -26,6 +26,8 @@ def test_an_s3_url_opens_a_bucket(url):
     [
         "/srv/tiered",
         "file:///",
+        "file:///tmp/..",
+        "file:///srv/%2e%2e/./",
         "file://host/srv",
         "file:///srv?x=1",
         "s3://bucket?region=x",

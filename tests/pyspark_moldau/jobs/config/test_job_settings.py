@@ -82,7 +82,7 @@ def test_names_with_dots_may_be_tables():
 
 
 DURATIONS = {
-    **dict.fromkeys(["1 second", "10 seconds", "2 minutes", "1 hour", "3 days", "52 weeks", f"{10**9 - 1} days"], True),
+    **dict.fromkeys(["1 second", "10 seconds", "2 minutes", "1 hour", "3 days", "52 weeks", f"{10**9 - 1} seconds"], True),
     **dict.fromkeys(["0 seconds", "01 hour", f"{10**9} days", "1 month", "1  hour", "1hour", "-1 hour", "1.5 hours"]),
     **dict.fromkeys(["1 hour ", "often", "x 1 hour"]),
 }
@@ -368,3 +368,12 @@ def test_a_file_of_tls_may_be_left_empty(read, tmp_path):
     """An empty value takes a key of the command back; a path in another folder stays one."""
     keys = read("load", cluster={"ssl.truststore.location": "", "ssl.keystore.location": "/k.pem"}).config.cluster.keys
     assert (keys["ssl.truststore.location"], keys["ssl.keystore.location"]) == ("", "/k.pem")
+
+
+@pytest.mark.parametrize("text", ["36501 days", "999999999 weeks", "5215 weeks"])
+def test_a_duration_stays_within_the_times_of_spark(text):
+    """Spark failed with an overflow, or joined all records for ever."""
+    for take in (lambda section: duration(section, "k"), lambda section: duration_or(section, "k", "now")):
+        with pytest.raises(JobConfigError, match=f"expected at most 36500 days, got '{text}'"):
+            take(Section("job.toml", "s", {"k": text}))
+    assert duration(Section("job.toml", "s", {"k": "999999999 seconds"}), "k") == "999999999 seconds"
