@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from moldau.runtime.config import Config
     from moldau.runtime.ports.environment import Environment
     from moldau.values import BrokerId
+    from moldau_broker.log.config import LogConfig
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
     from moldau_broker.server.coordination.transactions import Peers
     from moldau_broker.server.remote_reading.reader import RemoteReader
@@ -448,15 +449,15 @@ def share_partition_manager(
     clock, random = environment.clock, environment.random
     logger = EventLogger("moldau.broker.share-delivery", node=broker_id)
 
-    def batch_bytes_max(topic: str) -> int:
-        return replicas.topic_settings(topic).log.batch_bytes_max
+    def log_config(topic: str) -> LogConfig:
+        return replicas.topic_settings(topic).log
 
     return SharePartitionManager(
         environment,
         replicas,
         CoordinatorPersister(broker_id, peers, clock, random),
         CachedSettings(config, lambda: metadata.image),
-        DeadLetterWriter(clock, random, metadata, peers, create_topic, batch_bytes_max, logger),
+        DeadLetterWriter(clock, random, metadata, peers, create_topic, log_config, logger),
         is_enabled=is_enabled,
         sessions_max=sessions_max,
         logger=logger,

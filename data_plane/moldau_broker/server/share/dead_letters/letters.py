@@ -63,26 +63,36 @@ def find_records(data: bytes, first: int, end: int, bytes_max: int) -> Found:
 
 
 def build_letters(
-    source: Source, letters: DeadLetters, first: int, found: Found, *, now_ms: int, bytes_max: int
+    source: Source,
+    letters: DeadLetters,
+    first: int,
+    found: Found,
+    *,
+    now_ms: int,
+    bytes_max: int,
+    is_compacted: bool = False,
 ) -> tuple[bytes, int]:
     """Returns a record batch with the dead letters from ``first`` on, and the offset of the first that it lacks.
 
-    The batch has at most ``bytes_max`` bytes. A copy that alone would have more is left out of its dead letter.
+    The batch has at most ``bytes_max`` bytes. A copy that alone would have more is left out of its dead letter. In a
+    queue that is compacted, a dead letter without a key gets one that no other has: such a topic takes none without.
     """
     builder, offset = BatchBuilder(bytes_max), first
     while offset < found.end and builder.record_count < LETTERS_MAX:
         record = found.records.get(offset)
         context = _context(source, letters, offset)
+        given_key = f"{source.topic}-{source.partition}-{offset}".encode() if is_compacted else None
         if record is None:
-            delta = builder.append(now_ms, None, None, context)
+            delta = builder.append(now_ms, given_key, None, context)
         else:
             own = [header for header in record.headers if not header[0].startswith(HEADER_PREFIX)]
-            delta = builder.append(now_ms, record.key, record.value, [*own, *context])
+            key = given_key if record.key is None else record.key
+            delta = builder.append(now_ms, key, record.value, [*own, *context])
         if delta is None:
             break
         if builder.record_count == 1 and builder.size_bytes > bytes_max and record is not None:
             builder = BatchBuilder(bytes_max)
-            builder.append(now_ms, None, None, context)
+            builder.append(now_ms, given_key, None, context)
         offset += 1
     return bytes(builder.build()), offset
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from moldau.runtime.ports.environment import Clock
     from moldau.runtime.telemetry.log import EventLogger
     from moldau.values import BrokerId
+    from moldau_broker.log.config import LogConfig
     from moldau_broker.server.cluster_metadata.cache import MetadataCache
     from moldau_broker.server.share.core.values import DeadLetters
     from moldau_broker.server.share.dead_letters.queue import DeadLetterQueue
@@ -127,16 +128,16 @@ class DeadLetterWriter:
         metadata: MetadataCache,
         peers: Asks,
         create_topic: CreatesTopic,
-        batch_bytes_max: Callable[[str], int],
+        log_config: Callable[[str], LogConfig],
         logger: EventLogger,
     ) -> None:
-        """``batch_bytes_max`` returns the greatest record batch that a topic takes; ``random`` spreads attempts."""
+        """``log_config`` returns the settings of a topic's logs; ``random`` spreads attempts."""
         self._clock = clock
         self._random = random
         self._metadata = metadata
         self._peers = peers
         self._create_topic = create_topic
-        self._batch_bytes_max = batch_bytes_max
+        self._log_config = log_config
         self._logger = logger
         self.counts = DeadLetterCounts()
 
@@ -202,10 +203,17 @@ class DeadLetterWriter:
         topic, partition, leader = await self._destination(queue, origin.source)
         end = letters.last + 1
         found = await origin.read(first, end) if queue.copies_records else Found({}, end)
-        bytes_max = self._batch_bytes_max(queue.topic)
+        config = self._log_config(queue.topic)
+        bytes_max = config.batch_bytes_max
         while True:
             data, following = build_letters(
-                origin.source, letters, first, found, now_ms=int(self._clock.wall_ms()), bytes_max=bytes_max
+                origin.source,
+                letters,
+                first,
+                found,
+                now_ms=int(self._clock.wall_ms()),
+                bytes_max=bytes_max,
+                is_compacted=config.compact,
             )
             try:
                 await self._produce(leader, topic, partition, data)

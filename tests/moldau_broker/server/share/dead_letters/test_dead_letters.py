@@ -303,6 +303,23 @@ def test_a_queue_that_must_not_be_written_is_no_obstacle(group, queue_partitions
     assert "partition=t-0" in line
 
 
+@pytest.mark.parametrize("copies", ["false", "true"])
+def test_a_compacted_queue_gets_a_key_with_each_dead_letter(copies):
+    """Such a topic takes no record without a key: one of them cost all dead letters of its range."""
+
+    async def scenario(cluster):
+        member = Member(cluster, 1, "a")
+        await configure(cluster, 2, "dlq.t", {"cleanup.policy": "compact"})
+        await cluster.client(1).produce("t", batch(b"0", b"1"))
+        await member.fetch(0, max_wait_ms=1000)
+        assert codes(await member.acknowledge({0: [(0, 1, REJECT)]})) == {0: OK}
+        await cluster.until(lambda: set(cluster.memory.start_offsets.values()) == {2})
+        assert cluster.running[1].context.share_partitions.dead_letters.counts.given_up == 0
+        assert [place for _, place, *_ in await letters_in(cluster)] == [("t", 0, 0), ("t", 0, 1)]
+
+    run(scenario, group={COPY: copies})
+
+
 def test_other_tasks_run_between_dead_letters_that_are_given_up():
     """A group may have thousands in flight, and those that are given up at once wait for nothing."""
 

@@ -97,6 +97,18 @@ def test_a_copy_has_key_value_and_headers():
     assert letter.headers[-1] == ("__dlq.errors.message", b"Offset delivery count exceeded the threshold.")
 
 
+def test_a_letter_of_a_compacted_queue_has_a_key():
+    """Of its own, unless its copy has one: compaction keeps the last record of each key."""
+    log = encode_batch([(1, b"k", b"v", []), (1, None, b"v", [])], base_offset=7)
+    for found, keys in (
+        (find_records(log, 7, 9, 100), [b"k", b"jobs-3-8"]),
+        (Found({}, 9), [b"jobs-3-7", b"jobs-3-8"]),
+    ):
+        data, _ = build_letters(SOURCE, letters_of(7, 8), 7, found, now_ms=7, bytes_max=999, is_compacted=True)
+        ((position, header),) = iterate_batches(data)
+        assert [each.key for each in decode_records(data, position, header)] == keys
+
+
 def test_a_batch_ends_at_its_bounds():
     """The rest follows in the next one: by bytes, and by number."""
     found = Found(dict(enumerate(_records(*[b"v" * 100] * 10))), 10)
