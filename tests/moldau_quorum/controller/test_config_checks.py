@@ -143,6 +143,17 @@ def test_a_bound_that_admits_no_address_is_refused(controller):
     assert alter(controller, (BROKER, "", none | some))[0][0] == ErrorCode.NONE
 
 
+@pytest.mark.parametrize("key", ["max.connections", "max.connection.creation.rate"])
+def test_a_bound_of_no_connection_is_refused(controller, key):
+    """A file may say 0; at run time Kafka refuses it, because no client could connect to take it back."""
+    for broker in ("", "1"):
+        for name in (key, f"listener.name.plaintext.{key}"):
+            ((code, message),) = alter(controller, (BROKER, broker, {name: "0"}))
+            assert (code, f"{name} = 0 would admit no connection" in str(message)) == (ErrorCode.INVALID_CONFIG, True)
+            assert alter(controller, (BROKER, broker, {name: "1"})) == [(0, None)]
+            assert alter(controller, (BROKER, broker, {name: None})) == [(0, None)]
+
+
 def test_read_only_keys_are_refused_but_may_be_removed(controller):
     """Keys that nodes read only at the start are refused; one that is set already may be removed."""
     for name, value in (

@@ -37,7 +37,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 OF_LISTENERS: Final = ("max.connections", "max.connection.creation.rate")
-"""Besides the keys of TLS and SASL, those that brokers look up for each listener."""
+"""Besides the keys of TLS and SASL, those that brokers look up for each listener.
+
+As in Kafka a file may set them to 0 and a change at run time may not: no client could take it back.
+"""
 
 REMOTE_STORAGE: Final = "remote.storage.enable"
 DELETE_ON_DISABLE: Final = "remote.log.delete.on.disable"
@@ -219,9 +222,14 @@ def _check_key(broker: str, name: str, value: str | None) -> None:
     if key.dynamic is DynamicScope.PER_BROKER and not broker:
         raise RefusedError(ErrorCode.INVALID_REQUEST, f"{name} is set for each broker, not for all at once")
     try:
-        BROKER_CONFIG.parse_value(name, value)
+        parsed = BROKER_CONFIG.parse_value(name, value)
     except ConfigError as error:
         raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from error
+    if key.name in OF_LISTENERS and parsed == 0:
+        raise RefusedError(
+            ErrorCode.INVALID_CONFIG,
+            f"{name} = 0 would admit no connection: while brokers run it is at least 1, and only a file may say 0",
+        )
 
 
 def _check_cordons(before: Mapping[str, str], value: str, image: MetadataImage, context: Context) -> None:

@@ -427,7 +427,7 @@ _BOUNDED: Final = (
 )
 _FREER: Final = (
     *("cordoned.log.dirs", "log.local.retention.bytes", "log.local.retention.ms"),
-    *("max.connection.creation.rate", "max.connections.per.ip"),
+    "max.connections.per.ip",
     *(f"remote.log.manager.{pool}.thread.pool.size" for pool in ("copier", "expiration", "follower")),
     *("remote.log.reader.threads", "num.io.threads"),
 )

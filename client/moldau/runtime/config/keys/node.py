@@ -384,11 +384,11 @@ NETWORK_KEYS = (
         group="Network",
         dynamic=CLUSTER_WIDE,
         minimum=0,
-        doc="Greatest number of connections of this node; by default 100,000. On the only listener of a broker the "
-        "other brokers count as clients do, and need 3 each: a lower value makes brokers refuse each other, and the "
-        "operator. Brokers with a listener of their own (`inter.broker.listener.name`) are admitted beyond it. At a "
-        "controller a value in the metadata leaves room for 3 connections of each other node and one more, unless that "
-        "of its file is lower. A node warns of a value that is too low (`connections-bound-low`).",
+        doc="Greatest number of connections of this node; by default 100,000, and 0 only in a file. On the only "
+        "listener of a broker the other brokers count as clients do, and need 3 each: a lower value makes brokers "
+        "refuse each other, and the operator. Brokers with a listener of their own (`inter.broker.listener.name`) are "
+        "admitted beyond it. At a controller a value in the metadata leaves room for 3 connections of each other node "
+        "and one more, unless that of its file is lower. A node warns of a value that is too low (`connections-bound-low`).",
     ),
     integer(
         name="max.connections.per.ip",
@@ -413,7 +413,7 @@ NETWORK_KEYS = (
         group="Network",
         dynamic=CLUSTER_WIDE,
         minimum=0,
-        doc="Greatest number of new connections a second.",
+        doc="Greatest number of new connections a second; 0 only in a file.",
     ),
     long(
         name="connections.max.idle.ms",
