@@ -388,7 +388,8 @@ NETWORK_KEYS = (
         "listener of a broker the other brokers count as clients do, and need 3 each: a lower value makes brokers "
         "refuse each other, and the operator. Brokers with a listener of their own (`inter.broker.listener.name`) are "
         "admitted beyond it. At a controller a value in the metadata leaves room for 3 connections of each other node "
-        "and one more, unless that of its file is lower. A node warns of a value that is too low (`connections-bound-low`).",
+        "and one more, unless that of its file is lower. A node warns of a value that is too "
+        "low (`connections-bound-low`).",
     ),
     integer(
         name="max.connections.per.ip",
