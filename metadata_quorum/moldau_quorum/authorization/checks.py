@@ -192,12 +192,12 @@ def _metadata(asked: Asked) -> Verdict:
             response.topics = [each for each in response.topics if allowed_topic(permissions, each.name)]
         return responses.metadata(request, response, permissions)
 
-    if takes_all:
+    if takes_all or responses.names_by_id_too_early(request, asked.version):
         return Verdict(request, None, amend)
     known = permissions.image.topics_by_name
     creates = asked.creates_topics and request.allow_auto_topic_creation
     served, refused = [], []
-    for topic in request.topics:
+    for topic in responses.asked_topics(request):
         name = topic_of(topic, permissions)
         if name is None:
             served.append(topic)  # an unknown id

@@ -12,7 +12,7 @@ from moldau.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsResponseTopic,
 )
 from moldau.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsResponse, TopicRequest
-from moldau.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
+from moldau.protocol.messages.metadata import MetadataRequestTopic, MetadataResponse, MetadataResponseTopic
 from moldau.protocol.messages.offset_fetch import OffsetFetchResponsePartitions, OffsetFetchResponseTopics
 from moldau.values import ZERO_UUID
 
@@ -25,6 +25,8 @@ __all__ = ["TopicRequest"]
 
 AnyMessage = Any
 """A request, a response or an entry, of the class that the API has; the table of checks guarantees it."""
+METADATA_BY_ID_FROM: Final = 12
+"""The first version of Metadata in which a topic may be named by its id."""
 NO_TOPIC_PARTITIONS: Final = DescribeTopicPartitionsResponse
 CLUSTER, GROUP, TOPIC = AclResource.CLUSTER, AclResource.GROUP, AclResource.TOPIC
 DESCRIBE = AclOperation.DESCRIBE
@@ -43,6 +45,25 @@ def topic_of(entry: AnyMessage, permissions: Permissions) -> str | None:
         return permissions.topic_name(topic_id)
     assert name is None or isinstance(name, str)
     return name
+
+
+def asked_topics(request: AnyMessage) -> list[AnyMessage]:
+    """Returns the topics that a Metadata request asks for by name or by id.
+
+    As in Kafka, one id makes the whole request one by ids: names beside an id, and entries without an id, do not count.
+    """
+    topics = list(request.topics)
+    by_id = [topic for topic in topics if topic.topic_id != ZERO_UUID]
+    if not by_id:
+        return topics
+    return [MetadataRequestTopic(topic_id=topic.topic_id, name=None) for topic in by_id]
+
+
+def names_by_id_too_early(request: AnyMessage, version: int) -> bool:
+    """Returns whether a Metadata request has ids, or lacks names, in a version that has fields but no use for it."""
+    if version >= METADATA_BY_ID_FROM or not request.topics:
+        return False
+    return any(topic.name is None or topic.topic_id != ZERO_UUID for topic in request.topics)
 
 
 def allowed_topic(permissions: Permissions, name: str | None) -> bool:

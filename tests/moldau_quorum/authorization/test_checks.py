@@ -234,7 +234,8 @@ def test_checks_ask_for_what_the_row_states(role, api):
         verdict = check(request, version, allowed, checks_of(role), creates_topics=True)
         assert verdict.remainder is not None
         assert verdict.refused is None
-        assert verdict.remainder == request or api.key == ApiKey.DESCRIBE_TOPIC_PARTITIONS
+        changes = (ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.METADATA)  # into names, or into ids alone
+        assert verdict.remainder == request or api.key in changes
         without_rights = Grants()
         verdict = check(request, version, without_rights, checks_of(role), creates_topics=True)
         if verdict.refused is not None:
@@ -315,6 +316,16 @@ def test_unknown_ids_are_answered_as_such():
     verdict = check(MetadataRequest(topics=[wanted]), 12, Grants(ids={}), BROKER_CHECKS)
     assert verdict.refused is None
     assert list(verdict.remainder.topics) == [wanted]
+
+
+def test_the_right_to_the_topic_of_the_id_counts():
+    """A name beside the id is not the topic that Metadata describes."""
+    topic_id = UUID(int=9)
+    wanted = MetadataRequestTopic(name="mine", topic_id=topic_id)
+    grants = Grants(only(("DESCRIBE", "mine")), ids={topic_id: SimpleNamespace(name="secret")})
+    verdict = check(MetadataRequest(topics=[wanted]), 12, grants, BROKER_CHECKS)
+    answer = verdict.answer(MetadataResponse(topics=[]), 12)
+    assert [(each.name, each.error_code) for each in answer.topics] == [(None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)]
 
 
 def test_needs_of_a_row_are_asked_of_the_cluster_or_by_name():

@@ -203,6 +203,7 @@ async def _described(session: AnswerSession, name: str) -> UUID:
         "an unknown id": MetadataRequestTopic(topic_id=NOWHERE, name=None),
         "neither name nor id": MetadataRequestTopic(name=None),
         "id and name": MetadataRequestTopic(topic_id=topic_id, name=name),
+        "an id and another name": MetadataRequestTopic(topic_id=topic_id, name=unknown),
     }
     await session.ask_all("metadata by", {case: MetadataRequest(topics=[topic]) for case, topic in ids.items()})
     await session.ask("metadata by an id, version 11", MetadataRequest(topics=[ids["an id"]]), 11)

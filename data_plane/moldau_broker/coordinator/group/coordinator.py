@@ -40,6 +40,7 @@ from moldau.runtime.telemetry.log import EventLogger
 from moldau_broker.coordinator.group.core.group_core import GroupCore
 from moldau_broker.coordinator.group.core.member_memory import MemberMemory
 from moldau_broker.coordinator.group.core.offsets.fetch_shapes import groups_of, response_of, without_repetitions
+from moldau_broker.coordinator.group.core.offsets.requests import names_by_id
 from moldau_broker.coordinator.group.core.responses import fetch_refusal, is_group_request
 from moldau_broker.coordinator.group.shard import GroupShard
 from moldau_broker.coordinator.runtime.completion import Combined, Completion
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 _GROUP_OPERATIONS: Final = operations_mask(*AUTHORIZED_OPERATIONS[AclResource.GROUP])
 
-_TOPIC_IDS_FROM = {OffsetCommitRequest: 10, TxnOffsetCommitRequest: 6}
 _PROTOCOL_NAMED_FROM: Final = 5
 """From this version on, SyncGroup must name the type and the name of the protocol (KIP-559)."""
 _COUNTING: Final = RequestContext(version=5, client_id="", client_host="", fresh_id="")
@@ -216,7 +216,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
 
     def _name_topics(self, request: OffsetCommitRequest | TxnOffsetCommitRequest, version: int) -> None:
         """Fills in the names of topics that a commit names by id; an unknown topic has none."""
-        if version >= _TOPIC_IDS_FROM[type(request)]:
+        if names_by_id(request, version):
             for topic in request.topics:
                 topic.name = self._catalogue.topic_name(topic.topic_id) or ""
 

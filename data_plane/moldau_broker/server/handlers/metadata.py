@@ -31,8 +31,10 @@ from moldau.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from moldau.protocol.refusals import refusal_of
 from moldau.values import ZERO_UUID, BrokerId
 from moldau_broker.server.cluster_metadata.shared_answers import SharedAnswer
+from moldau_quorum.authorization.responses import asked_topics, names_by_id_too_early
 from moldau_quorum.metadata.internal_topics import INTERNAL_TOPICS, OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from moldau_quorum.metadata.records import NO_LEADER
 
@@ -94,8 +96,11 @@ async def handle_metadata(
 
     First creates unknown topics where request and configuration allow it, and waits up to ``ELECTION_WAIT_MS`` for the
     successors of crashed leaders. A topic that is named twice is answered once, as in Kafka. Clients that ask the same
-    while the image stays the same share one answer, unless authorization has removed a part of the question.
+    while the image stays the same share one answer, unless authorization has removed a part of the question. As in
+    Kafka, a request of a version before 12 that names a topic by id is refused.
     """
+    if names_by_id_too_early(request, call.version):
+        return refusal_of(MetadataResponse, request, ErrorCode.INVALID_REQUEST, version=call.version)
     _drop_repeats(request)
     await _create_missing(context, request, call)
     await _await_elections(context, request)
@@ -174,9 +179,9 @@ async def _described_cluster(
 
 
 def _drop_repeats(request: MetadataRequest) -> None:
-    """Drops repeated topics, as Kafka does: the answer for a topic is far larger than its name."""
+    """Drops repeated topics, and names beside ids, as Kafka does: the answer for a topic is larger than its name."""
     if request.topics:
-        distinct = {(topic.name, topic.topic_id if topic.name is None else None): topic for topic in request.topics}
+        distinct = {(topic.name, topic.topic_id): topic for topic in asked_topics(request)}
         request.topics = list(distinct.values())
 
 

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from moldau.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from moldau.protocol.messages.list_groups import ListGroupsRequest
 from moldau.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
@@ -588,3 +591,18 @@ def test_an_expiry_of_offsets_follows_the_write_in_flight(act: Act, kept: str, i
         driver.pass_time(2_000)
         driver.commit()
     assert sorted(driver.core.offsets.committed(GROUP)) == [(topic, 0) for topic in kept]
+
+
+@pytest.mark.parametrize("text", ["", " ", "\t \x00"])
+@pytest.mark.parametrize("key", ["group_id", "instance_id", "member_id", "rack_id"])
+def test_blank_names_are_refused_as_empty_ones(key: str, text: str) -> None:
+    """As by Kafka, which trims them first; a no-break space is no blank."""
+    driver = world()
+    for value, code in ((text, ErrorCode.INVALID_REQUEST), ("\xa0", ErrorCode.NONE)):
+        fields: dict[str, Any] = {"group_id": GROUP, "member_id": "m", key: value}
+        request = ConsumerGroupHeartbeatRequest(
+            member_epoch=0, rebalance_timeout_ms=1000, subscribed_topic_names=["t"], topic_partitions=[], **fields
+        )
+        answer = driver.ask(request, 1)
+        assert isinstance(answer, ConsumerGroupHeartbeatResponse)
+        assert ErrorCode(answer.error_code) is code

@@ -77,6 +77,7 @@ def test_commits_that_are_refused() -> None:
         assert code_of(driver.ask(commit_request(1, metadata=metadata), 9)) is ErrorCode.OFFSET_METADATA_TOO_LARGE
     assert code_of(driver.ask(commit_request(1, topic="none"), 9)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert code_of(driver.ask(commit_request(1, partition=10), 9)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert code_of(driver.ask(commit_request(1, topic=""), 9)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert code_of(driver.ask(commit_request(1, topic=""), 10)) is ErrorCode.UNKNOWN_TOPIC_ID
     assert code_of(driver.ask(commit_request(1, "m", 3), 9)) is ErrorCode.ILLEGAL_GENERATION
     assert not driver.log

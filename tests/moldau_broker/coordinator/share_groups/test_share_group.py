@@ -15,7 +15,7 @@ from moldau.protocol.messages.offset_fetch import OffsetFetchRequestGroup
 from moldau.protocol.messages.share_group_describe import ShareGroupDescribeRequest
 from moldau_broker.coordinator.group.core.config import GroupConfig
 from moldau_broker.coordinator.share.core.requests import Initialize, asks_of
-from moldau_broker.coordinator.share.core.state import GROUP_ID_BYTES_MAX
+from moldau_broker.coordinator.share.core.state import GROUP_ID_BYTES_MAX, MEMBER_ID_CHARACTERS_MAX
 from support.coordinator.group_world import (
     CoreDriver,
     commit_request,
@@ -171,6 +171,10 @@ def test_the_former_epoch_is_accepted_and_others_are_fenced() -> None:
         (beat("m", 0, ("t",), group=""), ErrorCode.INVALID_REQUEST),
         (beat("m", 0, ("t",), group="g" * (GROUP_ID_BYTES_MAX + 1)), ErrorCode.INVALID_REQUEST),
         (beat("m", 0, ("t",), rack=""), ErrorCode.INVALID_REQUEST),
+        (beat(" ", 0, ("t",)), ErrorCode.INVALID_REQUEST),
+        (beat("m", 0, ("t",), group="\t "), ErrorCode.INVALID_REQUEST),
+        (beat("m", 0, ("t",), rack=" "), ErrorCode.INVALID_REQUEST),
+        (beat("m" * (MEMBER_ID_CHARACTERS_MAX + 1), 0, ("t",)), ErrorCode.INVALID_REQUEST),
         (beat("m", 0), ErrorCode.INVALID_REQUEST),
         (beat("m", 0, ()), ErrorCode.INVALID_REQUEST),
         (beat("m", -2, ("t",)), ErrorCode.INVALID_REQUEST),

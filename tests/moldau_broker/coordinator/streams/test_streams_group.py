@@ -41,6 +41,9 @@ def started(count: int = 2, **options: int) -> tuple[CoreDriver, list[StreamsCli
     return driver, clients
 
 
+TEXTS = ("group_id", "member_id", "instance_id", "rack_id")
+
+
 def wrong(change, *, epoch: int = 0) -> ErrorCode:
     """Returns the answer to a changed first heartbeat of a client."""
     driver = streams_driver()
@@ -58,6 +61,7 @@ def wrong(change, *, epoch: int = 0) -> ErrorCode:
     [
         (lambda r: setattr(r, "instance_id", ""), ErrorCode.INVALID_REQUEST),
         (lambda r: setattr(r, "member_id", ""), ErrorCode.INVALID_REQUEST),
+        *((lambda r, key=key: setattr(r, key, " "), ErrorCode.INVALID_REQUEST) for key in TEXTS),
         (lambda r: setattr(r, "rack_id", ""), ErrorCode.INVALID_REQUEST),
         (lambda r: setattr(r, "rebalance_timeout_ms", -1), ErrorCode.INVALID_REQUEST),
         (lambda r: setattr(r, "rebalance_timeout_ms", -7), ErrorCode.INVALID_REQUEST),

@@ -45,6 +45,27 @@ def test_metadata_answers_a_topic_once() -> None:
     )
 
 
+def test_one_id_makes_metadata_a_question_by_ids() -> None:
+    """As by Kafka: a name beside an id, or an entry without one, does not count, and old versions know no ids."""
+
+    async def scenario(cluster) -> None:
+        client = cluster.client(1)
+        for name in ("a", "b"):
+            await client.create_topic(name)
+        ids = {name: cluster.image().topics_by_name[name].topic_id for name in ("a", "b")}
+        beside = [MetadataRequestTopic(name="b", topic_id=ids["a"])]
+        apart = [MetadataRequestTopic(name=None, topic_id=ids["a"]), MetadataRequestTopic(name="b")]
+        for topics in (beside, apart):
+            for version, found in ((10, None), (11, None), (12, "a"), (13, "a")):
+                answer = await client.request(MetadataRequest(topics=topics), version)
+                if found is None:
+                    assert {topic.error_code for topic in answer.topics} == {ErrorCode.INVALID_REQUEST}
+                else:
+                    assert [(topic.name, topic.topic_id) for topic in answer.topics] == [(found, ids[found])]
+
+    run_cluster(scenario)
+
+
 def test_a_configuration_is_described_once() -> None:
     async def scenario(cluster) -> None:
         client = cluster.client(1)

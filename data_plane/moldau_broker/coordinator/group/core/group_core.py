@@ -461,7 +461,7 @@ class GroupCore:
                 request_id, commit_answer(request, [[code] * len(t.partitions) for t in request.topics])
             )
             return
-        records, codes = commit_records(request, self._config, self._catalogue, moment)
+        records, codes = commit_records(request, context.version, self._config, self._catalogue, moment)
         self._effects.reply_when_written(
             request_id, records, lambda failure: commit_answer(request, failed_codes(codes, failure)), moment
         )
@@ -475,7 +475,7 @@ class GroupCore:
                 request_id, txn_commit_answer(request, [[code] * len(t.partitions) for t in request.topics])
             )
             return
-        records, codes = commit_records(request, self._config, self._catalogue, moment)
+        records, codes = commit_records(request, context.version, self._config, self._catalogue, moment)
         producer = TransactionalProducer(producer_id=request.producer_id, producer_epoch=request.producer_epoch)
         self._effects.reply_when_written(
             request_id,

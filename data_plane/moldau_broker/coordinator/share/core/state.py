@@ -25,6 +25,8 @@ GROUP_ID_BYTES_MAX = 32_767 - len(":") - 22 - len(":2147483647")
 
 A topic id takes 22 characters there.
 """
+MEMBER_ID_CHARACTERS_MAX = 36
+"""The longest id of a member of a share group, which is that of a UUID as text, as in Kafka."""
 
 
 class SharePartitionKey(NamedTuple):

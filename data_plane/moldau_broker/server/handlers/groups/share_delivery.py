@@ -13,10 +13,10 @@ from moldau.protocol.messages import share_acknowledge as acknowledging
 from moldau.protocol.messages import share_fetch as fetching
 from moldau.protocol.refusals import refusal_of
 from moldau.values import BrokerId, LeaderEpoch
-from moldau_broker.coordinator.share.core.state import GROUP_ID_BYTES_MAX
+from moldau_broker.coordinator.share.core.state import GROUP_ID_BYTES_MAX, MEMBER_ID_CHARACTERS_MAX
 from moldau_broker.server.cluster_metadata.cache import ListenerHints
 from moldau_broker.server.share.core.checks import acknowledgement_problem
-from moldau_broker.server.share.core.sessions import FINAL_EPOCH, MEMBER_ID_CHARACTERS_MAX, ShareSessionError
+from moldau_broker.server.share.core.sessions import FINAL_EPOCH, ShareSessionError
 from moldau_broker.server.share.core.values import AcknowledgementBatch, AcknowledgeType, AcquireMode
 from moldau_broker.server.share.fetching import WAIT_MS_MAX, Fetched, ShareFetcher, ShareQuery
 from moldau_broker.server.share.led_partition import Pending

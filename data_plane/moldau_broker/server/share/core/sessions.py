@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 _EPOCH_MAX = (1 << 31) - 1
-MEMBER_ID_CHARACTERS_MAX = 36
 
 SessionKey = tuple[str, str]
 """Group id and member id."""

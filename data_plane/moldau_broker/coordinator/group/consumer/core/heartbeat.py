@@ -39,7 +39,7 @@ from moldau_broker.coordinator.group.consumer.core.state import (
     TargetEpoch,
 )
 from moldau_broker.coordinator.group.core.assignment_pace import heartbeat_after_ms, target_wait_ms
-from moldau_broker.coordinator.group.core.static_members import check_instance, leaving_member
+from moldau_broker.coordinator.group.core.member_checks import check_instance, check_texts, is_blank, leaving_member
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,15 +126,9 @@ class HeartbeatDecisions:
         Raises:
             KafkaError: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR or INVALID_REGULAR_EXPRESSION.
         """
-        for name, value in (
-            ("GroupId", request.group_id),
-            ("InstanceId", request.instance_id),
-            ("RackId", request.rack_id),
-        ):
-            if value == "":
-                raise _invalid(f"{name} can't be empty.")
+        check_texts(GroupId=request.group_id, InstanceId=request.instance_id, RackId=request.rack_id)
         epoch = request.member_epoch
-        if not request.member_id and (epoch != JOIN_EPOCH or version >= 1):
+        if is_blank(request.member_id) and (epoch != JOIN_EPOCH or version >= 1):
             raise _invalid("MemberId can't be empty.")
         if epoch < LEAVE_STATIC_EPOCH:
             raise _invalid(f"MemberEpoch is invalid: {epoch}; it must be -2 or more.")

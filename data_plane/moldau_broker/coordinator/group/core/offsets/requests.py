@@ -35,6 +35,13 @@ if TYPE_CHECKING:
 NO_OFFSET = -1
 _INT64_MAX = (1 << 63) - 1
 _STRING_BYTES_MAX = 32767
+_COMMITS_BY_ID_FROM, _TXN_COMMITS_BY_ID_FROM = 10, 6
+
+
+def names_by_id(request: OffsetCommitRequest | TxnOffsetCommitRequest, version: int) -> bool:
+    """Returns whether a commit names topics by id; an earlier version names them by name."""
+    first = _COMMITS_BY_ID_FROM if isinstance(request, OffsetCommitRequest) else _TXN_COMMITS_BY_ID_FROM
+    return version >= first
 
 
 def check_commit(
@@ -74,13 +81,14 @@ def check_commit(
 
 def commit_records(
     request: OffsetCommitRequest | TxnOffsetCommitRequest,
+    version: int,
     config: GroupConfig,
     topics: TopicNames,
     moment: Moment,
 ) -> tuple[tuple[StateRecord, ...], list[list[ErrorCode]]]:
     """Returns the records of a commit and one code for each partition; partitions with an error have no record.
 
-    A topic without a name is one that the request named by an unknown id.
+    Where a version names topics by id, a topic without a name is one with an unknown id.
     """
     retention = request.retention_time_ms if isinstance(request, OffsetCommitRequest) else -1
     expire_ms = min(moment.wall_ms + retention, _INT64_MAX) if retention >= 0 else -1
@@ -92,7 +100,7 @@ def commit_records(
             metadata = part.committed_metadata or ""
             if _java_length(metadata) > config.offset_metadata_bytes_max or len(metadata.encode()) > _STRING_BYTES_MAX:
                 topic_codes.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
-            elif not topic.name:
+            elif not topic.name and names_by_id(request, version):
                 topic_codes.append(ErrorCode.UNKNOWN_TOPIC_ID)
             elif not topics.has_partition(topic.name, part.partition_index):
                 topic_codes.append(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

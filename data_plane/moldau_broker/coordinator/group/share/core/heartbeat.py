@@ -16,6 +16,7 @@ from moldau_broker.coordinator.group.consumer.core.catalogue import group_settin
 from moldau_broker.coordinator.group.consumer.core.records import by_topic
 from moldau_broker.coordinator.group.consumer.core.state import NO_PARTITIONS
 from moldau_broker.coordinator.group.core.assignment_pace import heartbeat_after_ms, target_wait_ms
+from moldau_broker.coordinator.group.core.member_checks import check_texts
 from moldau_broker.coordinator.group.share.core.assignor import Sharer, simple_assignor
 from moldau_broker.coordinator.group.share.core.state import (
     JOIN_EPOCH,
@@ -26,7 +27,7 @@ from moldau_broker.coordinator.group.share.core.state import (
     ShareTarget,
     ShareTargetEpoch,
 )
-from moldau_broker.coordinator.share.core.state import GROUP_ID_BYTES_MAX
+from moldau_broker.coordinator.share.core.state import GROUP_ID_BYTES_MAX, MEMBER_ID_CHARACTERS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,13 +67,9 @@ class ShareDecisions:
         Raises:
             KafkaError: INVALID_REQUEST.
         """
-        for name, value in (
-            ("MemberId", request.member_id),
-            ("GroupId", request.group_id),
-            ("RackId", request.rack_id),
-        ):
-            if value == "":
-                raise _invalid(f"{name} can't be empty.")
+        check_texts(MemberId=request.member_id, GroupId=request.group_id, RackId=request.rack_id)
+        if len(request.member_id) > MEMBER_ID_CHARACTERS_MAX:
+            raise _invalid(f"MemberId is too long: it may have {MEMBER_ID_CHARACTERS_MAX} characters.")
         if len(request.group_id.encode()) > GROUP_ID_BYTES_MAX:
             raise _invalid(f"GroupId is too long: it may have {GROUP_ID_BYTES_MAX} bytes.")
         if request.member_epoch < LEAVE_EPOCH:

@@ -17,7 +17,7 @@ from moldau.protocol.messages.streams_group_heartbeat import Status as StatusEnt
 from moldau.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatResponse, TaskIds
 from moldau_broker.coordinator.group.consumer.core.catalogue import group_setting, metadata_hash
 from moldau_broker.coordinator.group.core.assignment_pace import heartbeat_after_ms, target_wait_ms
-from moldau_broker.coordinator.group.core.static_members import check_instance, leaving_member
+from moldau_broker.coordinator.group.core.member_checks import check_instance, leaving_member
 from moldau_broker.coordinator.group.streams.core.assignor import Worker, sticky_assignor
 from moldau_broker.coordinator.group.streams.core.internal_topics import Configured, Status, configure
 from moldau_broker.coordinator.group.streams.core.reconcile import reconcile

@@ -11,6 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode, KafkaError
+from moldau_broker.coordinator.group.core.member_checks import check_texts
 from moldau_broker.coordinator.group.streams.core.state import JOIN_EPOCH, LEAVE_STATIC_EPOCH
 from moldau_quorum.controller.context import RefusedError
 from moldau_quorum.controller.topic_names import check_topic_name
@@ -27,14 +28,12 @@ def check_request(request: StreamsGroupHeartbeatRequest) -> None:
         KafkaError: INVALID_REQUEST or STREAMS_INVALID_TOPOLOGY.
     """
     _check_support(request)
-    for name, value in (
-        ("MemberId", request.member_id),
-        ("GroupId", request.group_id),
-        ("InstanceId", request.instance_id),
-        ("RackId", request.rack_id),
-    ):
-        if value == "":
-            raise _invalid(f"{name} can't be empty.")
+    check_texts(
+        MemberId=request.member_id,
+        GroupId=request.group_id,
+        InstanceId=request.instance_id,
+        RackId=request.rack_id,
+    )
     reports = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
     if request.member_epoch == JOIN_EPOCH:
         if request.rebalance_timeout_ms == -1:

@@ -1,4 +1,4 @@
-"""Checks of static members, for groups of each kind whose members heartbeat (KIP-345, KIP-848, KIP-1071). Pure."""
+"""Checks of members, for groups of each kind whose members heartbeat (KIP-345, KIP-848, KIP-1071). Pure."""
 
 from __future__ import annotations
 
@@ -27,6 +27,25 @@ class _Group(Protocol[M_co]):
     def members(self) -> Mapping[str, M_co]: ...
 
     def static_member(self, instance_id: str) -> M_co | None: ...
+
+
+def is_blank(text: str | None) -> bool:
+    """Returns whether Kafka takes a text for an empty one: it has no characters but control characters and spaces.
+
+    None stands for a field that the request leaves out, which is not blank.
+    """
+    return text is not None and all(character <= " " for character in text)
+
+
+def check_texts(**texts: str | None) -> None:
+    """Checks that no field of a request is blank; the names are those of the fields.
+
+    Raises:
+        KafkaError: INVALID_REQUEST.
+    """
+    for name, text in texts.items():
+        if is_blank(text):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} can't be empty.")
 
 
 def check_instance(instance_id: str, holder_id: str | None, member_id: str, *, joins: bool) -> None:
