@@ -100,6 +100,27 @@ def test_others_run_while_entries_are_compared(controller, monkeypatch) -> None:
             assert names == sorted(f"t{number}" for number in range(COUNT))
 
 
+def test_others_run_while_entries_are_added(controller, monkeypatch) -> None:
+    """Each creation looks at all entries, of which a cluster may have 100,000; it adds its own in one command."""
+    monkeypatch.setattr(acls, "SLICE_COMPARISONS", COUNT // 4)
+    creations = [
+        AclCreation(
+            resource_type=2,
+            resource_name=name,
+            resource_pattern_type=3,
+            principal="User:new",
+            host="*",
+            operation=3,
+            permission_type=3,
+        )
+        for name in ("t0", "t1", "t0")
+    ]
+    result = acls.create_acls(CreateAclsRequest(creations=creations), controller.image, controller.context())
+    slices = [len(records) for records in result.slices(DecisionView(controller.image, controller.context()))]
+    assert slices == [0] * 4 + [2]
+    assert [each.error_code for each in result.response.results] == [ErrorCode.NONE] * 3
+
+
 def test_others_run_while_entries_are_described(controller, monkeypatch) -> None:
     """A description of all entries yields while it compares, and while it makes its answer, which is in order."""
     monkeypatch.setattr(acls, "SLICE_COMPARISONS", COUNT // 3)

@@ -35,7 +35,6 @@ DIFFERENCES: Final[dict[str, dict[str, str]]] = {
     "topics": {
         "create: a setting given twice": "Kafka takes the last one without a word",
         "metadata by: neither name nor id": "Kafka fails with UNKNOWN_SERVER_ERROR",
-        "metadata by an id, version 11": "the id is in the request, so it is looked up",
         "page: from partition -1": "taken for the first partition",
         "page: from another topic": "no topic of the request follows that one, so the page is empty",
         "page: of bad names": "Kafka fails with UNKNOWN_SERVER_ERROR",

@@ -12,6 +12,7 @@ records of it. Kafka writes truncations lazily for the same reason (KAFKA-15046)
 
 from __future__ import annotations
 
+from threading import RLock
 from typing import TYPE_CHECKING
 
 from moldau.runtime.ports.environment import OpenMode
@@ -31,7 +32,7 @@ class LeaderEpochCache:
     All methods belong to the event loop, except the function that ``prepare_write`` returns: a thread may call it.
     """
 
-    __slots__ = ("_begun", "_disk", "_durable", "_entries", "_newest", "_path", "_released", "_written")
+    __slots__ = ("_begun", "_disk", "_durable", "_entries", "_newest", "_path", "_released", "_writing", "_written")
 
     def __init__(
         self, disk: Disk, path: str, entries: Sequence[EpochEntry] = (), durable: Sequence[EpochEntry] | None = ()
@@ -44,6 +45,7 @@ class LeaderEpochCache:
         self._begun = self._written = 0  # writes that were prepared, and the newest of them that is durable
         self._newest: tuple[int, tuple[EpochEntry, ...]] = (0, ())  # what the newest write holds
         self._released = False
+        self._writing = RLock()
 
     @classmethod
     def load(cls, disk: Disk, path: str) -> LeaderEpochCache:
@@ -172,6 +174,15 @@ class LeaderEpochCache:
         return lambda: self._write(own, path)
 
     def _write(self, own: int, path: str) -> None:
+        """Writes the newest entries, which may be newer than those of the own call.
+
+        Of two threads one waits: if the older write renamed its file after the newer one had returned, a flush could
+        move the recovery point while the file lacks an epoch below it, and a crash then would lose that epoch.
+        """
+        with self._writing:
+            self._write_newest(own, path)
+
+    def _write_newest(self, own: int, path: str) -> None:
         disk = self._disk
         temporary = f"{path}.{own}{TEMPORARY_SUFFIX}"
         while True:

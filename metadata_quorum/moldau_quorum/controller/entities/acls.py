@@ -54,17 +54,33 @@ COMPARISONS_PER_MATCH: Final = 10
 
 def create_acls(request: CreateAclsRequest, image: MetadataImage, context: Context) -> Result[CreateAclsResponse]:
     """Adds entries; an entry that already exists is not an error."""
-    records: list[MetadataRecord] = []
     results: list[AclCreationResult] = []
+    return Result(response=CreateAclsResponse(results=results), steps=lambda view: _create_each(request, view, results))
+
+
+def _create_each(
+    request: CreateAclsRequest, view: DecisionView, results: list[AclCreationResult]
+) -> Iterator[list[MetadataRecord]]:
+    """Yields empty slices while it looks for entries that exist already, then all records in one."""
+    image, context = view.image, view.context
+    records: list[MetadataRecord] = []
     principals = {creation.principal for creation in request.creations}
     names = {creation.resource_name for creation in request.creations}
-    # One principal may have most of the entries: only those of the same resources are looked at more closely.
-    present = {
-        _identity(entry)
-        for entry in image.acls.unordered_values()
-        if entry.resource_name in names and entry.principal in principals
-    }
+    present = set()
+    in_slice = 0
+    for existing in image.acls.unordered_values():
+        if in_slice >= SLICE_COMPARISONS:
+            yield []
+            in_slice = 0
+        in_slice += 1
+        # One principal may have most of the entries: only those of the same resources are looked at more closely.
+        if existing.resource_name in names and existing.principal in principals:
+            present.add(_identity(existing))
     for creation in request.creations:
+        if in_slice >= SLICE_COMPARISONS:
+            yield []
+            in_slice = 0
+        in_slice += COMPARISONS_PER_MATCH
         code, message = ErrorCode.NONE, None
         try:
             _check(creation)
@@ -86,7 +102,7 @@ def create_acls(request: CreateAclsRequest, image: MetadataImage, context: Conte
         except RefusedError as refusal:
             code, message = refusal.code, refusal.message
         results.append(AclCreationResult(error_code=code, error_message=message))
-    return Result(records=tuple(records), response=CreateAclsResponse(results=results))
+    yield records
 
 
 def _identity(entry: AccessControlEntryRecord) -> tuple[int, str, int, str, str, int, int]:
