@@ -54,7 +54,7 @@ class Role(enum.StrEnum):
 @commands.command()
 def init(
     file: File,
-    role: Annotated[Role, typer.Option(help="What the node is.")],
+    role: Annotated[list[Role], typer.Option(help="What the node is.")],
     node_id: Annotated[int, typer.Option("--node-id", min=0, help="Number of the node, unique in the cluster.")],
     voters: Annotated[str, typer.Option(metavar="ID@HOST:PORT,...", help="All controllers, the same on each node.")],
     host: Annotated[
@@ -95,8 +95,10 @@ def init(
         raise UsageError(f"{file}: init writes Java properties; name the file {file.stem}.properties")
     if file.exists() and not force:
         raise UsageError(f"{file} exists; --force replaces it")
+    if len(role) > 1:
+        raise UsageError(f"--role is given twice; --role {Role.BOTH} makes a node that is broker and controller")
     all_voters = parse_voters(voters)
-    roles = ("broker", "controller") if role is Role.BOTH else (role.value,)
+    roles = ("broker", "controller") if role[0] is Role.BOTH else (role[0].value,)
     node = NewNode(
         roles=roles,
         node_id=node_id,

@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.version import VERSION
-from moldau_cli.console.core.access import SECURITY_HEADERS, refuse_change, refuse_foreign
+from moldau_cli.console.core.access import SECURITY_HEADERS, origin_form, refuse_change, refuse_foreign
 from moldau_cli.console.pages import INTERVAL_S, INTERVALS_S, NOT_LIVE, QUESTIONS, Question
 from moldau_cli.console.records import draft_of, produce
 from moldau_cli.console.sessions import LoginError
@@ -112,7 +112,11 @@ class Guard:
             await send(message)
 
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        refusal = refuse_foreign(scope["method"], scope["path"], headers, self._allowed)
+        host, path = origin_form(scope["path"])
+        if host is not None:
+            scope = {**scope, "path": path}
+            headers["host"] = host
+        refusal = refuse_foreign(scope["method"], path, headers, self._allowed)
         if refusal is not None:
             answer = JSONResponse({"error": refusal.reason}, refusal.status)
             await answer(scope, receive, send_guarded)

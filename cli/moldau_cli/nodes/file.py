@@ -10,7 +10,7 @@ import textwrap
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from moldau.runtime.config import BROKER_CONFIG, ConfigError, QuorumVoter, parse_address
+from moldau.runtime.config import BROKER_CONFIG, ConfigError, QuorumVoter, join_address, parse_address
 from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def parse_voters(text: str) -> tuple[QuorumVoter, ...]:
     """Parses ``101@c1:9093,102@c2:9093``.
 
     Raises:
-        UsageError: an entry has another form, or an id is there twice.
+        UsageError: an entry has another form or port 0, or an id is there twice.
     """
     voters: list[QuorumVoter] = []
     for entry in text.split(","):
@@ -84,6 +84,8 @@ def parse_voters(text: str) -> tuple[QuorumVoter, ...]:
             if not at or not number.isdecimal():
                 raise ValueError(entry)
             host, port = parse_address(address)
+            if port == 0:
+                raise ValueError(entry)  # no node could reach it
         except (ValueError, ConfigError) as error:
             raise UsageError(f"--voters: expected id@host:port, not {entry.strip()!r}") from error
         if any(voter.node_id == int(number) for voter in voters):
@@ -96,13 +98,17 @@ def configuration_text(node: NewNode) -> str:
     """Returns the file's text.
 
     Raises:
-        UsageError: the roles and the list of voters contradict each other.
+        UsageError: the roles and the list of voters contradict each other, or the host cannot be looked up.
     """
     own = next((voter for voter in node.voters if voter.node_id == node.node_id), None)
     if CONTROLLER in node.roles and own is None:
         raise UsageError(f"--voters must have an entry {node.node_id}@host:port, because this node is a controller")
     if CONTROLLER not in node.roles and own is not None:
         raise UsageError(f"--node-id {node.node_id} is the id of a voter; a broker needs an id of its own")
+    try:
+        parse_address(join_address(node.host, node.port))
+    except ValueError as error:
+        raise UsageError(f"--host: {error}") from error
     if node.truststore and not node.keystore:
         raise UsageError("--truststore needs --keystore: a node that serves TLS has a certificate")
     for key in node.more:

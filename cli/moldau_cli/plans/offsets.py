@@ -53,7 +53,7 @@ def parse_duration_ms(text: str, option: str = "") -> int:
         return round((int(days) * 86_400 + int(hours) * 3600 + int(minutes) * 60 + float(seconds)) * 1000)
     if _SHORT_DURATION.fullmatch(text):
         return sum(int(count) * UNITS_MS[unit] for count, unit in re.findall(r"(\d+)(ms|[dhms])", text))
-    raise UsageError(f"{_of(option)}expected a duration such as 1h30m or PT1H30M, not {text!r}")
+    raise UsageError(f"{_of(option)}expected a duration without a sign, such as 1h30m or PT1H30M, not {text!r}")
 
 
 def parse_time_ms(text: str, option: str = "") -> int:

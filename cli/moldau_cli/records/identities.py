@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 OPTIONS: Final = {"group.id": "--group", "transactional.id": "--transactional-id"}
-"""The option that stands for a key."""
+"""The option that stands for the key of a name."""
+_ADDRESS: Final = {"bootstrap.servers": "--bootstrap-server"}
+"""Login and profile are chosen by the address of the option: ``-X`` would send them elsewhere, or be passed over."""
 NAMES: Final = frozenset({*OPTIONS, "group.instance.id"})
 """The keys that do not count in a file or a profile."""
 
@@ -28,7 +30,7 @@ def given_settings(kind: str, pairs: Sequence[str], address: str) -> dict[str, s
         UsageError: ``-X`` has a key for which there is an option, or a word that is no setting.
     """
     chosen = parse_settings(list(pairs), "-X")
-    for key, option in OPTIONS.items():
+    for key, option in (OPTIONS | _ADDRESS).items():
         if key in chosen:
             raise UsageError(f"-X {key}: give {option} instead")
     configured = {key: value for key, value in command_config(kind).items() if key not in NAMES}

@@ -72,6 +72,9 @@ def test_the_console_serves_as_its_options_say(
                 found["cookies"] = dict(client.cookies)
                 for host in ("console.example", "localhost", "evil.example"):
                     found[host] = (await client.get("/", headers={"host": host})).status_code
+                for host in ("localhost", "evil.example"):  # in absolute form, as proxies name it
+                    target = f"http://{host}:{found['port']}/api/session?x=1".encode()
+                    found[f"by {host}"] = (await client.get("/other", extensions={"target": target})).status_code
             found["probes"] = [probe.runs for probe in Probe.made]
         finally:
             signal.raise_signal(signal.SIGTERM)
@@ -84,6 +87,7 @@ def test_the_console_serves_as_its_options_say(
     trio.run(main)
     assert found["url"] == f"http://localhost:{found['port']}/" + ("#token=a%20token%20for%20the%20tests" * bool(token))
     assert (found["page"], found["console.example"], found["localhost"], found["evil.example"]) == (200, 200, 200, 421)
+    assert (found["by localhost"], found["by evil.example"]) == (200, 421)
     session = found["session"]
     assert session["signed_in"] is (not token and not login)
     if session["signed_in"]:

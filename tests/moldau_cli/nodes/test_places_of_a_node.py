@@ -310,6 +310,24 @@ def test_a_directory_that_log_dirs_cannot_hold(tmp_path, directory):
     assert not file.exists()
 
 
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        (("--role", "controller"), "--role is given twice; --role both makes a node"),
+        (("--host", "a b"), "--host: 'a b:9092': a host name has no blanks"),
+        (("--voters", "101@127.0.0.1:0"), "--voters: expected id@host:port, not '101@127.0.0.1:0'"),
+    ],
+)
+def test_init_refuses_what_no_node_can_use(tmp_path, more, reason):
+    """The last of two roles counted; other nodes could reach neither such a host nor port 0."""
+    file = tmp_path / "node.properties"
+    options = ("--role", "broker", "--node-id", "1", "--voters", "101@127.0.0.1:1", *more)
+    done = run_command("node", "init", str(file), *options)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done
+    assert reason in done.stderr
+    assert not file.exists()
+
+
 def test_two_listeners_with_one_port_are_found(tmp_path):
     """Each was free when it was looked at alone; the node could not start."""
     broker, controller, metrics = take_free_ports(3)

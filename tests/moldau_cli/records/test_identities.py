@@ -54,7 +54,12 @@ def test_writing_fences_no_application(broker, properties):
 
 @pytest.mark.parametrize(
     ("command", "key", "option"),
-    [("consume", "group.id", "--group"), ("produce", "transactional.id", "--transactional-id")],
+    [
+        ("consume", "group.id", "--group"),
+        ("consume", "bootstrap.servers", "--bootstrap-server"),
+        ("produce", "bootstrap.servers", "--bootstrap-server"),
+        ("produce", "transactional.id", "--transactional-id"),
+    ],
 )
 def test_a_name_has_its_option(broker, command, key, option):
     done = run_command(command, "t", "-X", f"{key}=app", "-b", broker.bootstrap)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +28,7 @@ SECURITY_HEADERS: Final = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
+_ABSOLUTE: Final = re.compile(r"https?://([^/?]*)", re.IGNORECASE)
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 
 
@@ -54,6 +56,16 @@ def host_of(header: str) -> str:
     if text.startswith("["):
         return text[1:].partition("]")[0]
     return text.rpartition(":")[0] if ":" in text else text
+
+
+def origin_form(path: str) -> tuple[str | None, str]:
+    """Divides the path of a request into the host with the port, None if it names none, and the path itself.
+
+    A target in absolute form (``http://host:port/path``) comes from a proxy or a test of one. A server must accept it,
+    and its host counts in place of the Host header (RFC 9112, 3.2.2).
+    """
+    absolute = _ABSOLUTE.match(path)
+    return (None, path) if absolute is None else (absolute[1], path[absolute.end() :] or "/")
 
 
 def is_expected_host(header: str, allowed: Collection[str]) -> bool:

@@ -74,6 +74,7 @@ class _Required(enum.Enum):
 REQUIRED = _Required.REQUIRED
 """Marks a key without default: parsing fails where it is missing."""
 
+_PROVIDERS = "config.providers"
 _RANGES = {
     ConfigType.INT: (-(2**31), INT_MAX),
     ConfigType.SHORT: (-(2**15), 2**15 - 1),
@@ -464,6 +465,11 @@ class ConfigSchema:
         """Says that ``name`` is unknown, with its owner, or with the nearest known key; or why it is not served."""
         if name in self.refused:
             return f"{name}: a {self.name} configuration key of Kafka that Moldau does not serve: {self.refused[name]}"
+        if name == _PROVIDERS or name.startswith(f"{_PROVIDERS}."):
+            return (
+                f"{name}: leave it out: ${{env:NAME}}, ${{file:PATH:KEY}} and ${{dir:DIRECTORY:FILE}} need no "
+                f"declaration, and Moldau serves no other configuration providers of Kafka"
+            )
         if name in self.foreign:
             return f"{name}: unknown {self.name} configuration key; {self.foreign[name]}s have it"
         nearest = self.nearest(name) if self._key_of_listener(name.lower()) is None else name.lower()

@@ -98,6 +98,8 @@ def _host(text: str) -> str:
         return text[1:-1]
     if ":" in text:
         raise ValueError("an IPv6 address must stand in brackets")
+    if any(character.isspace() for character in text):
+        raise ValueError("a host name has no blanks")
     if text and not _can_be_looked_up(text):
         raise ValueError("the parts between the dots of a host name must have 1 to 63 characters")
     return text

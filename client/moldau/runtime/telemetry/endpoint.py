@@ -7,6 +7,7 @@ event loop that turns. Everything is bounded: the number of connections, the byt
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +28,8 @@ REQUEST_MS: Final = 10_000.0
 """From accepting the connection to its end."""
 PROMETHEUS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 TEXT_TYPE: Final = "text/plain; charset=utf-8"
+_ABSOLUTE: Final = re.compile(rb"https?://[^/?]*", re.IGNORECASE)
+"""The beginning of a target in absolute form, as proxies send it; a server must accept it (RFC 9112, 3.2.2)."""
 _REASONS: Final = {200: b"OK", 404: b"Not Found", 405: b"Method Not Allowed", 503: b"Service Unavailable"}
 _NO_REASON: Final = b"Bad Request"
 
@@ -135,7 +138,9 @@ class _Incoming:
 
 
 def _page_of(request: h11.Request, pages: Mapping[str, Callable[[], Page]]) -> Page:
-    path = request.target.partition(b"?")[0].decode("ascii", "replace")
+    absolute = _ABSOLUTE.match(request.target)
+    target = request.target[absolute.end() :] if absolute is not None else request.target
+    path = target.partition(b"?")[0].decode("ascii", "replace") or "/"
     make = pages.get(path)
     if make is None:
         return Page(404, f"{path} is not served here, only {', '.join(sorted(pages))}\n")

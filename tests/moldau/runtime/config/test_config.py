@@ -116,6 +116,14 @@ def test_every_topic_key_falls_back_to_a_broker_key_that_exists():
             assert synonym.name in BROKER_CONFIG.keys
 
 
+def test_configuration_providers_need_no_declaration():
+    """Kafka wants them declared; the nearest key was ``security.providers``, which has nothing to do with them."""
+    for parse in (server, lambda text: PRODUCER_CONFIG.parse(parse_properties(text))):
+        found = problems(parse, "config.providers=env\nconfig.providers.env.class=org.apache.kafka.X\n")
+        for key, problem in zip(("config.providers", "config.providers.env.class"), found, strict=False):
+            assert problem.startswith(f"{key}: leave it out: ${{env:NAME}}, ${{file:PATH:KEY}} and")
+
+
 def test_all_problems_are_reported_at_once():
     assert problems(
         server, "num.partition=3\nnum.io.threads=0\nlog.cleaner.enable=yes\nsasl.jaas.config=x\nlog.dirs=\n"

@@ -52,7 +52,16 @@ BODIES = {200: b"a 1\n", 503: b"broker: starts\n", 405: b"only GET and HEAD are 
 
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
 @pytest.mark.parametrize(
-    ("path", "status"), [(b"/metrics", 200), (b"/metrics?x=1", 200), (b"/health/ready", 503), (b"/other", 404)]
+    ("path", "status"),
+    [
+        (b"/metrics", 200),
+        (b"/metrics?x=1", 200),
+        (b"/health/ready", 503),
+        (b"/other", 404),
+        (b"http://s:9644/metrics?x=http://s/other", 200),  # absolute form, as proxies send it (RFC 9112, 3.2.2)
+        (b"HTTPS://[::1]:9644/health/ready", 503),
+        (b"http://s", 404),
+    ],
 )
 @pytest.mark.parametrize("method", [b"GET", b"HEAD", b"POST", b"PUT", b"DELETE"])
 def test_pages_and_their_status(method, path, status, version):
