@@ -390,6 +390,30 @@ def _buffer(call: str, name: str, value: object) -> None:
     refuse(call, name, "bytes or None", value, hint)
 
 
+def batch(call: str, value: object) -> None:
+    """Checks an encoded record batch: a buffer that is a plain run of bytes."""
+    if value is None:
+        refuse(call, "batch", "bytes", value)
+    _buffer(call, "batch", value)
+
+
+def partitions_of_rows(call: str, value: object, rows: int) -> None:
+    """Checks the partitions of rows: a buffer of an int32 for each.
+
+    Raises:
+        ValueError: it has another length.
+    """
+    if value is None:
+        return
+    wanted = 'a buffer of int32 such as array("i", [0, 1]).tobytes()'
+    try:
+        size = memoryview(value).nbytes  # type: ignore[arg-type]
+    except TypeError:
+        refuse(call, "partitions", wanted, value)
+    if size != rows * 4:
+        raise ArgumentValueError(f"{call}: partitions has {size} bytes; {rows} rows need {rows * 4}, an int32 for each")
+
+
 def headers(call: str, given: object) -> Sequence[Header]:
     """Returns headers of a record as a sequence, with its elements unchecked; consumes an iterator."""
     if isinstance(given, tuple | list):

@@ -9,6 +9,7 @@ import trio
 from moldau.mirror.errors import MirrorStoppedError
 from moldau.mirror.flow import SourceFlow
 from moldau.mirror.statistics import register_metrics
+from moldau.runtime.tasks.exceptions import exits_unwrapped
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.telemetry.metrics import Registry
 
@@ -43,13 +44,21 @@ class Mirror:
             MirrorStoppedError: no source is left that could be mirrored.
             OSError: the address of ``metrics.listener`` cannot be used.
         """
-        async with trio.open_nursery() as nursery:
-            if self._settings.metrics_listener is not None:
-                await nursery.start(self._serve, *self._settings.metrics_listener)
-            async with trio.open_nursery() as sources:
-                for flow in self._flows:
-                    sources.start_soon(self._run_source, flow)
-            nursery.cancel_scope.cancel()
+        failure: OSError | None = None
+        with exits_unwrapped():
+            async with trio.open_nursery() as nursery:
+                try:
+                    if self._settings.metrics_listener is not None:
+                        await nursery.start(self._serve, *self._settings.metrics_listener)
+                except OSError as error:
+                    failure = error  # raised below, outside of the group that the nursery would make
+                else:
+                    async with trio.open_nursery() as sources:
+                        for flow in self._flows:
+                            sources.start_soon(self._run_source, flow)
+                nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
         if self._stopped:
             raise MirrorStoppedError(
                 "; ".join(str(error) for error in self._stopped), is_usage=all(each.is_usage for each in self._stopped)

@@ -11,9 +11,10 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
+from moldau.cluster import arguments
 from moldau.producer.core.batch_memory import row_at
 from moldau.producer.core.partitioner import RoundRobin
-from moldau.records import group_rows
+from moldau.records import RowColumns, group_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,9 +23,21 @@ if TYPE_CHECKING:
     from moldau.producer.core.batches import ProducerBatch
     from moldau.producer.core.partition_queue import PartitionQueue
     from moldau.producer.core.partitioner import KeylessPartitioner
-    from moldau.records import RowColumns
 
 Buffer = bytes | bytearray | memoryview
+
+
+def check_columns(topic: object, columns: object, partitions: object) -> None:
+    """Checks the arguments of ``send_columns``.
+
+    Raises:
+        TypeError: an argument is of a wrong type.
+        ValueError: the topic is empty, or ``partitions`` has no number for each row.
+    """
+    arguments.text("send_columns", "topic", topic)
+    if not isinstance(columns, RowColumns):
+        arguments.refuse("send_columns", "columns", "a RowColumns of moldau.records", columns)
+    arguments.partitions_of_rows("send_columns", partitions, columns.length)
 
 
 def partitions_of(columns: RowColumns, count: int, given: Buffer | None, *, ignores_keys: bool) -> Buffer:
@@ -40,8 +53,6 @@ def partitions_of(columns: RowColumns, count: int, given: Buffer | None, *, igno
         return by_key
     named = array("i")
     named.frombytes(memoryview(given).cast("B"))
-    if len(named) != columns.length:
-        raise ValueError(f"partitions: {len(named)} numbers for {columns.length} rows")
     if by_key is not None and -1 in named:
         chosen = array("i", by_key)
         named = array("i", [each if each != -1 else chosen[row] for row, each in enumerate(named)])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 import trio
 
 from moldau.cluster import arguments
-from moldau.producer.columns import RowAppender, partitions_of
+from moldau.producer.columns import RowAppender, check_columns, partitions_of
 from moldau.producer.core.limits import Limits, record_size_bound
 from moldau.producer.core.partitioner import PartitionerFunction, partition_for_key
 from moldau.producer.delivery import ColumnsDelivery, Delivery
@@ -238,6 +238,7 @@ class RecordIntake:
         is_keyless = False
         if partition is not None:
             if not 0 <= partition < len(state.queues):
+                arguments.at_least("send", "partition", partition, 0, bits=arguments.INT32_BITS)
                 raise LookupError(f"{topic} has partitions 0 to {len(state.queues) - 1}, not {partition}")
             queue = state.queues[partition]
         elif self._partitioner is not None:
@@ -321,6 +322,7 @@ class RecordIntake:
     async def append_columns(self, topic: str, columns: RowColumns, partitions: Buffer | None) -> tuple[Delivery, ...]:
         """Appends rows of columns as records; ``Producer.send_columns`` documents the arguments and the errors."""
         client, sender = self.opened()
+        check_columns(topic, columns, partitions)
         if self._partitioner is not None:
             raise ValueError("send_columns: a producer with a partitioner function takes no columns")
         if self.is_closed:
@@ -355,6 +357,7 @@ class RecordIntake:
     async def append_encoded(self, topic: str, partition: int, data: Buffer) -> Delivery:
         """Appends a whole record batch; ``Producer.send_encoded`` documents the arguments and the errors."""
         client, sender = self.opened()
+        arguments.batch("send_encoded", data)
         header = checked_batch(data, self._limits.buffer_memory)
         await trio.lowlevel.checkpoint()  # not after the batch: a task that is cancelled there has sent it
         deadline_ms = client.now_ms + self._max_block_ms

@@ -358,7 +358,8 @@ class Producer(AsyncOnly, Generic[KeyIn, ValueIn]):
         Raises:
             KafkaError: as for ``send``.
             InvalidRecordError: a row cannot be encoded; rows before it were taken.
-            ValueError: ``partitions`` names one that does not exist, or the producer has a custom partitioner.
+            TypeError: an argument is of a wrong type.
+            ValueError: ``partitions`` does not name one that exists for each row, or a custom partitioner is set.
         """
         self._intake.opened()
         return await self._intake.append_columns(topic, columns, partitions)

@@ -505,7 +505,13 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
     def acknowledge_offset(
         self, partition: tuple[str, int], offset: int, kind: AcknowledgeType | int = AcknowledgeType.ACCEPT
     ) -> None:
-        """Works like ``acknowledge``, for a record that could not be deserialized too."""
+        """Works like ``acknowledge``, for a record that could not be deserialized too.
+
+        Raises:
+            RuntimeError: as ``acknowledge``.
+            TypeError: partition or offset is of a wrong type.
+            ValueError: there is no such acknowledge type, or a number is negative.
+        """
         self._opened()
         if not self._is_explicit:
             raise RuntimeError("acknowledge() needs share.acknowledgement.mode=explicit")
@@ -513,7 +519,8 @@ class ShareConsumer(AsyncOnly, Generic[KeyOut, ValueOut]):
             wanted = AcknowledgeType(kind)
         except ValueError as error:
             raise ValueError(f"acknowledge: {kind!r} is no acknowledge type") from error
-        place = TopicPartition(*partition)
+        place = arguments.partition("acknowledge", partition)
+        offset = arguments.offset("acknowledge", offset)
         try:
             self._deliveries.acknowledge(place, offset, wanted)
         except KeyError as error:

@@ -67,6 +67,19 @@ def test_a_mirror_was_misused_if_all_its_sources_were(usages):
     assert caught.value.is_usage is all(usages)
 
 
+def test_an_address_that_cannot_be_used_is_raised_alone():
+    """It came in an ExceptionGroup, which the documented ``except OSError`` does not catch."""
+    mirror = Mirror(None, SimpleNamespace(sources=[], metrics_listener=("::1", 9)))
+
+    async def serve(host, port, *, task_status):
+        await trio.lowlevel.checkpoint()
+        raise OSError("in use")
+
+    mirror._serve = serve
+    with pytest.raises(OSError, match="in use"):
+        trio.run(mirror.run)
+
+
 @pytest.mark.parametrize("code", [ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.POLICY_VIOLATION])
 def test_only_a_topic_that_exists_may_be_missing_from_a_creation(code):
     async def create_topics(topics):

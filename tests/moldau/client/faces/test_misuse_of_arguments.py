@@ -110,7 +110,12 @@ ROWS = [
         for partition, offset, error, text in (
             (("t", 0), 2**63, ValueError, "offset 9223372036854775808 is above 2**63 - 1"),
             (("t", 2**31), 1, ValueError, "partition 2147483648 of t is above 2**31 - 1"),
-            (("t", 0), CommittedOffset(1, 2**31), ValueError, "leader epoch 2147483648 of t-0 is above 2**31 - 1"),
+            (
+                ("t", 0),
+                CommittedOffset(1, 2**31),
+                ValueError,
+                "the leader epoch of t-0 must be between -2**31 and 2**31 - 1, not 2147483648",
+            ),
             (("t", 0), CommittedOffset(1, metadata="\ud800"), ValueError, "the metadata of t-0 must be valid Unicode"),
             (("t", 0), CommittedOffset(1, metadata=b"m"), TypeError, "the metadata of t-0 must be a str"),
         )

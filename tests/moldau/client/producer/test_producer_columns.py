@@ -46,6 +46,37 @@ def test_rows_go_by_key_and_keep_their_order():
     simulate(scenario)
 
 
+WRONG = [
+    ("t", None, None, "columns must be a RowColumns of moldau.records, not None"),
+    ("t", [b"a"], None, "columns must be a RowColumns of moldau.records, not list"),
+    (5, rows([b"a"]), None, "topic must be a str"),
+    ("t", rows([b"a"]), [0], "partitions must be a buffer of int32"),
+    ("t", rows([b"a"]), b"abc", "partitions has 3 bytes; 1 rows need 4, an int32 for each"),
+    ("t", rows([b"a"]), array("q", [0]), "partitions has 8 bytes; 1 rows need 4"),
+]
+
+
+def test_wrong_columns_are_named():
+    """The errors were those of Python's own calls, an AttributeError among them."""
+
+    async def scenario(cluster, open_producer):
+        cluster.add_topic("t", 3)
+        async with open_producer() as producer:
+            for topic, columns, partitions, text in WRONG:
+                with pytest.raises((TypeError, ValueError), match=f"send_columns: {text}"):
+                    await producer.send_columns(topic, columns, partitions=partitions)
+            for batch in ("x", None, memoryview(array("q", [0])), memoryview(b"abcd")[::2]):
+                with pytest.raises((TypeError, ValueError), match="send_encoded: batch "):
+                    await producer.send_encoded("t", 0, batch)
+            for partition in (-1, 2**31):
+                begun = trio.current_time()
+                with pytest.raises(ValueError, match=rf"^send: .*partition .*{partition}"):
+                    await producer.send("t", b"v", partition=partition)
+                assert trio.current_time() - begun < 1
+
+    simulate(scenario)
+
+
 def test_a_given_partition_wins_over_the_key():
     async def scenario(cluster, open_producer):
         parts = cluster.add_topic("t", 3)

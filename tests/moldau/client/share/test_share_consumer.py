@@ -151,6 +151,9 @@ def test_explicit_mode(run):
             assert await member.commit() == {P0: None}
             with pytest.raises(RuntimeError, match="does not hold t-0 offset 0"):
                 member.acknowledge(zero)
+            for place, offset in ((None, 0), (("t",), 0), (("t", "0"), 0), (P0, "0"), (P0, -1), (("t", -1), 0)):
+                with pytest.raises((TypeError, ValueError), match=r"^acknowledge: "):
+                    member.acknowledge_offset(place, offset)
             with pytest.raises(ValueError, match="9 is no acknowledge type"):
                 member.acknowledge(one, 9)
             (again,) = await polled(member, 1)

@@ -82,7 +82,7 @@ def test_names_with_dots_may_be_tables():
 
 
 DURATIONS = {
-    **dict.fromkeys(["1 second", "10 seconds", "2 minutes", "1 hour", "3 days", "52 weeks", f"{10**9 - 1} seconds"], True),
+    **dict.fromkeys(["1 second", "10 seconds", "2 minutes", "1 hour", "52 weeks", f"{10**9 - 1} seconds"], True),
     **dict.fromkeys(["0 seconds", "01 hour", f"{10**9} days", "1 month", "1  hour", "1hour", "-1 hour", "1.5 hours"]),
     **dict.fromkeys(["1 hour ", "often", "x 1 hour"]),
 }
