@@ -231,8 +231,7 @@ class RpcConnection:
     @property
     def peer(self) -> str:
         """Host and port of the other end."""
-        host, port = self._connection.peer_address
-        return join_address(host, port)
+        return join_address(*self._connection.peer_address)
 
     @property
     def in_flight(self) -> int:
