@@ -14,19 +14,23 @@ if TYPE_CHECKING:
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """Makes SIGTERM (from ``timeout`` or a build server) interrupt a run as Ctrl-C does.
+    """Makes SIGTERM (from ``timeout`` or a build server) and SIGHUP interrupt a run as Ctrl-C does.
 
-    The run then cleans up and reports its results so far. A shell without job control starts background processes with
-    SIGINT ignored. SIGTERM would then have no effect, so Python's default SIGINT handler is restored for the block.
+    A terminal that is closed sends SIGHUP; under nohup it is ignored and stays so. The run cleans up and reports its
+    results so far. A shell without job control starts background processes with SIGINT ignored. SIGTERM would then have
+    no effect, so Python's default SIGINT handler is restored for the block.
     """
     terminate, interrupt = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     if interrupt is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    hang_up = signal.getsignal(signal.SIGHUP)
+    for number in (signal.SIGTERM, *((signal.SIGHUP,) if hang_up is not signal.SIG_IGN else ())):
+        signal.signal(number, lambda number, frame: signal.raise_signal(signal.SIGINT))
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, terminate)
+        signal.signal(signal.SIGHUP, hang_up)
         signal.signal(signal.SIGINT, interrupt)
 
 

@@ -85,8 +85,13 @@ def start(
                 raise UsageError(f"{directory} holds a cluster without --links; start a new one in another --dir")
             if secure and cluster.client_config is None:
                 raise UsageError(f"{directory} holds a cluster without --secure; start a new one in another --dir")
-            runs = all(status.state is not ProcessState.STOPPED for status in cluster.status())
-            if runs and not lacks_links(cluster.directory):
+            seen = cluster.status()
+            runs = all(status.state is not ProcessState.STOPPED for status in seen)
+            # Nodes of a start or restart that was killed may still be on their way: this command waits for them.
+            starts = all(status.state is ProcessState.RUNNING for status in seen) and any(
+                status.role == "broker" and status.fenced is not False for status in seen
+            )
+            if runs and not starts and not lacks_links(cluster.directory):
                 raise CommandError(f"the cluster in {directory} already runs at {cluster.bootstrap}")
             resume_links(cluster.directory)
             emptied = _start_again(cluster, timeout)

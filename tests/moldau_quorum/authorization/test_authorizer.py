@@ -68,6 +68,15 @@ class World:
         return self.authorizer.decide(identity(who, host), operation, resource, name).is_allowed
 
 
+def test_everything_includes_names_that_begin_with_a_star():
+    """Kafka applies no entry of ``*`` to such groups and transactional ids, and so no DENY either."""
+    allowed, denied = entry(1, "*", resource_type=GROUP), entry(2, "*", permission=DENY, resource_type=GROUP)
+    for name in ("*", "*a", "a*"):
+        assert World(allowed).may(READ, name, GROUP)
+        assert not World(allowed, denied).may(READ, name, GROUP)
+    assert not World(entry(1, "*a", resource_type=GROUP)).may(READ, "*ab", GROUP)
+
+
 def identity(principal="User:alice", host="10.0.0.1"):
     return Identity(principal=principal, host=host, listener_name="L", security_protocol="SASL_PLAINTEXT")
 

@@ -154,3 +154,20 @@ def test_the_time_limits_of_a_member_are_those_of_its_last_join() -> None:
     member.sync({member.member_id: b""})
     driver.pass_time(8_000)
     assert member.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_the_generation_after_the_greatest_is_the_first() -> None:
+    """No record could hold the next number: the write of the rebalance failed."""
+    driver = CoreDriver(GroupConfig(initial_rebalance_delay_ms=0))
+    consumer = Consumer(driver)
+    seen = []
+    for _ in range(2):
+        consumer.join()
+        driver.pass_time(10)
+        joined = consumer.joined()
+        assert joined is not None
+        consumer.sync({consumer.member_id: b"A"})
+        assert consumer.synced() is not None
+        seen.append(joined.generation_id)
+        driver.core.membership.groups["g"].generation = (1 << 31) - 1
+    assert seen == [1, 1]

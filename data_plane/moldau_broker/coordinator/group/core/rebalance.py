@@ -35,6 +35,8 @@ MEMBER = "member"
 PENDING_MEMBER = "pending member"
 ABSENT_STATIC_WAIT_MIN_MS = 1_000
 """The minimum wait of a join phase for static members, whose own rebalance timeout may be 0."""
+_GENERATION_MAX = (1 << 31) - 1
+"""The greatest generation of the protocol; the next one is 1 again. No member is so late that it could be mistaken."""
 _JOIN = "join phase"
 _SYNC = "sync phase"
 
@@ -151,7 +153,7 @@ class Rebalancer:
             self.deadlines.set((_JOIN, group.group_id), moment.now_ms + wait_ms)
             return
         self.deadlines.cancel((_JOIN, group.group_id))
-        group.generation += 1
+        group.generation = 1 if group.generation >= _GENERATION_MAX else group.generation + 1
         if not group.members:
             group.protocol_name = None
             group.transition(GroupState.EMPTY, moment.wall_ms)
