@@ -126,7 +126,7 @@ const REST_MS = 2000, WATCHING_MS = 250, REST = 4, REST_MAX_MS = REST * 30000;
 // the question has no answer (no such topic, a missing right). Returns a function that ends it.
 // A browser has six connections for all pages, and none of them would get another answer. So only the window with the focus keeps its
 // stream; another one closes its own with each answer and asks again after a rest. A hidden page has no connection, unless it must go on
-// watching (`always`): timers of hidden pages are rare, so it keeps its stream.
+// watching (`always`): timers of hidden pages are rare, so one of all hidden pages of the console (a lock says which) keeps its stream.
 export function live(path, parameters, show, fail, always = false) {
   const query = new URLSearchParams(parameters).toString();
   const light = document.getElementById("live");
@@ -170,13 +170,27 @@ export function live(path, parameters, show, fail, always = false) {
     };
   };
   const begin = () => { clearTimeout(again); again = 0; say("connecting"); open(); };
+  let watch = null; // the wait for the lock, or its end once it is held
+  const locks = always ? navigator.locks : undefined;
+  const hide = () => {
+    if (watch) return;
+    close();
+    const { signal } = watch = new AbortController();
+    locks?.request("moldau-watching", { signal }, () => {
+      if (signal.aborted) return undefined;
+      begin();
+      return new Promise((free) => signal.addEventListener("abort", free));
+    }).catch(() => {}); // the page was shown before its turn came
+  };
+  const seen = () => { watch?.abort(); watch = null; };
   const turn = (event) => {
-    if (document.hidden && !always) close();
-    else if (source) { if (rests(event) && restMs) rest(); }
+    if (document.hidden && (!always || locks)) { hide(); return; }
+    seen();
+    if (source) { if (rests(event) && restMs) rest(); }
     else if (!rests(event) || !again) begin();
   };
   const places = [[document, "visibilitychange"], [window, "focus"], [window, "blur"]];
   for (const [place, event] of places) place.addEventListener(event, turn);
   turn();
-  return () => { for (const [place, event] of places) place.removeEventListener(event, turn); close(); };
+  return () => { for (const [place, event] of places) place.removeEventListener(event, turn); seen(); close(); };
 }
