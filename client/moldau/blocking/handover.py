@@ -270,7 +270,7 @@ class Handover:
         """Passes records of the queue, at most ``_RECORDS_PER_STEP``, to the trio producer."""
         intake = self._producer.intake
         popleft = self.queue.popleft
-        now_ms = intake.wall_ms()  # once for these records, which take less than a millisecond
+        now_ms = intake.wall_ms()  # once for records that do not wait: these take less than a millisecond
         left = _RECORDS_PER_STEP
         while left := min(left, len(self.queue)):  # an abort may empty the queue while a record waits
             count, record = intake.appender.append_handed(popleft, left, now_ms)
@@ -286,6 +286,7 @@ class Handover:
                 taken = intake.append(topic, value, key, headers, partition, timestamp)
             except (LookupError, BufferExhaustedError) as error:
                 await self._pass_on_waiting(record, None if isinstance(error, KafkaError) else (topic, partition))
+                now_ms = intake.wall_ms()  # the records behind it are not older than the record that waited
             except Exception as error:  # noqa: BLE001 - it belongs to the record and is raised by its delivery
                 self._refuse(delivery, error)
             else:

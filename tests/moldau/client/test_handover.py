@@ -177,6 +177,31 @@ def test_order_holds_around_a_wait_and_a_refusal():
         handed[7][6].outcome()
 
 
+def test_records_behind_a_wait_are_not_older_than_it():
+    """They kept the time from before the wait, so that timestamps of a partition went back after its first record."""
+    producer = TrioProducer()
+    producer.is_full = True
+    clock = iter((1000, 6000, 7000))
+    producer.wall_ms = clock.__next__
+    handover = Handover(producer)
+    for number in range(3):
+        handover.put(record(number), Token())
+
+    async def script():
+        await trio.testing.wait_all_tasks_blocked()
+        producer.room.set()
+        await trio.testing.wait_all_tasks_blocked()
+
+    async def send_bytes(topic, value, key, *, headers, partition, timestamp):
+        await producer.room.wait()
+        producer.is_full = False
+        return producer.append(topic, value, key, headers, partition, 5000 if timestamp is None else timestamp)
+
+    producer.send_bytes = send_bytes
+    trio.run(passed_on, handover, script)
+    assert [timestamp for _, timestamp in producer.taken] == [5000, 6000, 6000]
+
+
 def test_outcomes_do_not_wait_for_records_behind():
     """Both records are passed on in one step, and the second one waits for the metadata of its topic."""
     handover = Handover(producer := TrioProducer())
