@@ -8,6 +8,7 @@ import os
 import re
 import threading
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -294,6 +295,27 @@ def test_durations_are_rounded_as_a_whole(browser):
     known = {999.6: "1.0 s", 59_949: "59.9 s", 59_999: "1 min 0 s", 119_999: "2 min 0 s", 3_599_900: "1.0 h"}
     shown = "const [times, done] = arguments; import('./dom.js').then((dom) => done(times.map(dom.duration)));"
     assert browser.driver.execute_async_script(shown, list(known)) == list(known.values())
+
+
+def test_times_name_their_distance_from_utc(browser):
+    """Both hours from two to three of October 25 looked alike in Berlin, in the list of records and anywhere else."""
+    known = {
+        1_774_745_999_000: "2026-03-29 01:59:59.000 +01:00",
+        1_774_746_000_000: "2026-03-29 03:00:00.000 +02:00",
+        1_792_889_999_000: "2026-10-25 02:59:59.000 +02:00",
+        1_792_890_000_000: "2026-10-25 02:00:00.000 +01:00",
+    }
+    elsewhere = {"America/St_Johns": "2026-10-24 22:30:00.000 -02:30", "UTC": "2026-10-25 01:00:00.000 +00:00"}
+    shown = "const [times, done] = arguments; import('./dom.js').then((dom) => done(times.map(dom.when)));"
+    change_zone = partial(browser.driver.execute_cdp_cmd, "Emulation.setTimezoneOverride")
+    try:
+        change_zone({"timezoneId": "Europe/Berlin"})
+        assert browser.driver.execute_async_script(shown, list(known)) == list(known.values())
+        for zone, text in elsewhere.items():
+            change_zone({"timezoneId": zone})
+            assert browser.driver.execute_async_script(shown, [1_792_890_000_000]) == [text]
+    finally:
+        change_zone({"timezoneId": ""})
 
 
 def test_a_killed_leader_is_replaced_before_your_eyes(browser):

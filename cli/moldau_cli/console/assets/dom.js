@@ -66,11 +66,14 @@ export function duration(ms) {
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
   return `${(ms / 3600000).toFixed(1)} h`;
 }
+// Time in the zone of the browser, with its distance from UTC: an hour that a clock change repeats has two of them.
 export function when(ms) {
   if (ms === null || ms === undefined || ms < 0) return "–";
   const date = new Date(ms), pad = (value, size = 2) => String(value).padStart(size, "0");
   if (Number.isNaN(date.getTime())) return String(ms);
-  return `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())} ${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}.${pad(date.getMilliseconds(), 3)}`;
+  const east = -date.getTimezoneOffset(), minutes = Math.abs(east);
+  const zone = `${east < 0 ? "-" : "+"}${pad(Math.floor(minutes / 60))}:${pad(minutes % 60)}`;
+  return `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())} ${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}.${pad(date.getMilliseconds(), 3)} ${zone}`;
 }
 export const link = (page, parameters = {}) => {
   const query = new URLSearchParams(parameters).toString();
