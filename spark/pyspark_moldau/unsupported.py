@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 
 from pyspark_moldau.errors import message_first
 from pyspark_moldau.versions import UnsupportedSparkError, remedy
@@ -39,15 +39,35 @@ class DefaultSource(DataSource):
         """Always fails."""
         _fail()
 
-    def streamReader(self, schema: StructType) -> NoReturn:
-        """Always fails."""
-        _fail()
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Returns a reader that fails: where this method fails, Spark shows an error of its own clean-up instead."""
+        return _StreamReader()
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
         """Always fails."""
         _fail()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Always fails."""
+        _fail()
+
+
+class _StreamReader(DataSourceStreamReader):
+    """Fails at the first call that a query makes: for its start, for its end, or for a batch that it repeats."""
+
+    def initialOffset(self) -> NoReturn:
+        """Always fails."""
+        _fail()
+
+    def latestOffset(self, *_: object, **__: object) -> NoReturn:
+        """Always fails; releases before 4.2 give no arguments."""
+        _fail()
+
+    def partitions(self, start: object, end: object) -> NoReturn:
+        """Always fails."""
+        _fail()
+
+    def read(self, partition: object) -> NoReturn:
         """Always fails."""
         _fail()
 

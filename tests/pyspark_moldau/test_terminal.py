@@ -1,5 +1,6 @@
 """Goal: the figures of a query, its table and its picture say what Spark's reports say. Method: reports as JSON."""
 
+import functools
 import io
 import json
 from types import SimpleNamespace
@@ -111,9 +112,14 @@ def test_an_old_pyspark_gets_the_required_version(monkeypatch):
     monkeypatch.setattr(pyspark, "__version__", "4.1.1")
     stand_in = pyspark_moldau.DefaultSource
     assert stand_in.name() == "moldau"
-    uses = {"schema": (), "reader": ("",), "streamReader": ("",), "writer": ("", False), "streamWriter": ("", False)}
-    for name, arguments in uses.items():
+    source = stand_in({})
+    # A streamReader that fails ends in an error of Spark's own clean-up (UnboundLocalError) without this text.
+    stream = source.streamReader("value binary")
+    partitions = functools.partial(stream.partitions, {}, {})
+    uses = [source.schema, stream.initialOffset, stream.latestOffset, partitions, functools.partial(source.reader, "")]
+    uses += [functools.partial(each, "", False) for each in (source.writer, source.streamWriter)]
+    for use in uses:
         with pytest.raises(RuntimeError, match=r"needs PySpark 4\.2 or later, and 4\.1\.1 is installed: pip install"):
-            getattr(stand_in({}), name)(*arguments)
+            use()
     monkeypatch.setattr(pyspark, "__version__", "4.10.0")
     assert pyspark_moldau.DefaultSource is not stand_in

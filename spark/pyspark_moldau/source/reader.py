@@ -325,6 +325,8 @@ class ClusterReader:
         partition = (work.topic, work.partition)
         if partition not in self._cluster.leaders:
             self._cluster.refresh([work.topic])
+            if partition not in self._cluster.leaders:  # the present topic of that name has fewer partitions
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         address = self._address(partition)
         topic_id = topic_uuid(work.topic_id) if work.topic_id else self._cluster.topic_ids[work.topic]
         connection = self._cluster.take_connection(address)

@@ -15,7 +15,7 @@ from pyspark_moldau.errors import DataLossError, SinkError
 from pyspark_moldau.sink.cluster import Attempt, Names, write_at_least_once, write_exactly_once
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
 from pyspark_moldau.source import planning
-from pyspark_moldau.source.core.offsets import from_checkpoint
+from pyspark_moldau.source.core.offsets import OffsetRange, from_checkpoint
 from pyspark_moldau.source.core.options import OptionError, Subscription, parse_options
 from pyspark_moldau.source.data_source import MoldauBatchReader
 from pyspark_moldau.source.reader import ClusterReader
@@ -258,6 +258,17 @@ def test_a_recreated_topic_is_distinguished(plain, monkeypatch, records):
         for value in part.column("value").to_pylist()
     ]
     assert values == [b"new-%d" % n for n in range(records)]
+
+
+def test_a_recreated_topic_may_have_fewer_partitions(plain):
+    """A task of a partition that is gone waited for its leader, for as long as a failure may last, in each attempt."""
+    create_topic(plain, "fewer", 2, 2)
+    former = wait_for(lambda: ClusterReader(parsed(plain).client).topic_ids(["fewer"]), "the topic is known")
+    work = OffsetRange(topic="fewer", partition=1, start=0, end=10, topic_id=former["fewer"])
+    recreate(plain, "fewer", 1)
+    with pytest.raises(DataLossError, match=r"fewer was deleted before its records 0\.\.9 were read"):
+        list(ClusterReader(parsed(plain).client).read(work, fail_on_data_loss=True))
+    assert list(ClusterReader(parsed(plain).client).read(work, fail_on_data_loss=False)) == []
 
 
 def test_an_unknown_topic_is_refused_by_name(plain):
