@@ -6,7 +6,8 @@ number in Delta's log (an application transaction), so that a replay commits not
 log.
 
 A table belongs to one query, by the id in its checkpoint: another checkpoint would begin at batch 0 and replace or
-repeat rows, so it is refused. New columns, and new fields of structs, are taken (``schemas``): Delta's log knows the
+repeat rows, so it is refused. So is a checkpoint that was set back to a copy, whose batches have other rows than those
+of the same number in the table. New columns, and new fields of structs, are taken (``schemas``): Delta's log knows the
 columns of a table, and the file of its owner those of a Parquet table. Folders must be on a file system that the driver
 and all workers share.
 """
@@ -28,6 +29,7 @@ from pyspark_moldau.jobs.errors import JobError
 from pyspark_moldau.jobs.files import OWNER, write_atomically
 from pyspark_moldau.jobs.queries.expressions import aliased
 from pyspark_moldau.jobs.schemas import all_nullable, merged_schema
+from pyspark_moldau.plans import plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +42,8 @@ COMPACTION: Final = "_moldau_compaction.json"
 STAGING: Final = "_moldau_staging"
 BATCH: Final = "batch"
 COLUMNS: Final = "columns"
+PLAN: Final = "-plan"
+"""Ends the name under which a Delta table keeps the plan of its last batch."""
 QUERY_ID: Final = "sql.streaming.queryId"
 TIMESTAMPS: Final = "spark.sql.parquet.outputTimestampType"
 MICROS: Final = "TIMESTAMP_MICROS"
@@ -47,10 +51,17 @@ MICROS: Final = "TIMESTAMP_MICROS"
 
 
 class TableWriter:
-    """Writes the micro-batches of one query; made for ``foreachBatch``."""
+    """Writes the micro-batches of one query; made for ``foreachBatch``.
 
-    def __init__(self, path: Path, table_format: str, partition_by: Sequence[str]) -> None:
+    With the query's ``checkpoint`` it notices when that was set back by a single batch, too.
+    """
+
+    def __init__(
+        self, path: Path, table_format: str, partition_by: Sequence[str], checkpoint: Path | None = None
+    ) -> None:
         self._path = path
+        self._checkpoint = checkpoint
+        self._has_newest = False  # no batch of the table comes after that of this query
         self._format = table_format
         self._partition_by = list(partition_by)
 
@@ -68,7 +79,7 @@ class TableWriter:
         """Writes one micro-batch of a query.
 
         Raises:
-            JobError: The table belongs to another query, or a column has a name that is taken.
+            JobError: The table belongs to another query or has later batches, or a column has a name that is taken.
         """
         check_columns(rows.columns, self._format)
         owner = own_table(self._path, query, self._format, self._partition_by)
@@ -79,6 +90,11 @@ class TableWriter:
         from pyspark.sql import functions
 
         finish_compaction(self._path)
+        if not self._has_newest:
+            newest = max(map(_batch_of, _data_files(self._path)), default=batch)
+            if newest > batch:
+                raise _set_back(self._path, batch, f"has batch {newest} already")
+            self._has_newest = True
         _take_columns(self._path, owner, rows)
         rows.withColumn(BATCH, functions.lit(batch)).write.mode("overwrite").option(
             "partitionOverwriteMode", "dynamic"
@@ -92,7 +108,12 @@ class TableWriter:
         uri = str(self._path)
         table = DeltaTable(uri) if DeltaTable.is_deltatable(uri) else None
         committed = None if table is None else table.transaction_version(query)
-        if committed is not None and committed >= batch:
+        plan = int(plan_of(self._checkpoint, batch) or "0", 16) >> 1  # 63 bits, as numbers of transactions have
+        if table is not None and committed is not None and committed >= batch:
+            if committed > batch:
+                raise _set_back(self._path, batch, f"has batch {committed} already")
+            if plan and table.transaction_version(f"{query}{PLAN}") not in (None, plan):
+                raise _set_back(self._path, batch, "has that batch with other rows")
             return
         staging = self._path / STAGING
         shutil.rmtree(staging, ignore_errors=True)
@@ -111,7 +132,8 @@ class TableWriter:
             )
             for path, size, count in self._publish(staging)
         ]
-        once = CommitProperties(app_transactions=[Transaction(query, batch)])
+        transactions = [Transaction(query, batch), *([Transaction(f"{query}{PLAN}", plan)] if plan else [])]
+        once = CommitProperties(app_transactions=transactions)
         schema = Schema.from_json(all_nullable(rows.schema).json())
         if table is not None:
             table = _with_columns(table, uri, rows)
@@ -143,6 +165,14 @@ class TableWriter:
             found.append((str(target.relative_to(self._path)), target.stat().st_size, count))
         shutil.rmtree(staging, ignore_errors=True)
         return found
+
+
+def _set_back(path: Path, batch: int, problem: str) -> JobError:
+    return JobError(
+        f"{path} {problem}, and the query writes batch {batch}: its checkpoint was set back to an older state. Put the "
+        "newest state of the checkpoint back; or remove the table and the folder main of the checkpoint, to write all "
+        "rows again"
+    )
 
 
 def check_columns(names: Sequence[str], table_format: str) -> None:

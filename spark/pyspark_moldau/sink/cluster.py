@@ -551,7 +551,9 @@ async def _abort_orphans(admin: Admin, names: Names, batch: int, kept: frozenset
         logger.warning("orphans-stay prefix=%s error=%s", names.prefix, error)
 
 
-def commit_batch(options: SinkOptions, names: Names, batch: int, run: str, reports: Sequence[Report]) -> None:
+def commit_batch(
+    options: SinkOptions, names: Names, batch: int, run: str, reports: Sequence[Report], plan: str = ""
+) -> None:
     """Decides a batch and commits the transactions of its tasks; a repetition finishes what was begun."""
     core = DriverCore(
         batch=batch,
@@ -559,6 +561,7 @@ def commit_batch(options: SinkOptions, names: Names, batch: int, run: str, repor
         reports=tuple(reports),
         has_notes=names.has_notes,
         topic=job_topic(options),
+        plan=plan,
         now_ms=wall_ms(),
     )
     _run(options, _Driver(options, names, core).run)

@@ -6,19 +6,20 @@ wait for ``max.block.ms``, which also replaces the limits of ``wire.reach``.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote, urlsplit
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from pyspark_moldau.client_options import PREFIX, SECURITY_PREFIXES, parse_client
 from pyspark_moldau.errors import ReadTimeoutError, SinkError
+from pyspark_moldau.plans import local_folder
 from pyspark_moldau.sink.explanations import MAX_BLOCK, explained
 from pyspark_moldau.wire import reach
 from pyspark_moldau.wire.cluster import METADATA_VERSION, Cluster
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark_moldau.client_options import ClientOptions
     from pyspark_moldau.sink.core.sink_options import SinkOptions
 
@@ -39,12 +40,9 @@ def wait_ms(options: SinkOptions, *, streaming: bool) -> int:
 
 def is_new(checkpoint: str | None) -> bool:
     """Returns whether a checkpoint is a folder of this machine without a finished batch."""
-    if checkpoint is None:
+    folder = local_folder(checkpoint)
+    if folder is None:
         return False
-    place = urlsplit(checkpoint)
-    if place.scheme not in ("", "file"):
-        return False
-    folder = Path(unquote(place.path) if place.scheme else checkpoint)
     try:
         # Spark makes the folder before it asks for a writer, so one that is absent is on another file system.
         return folder.is_dir() and not has_finished_batch(folder)

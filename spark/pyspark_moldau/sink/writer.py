@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from pyspark_moldau.errors import SinkError, message_first
+from pyspark_moldau.plans import plan_of
 from pyspark_moldau.sink.core.protocol import ProtocolRefusedError, Report, TryAgainError
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def _commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]
     from pyspark_moldau.sink import cluster
 
     app_id, run, reports = _reports(messages, batch)
-    cluster.commit_batch(options, _names(options, app_id), batch, run, reports)
+    cluster.commit_batch(options, _names(options, app_id), batch, run, reports, plan_of(options.checkpoint, batch))
 
 
 def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:

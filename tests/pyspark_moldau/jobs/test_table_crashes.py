@@ -215,6 +215,38 @@ def test_a_table_stays_that_of_its_query(tmp_path, at_each_step, table_format):
     assert counted(rows_of(path, table_format)) == rows
 
 
+def offsets(checkpoint, batch, text):
+    (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
+    (checkpoint / "offsets" / str(batch)).write_text(text)
+
+
+@pytest.mark.parametrize("back", [1, 2])
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_a_checkpoint_that_was_set_back_is_noticed(tmp_path, at_each_step, table_format, back):
+    """A Delta table skipped the rows of such a batch, a Parquet table kept those of the batch behind it."""
+    path, checkpoint = tmp_path / "t", tmp_path / "checkpoint"
+
+    def put(number, rows):
+        TableWriter(path, table_format, (), checkpoint).write(ArrowRows(rows, SCHEMA, lambda: None), number, "query")
+
+    for number in (2, 3):
+        offsets(checkpoint, number, f"planned once {number}")
+        put(number, [{"id": number, "name": "a"}])
+    rows = counted(rows_of(path, table_format))
+    put(3, [{"id": 3, "name": "a"}])  # a replay
+    assert counted(rows_of(path, table_format)) == rows
+    again = 4 - back
+    offsets(checkpoint, again, f"planned again {again}")
+    if (table_format, back) == ("parquet", 1):
+        put(again, BATCHES[2])  # takes the place of the former batch
+        assert counted(rows_of(path, table_format)) == counted([{"id": 2, "name": "a"}, *BATCHES[2]])
+        return
+    words = "has batch 3 already" if back == 2 else "has that batch with other rows"
+    with pytest.raises(JobError, match=f"{words}, and the query writes batch {again}: its checkpoint was set back"):
+        put(again, BATCHES[2])
+    assert counted(rows_of(path, table_format)) == rows
+
+
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_a_column_of_another_type_is_refused_at_once(tmp_path, at_each_step, table_format):
     path = tmp_path / "t"

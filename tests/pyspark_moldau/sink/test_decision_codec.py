@@ -6,7 +6,7 @@ from pyspark_moldau.sink.core.decision_codec import PART_BYTES_MAX, decode_decis
 from pyspark_moldau.sink.core.protocol import Decision, Entry, ProtocolRefusedError
 
 
-def decision(count, batch=7, amendments=0, topic=None):
+def decision(count, batch=7, amendments=0, topic=None, plan=""):
     entries = [
         None
         if number % 5 == 4
@@ -19,16 +19,17 @@ def decision(count, batch=7, amendments=0, topic=None):
         )
         for number in range(count)
     ]
-    return Decision(batch=batch, run="run", entries=tuple(entries), amendments=amendments, topic=topic)
+    return Decision(batch=batch, run="run", entries=tuple(entries), amendments=amendments, topic=topic, plan=plan)
 
 
 @pytest.mark.parametrize("topic", [None, "", "t" * 249])
 @pytest.mark.parametrize("count", [1, 3, 40, 400, 3000])
 def test_a_decision_survives_its_encoding(count, topic):
-    parts = encode_decision(decision(count, topic=topic))
-    assert all(len(part.encode()) <= PART_BYTES_MAX for part in parts)
-    assert parts_of(parts[0]) == len(parts)
-    assert decode_decision(parts) == decision(count, topic=topic)
+    for plan in ("", "0123456789abcdef"):
+        parts = encode_decision(decision(count, topic=topic, plan=plan))
+        assert all(len(part.encode()) <= PART_BYTES_MAX for part in parts)
+        assert parts_of(parts[0]) == len(parts)
+        assert decode_decision(parts) == decision(count, topic=topic, plan=plan)
 
 
 def test_parts_of_two_decisions_are_no_decision():

@@ -14,6 +14,7 @@ from pyspark_moldau.jobs.tables import QUERY_ID, TableWriter, check_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -28,8 +29,13 @@ class TopicWriter:
     its version, gives the same guarantee: a version that is written is not written again.
     """
 
-    def __init__(self, options: Mapping[str, str], topic: str) -> None:
-        self._options = {**options, "topic": topic, "deliveryGuarantee": "exactly-once"}
+    def __init__(self, options: Mapping[str, str], topic: str, checkpoint: Path) -> None:
+        self._options = {
+            **options,
+            "topic": topic,
+            "deliveryGuarantee": "exactly-once",
+            "checkpointLocation": str(checkpoint),
+        }
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Writes one micro-batch."""
@@ -55,11 +61,13 @@ def starts_of(
     if sink.path is not None:
         check_partitions(rows, sink)
         check_fields(rows)
-        writer = rows.writeStream.foreachBatch(TableWriter(sink.path, sink.format, sink.partition_by))
+        table = TableWriter(sink.path, sink.format, sink.partition_by, config.checkpoint / MAIN)
+        writer = rows.writeStream.foreachBatch(table)
     else:
         records = to_records(rows, sink)
         if output_mode == "update":
-            writer = records.writeStream.foreachBatch(TopicWriter(config.cluster.sink_options(), sink.topic))
+            topic = TopicWriter(config.cluster.sink_options(), sink.topic, config.checkpoint / MAIN)
+            writer = records.writeStream.foreachBatch(topic)
         else:
             writer = topic_writer(records, config, sink.topic)
     writer = writer.outputMode(output_mode)

@@ -23,10 +23,11 @@ def encode_decision(decision: Decision) -> list[str]:
     """
     texts = [_encode_entry(entry) for entry in decision.entries]
     topic = "" if decision.topic is None else f',"o":{json.dumps(decision.topic)}'
+    rest = f',"p":{json.dumps(decision.plan)}{topic}' if decision.plan else topic
     parts: list[list[str]] = [[]]
     size = 0
     for text in texts:
-        if size + len(text) + 1 > PART_BYTES_MAX - 200 - len(topic) and parts[-1]:
+        if size + len(text) + 1 > PART_BYTES_MAX - 200 - len(rest) and parts[-1]:
             parts.append([])
             size = 0
         parts[-1].append(text)
@@ -36,7 +37,7 @@ def encode_decision(decision: Decision) -> list[str]:
             f"batch {decision.batch} has {len(texts)} partitions, more than a decision can hold; coalesce the rows "
             "into fewer partitions before the sink"
         )
-    head = f'"v":{PROTOCOL_VERSION},"b":{decision.batch},"a":{decision.amendments},"t":{decision.decided_ms}{topic}'
+    head = f'"v":{PROTOCOL_VERSION},"b":{decision.batch},"a":{decision.amendments},"t":{decision.decided_ms}{rest}'
     run = json.dumps(decision.run)
     return [f'{{{head},"n":{len(parts)},"run":{run},"e":[{",".join(part)}]}}' for part in parts]
 
@@ -89,6 +90,7 @@ def decode_decision(parts: list[str]) -> Decision | None:
         entries=tuple(entries),
         decided_ms=int(str(documents[0].get("t", 0))),
         topic=None if (topic := documents[0].get("o")) is None else str(topic),
+        plan=str(documents[0].get("p", "")),
     )
 
 

@@ -56,6 +56,7 @@ class Decision:
 
     ``decided_ms`` is the driver's wall clock when it decided the batch first; 0 if an earlier release decided it.
     ``topic`` is that of a job, empty if its rows name theirs; None for a query, whose batches no other write shares.
+    ``plan`` tells the batch from another one of the same number; empty where it is not known.
     """
 
     batch: int
@@ -64,6 +65,7 @@ class Decision:
     amendments: int = 0
     decided_ms: int = 0
     topic: str | None = None
+    plan: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,7 +355,7 @@ class DriverCore:
     """The end of a batch on the driver. ``effect`` is due; ``on`` takes its result; ``effect`` None: it is done.
 
     ``reports`` is by partition. ``ended`` partitions of ``decision`` are settled, ``lost`` ones are known to be dead.
-    ``has_notes``, ``topic`` and ``begun`` are those of a task.
+    ``has_notes``, ``topic`` and ``begun`` are those of a task, and ``plan`` is that of a decision.
     """
 
     batch: int
@@ -361,6 +363,7 @@ class DriverCore:
     reports: tuple[Report, ...]
     has_notes: bool = True
     topic: str | None = None
+    plan: str = ""
     now_ms: int = 0
     begun: Notes | None = None
     effect: Effect | None = FenceDriver()
@@ -417,6 +420,8 @@ class DriverCore:
             raise stale(self.batch, last)
         if last is not None and last.batch == self.batch:
             check_topic(self.topic, last)
+            if self.plan and last.plan and self.plan != last.plan:
+                raise planned_again(self.batch, last)
             return self._finish(last)
         if last is None and self.begun is not None:
             raise expired(self.batch, self.begun)
@@ -441,7 +446,9 @@ class DriverCore:
                 "groups of this query deleted?"
             )
         entries = tuple(report.entry for report in self.reports)
-        decision = Decision(batch=self.batch, run=self.run, entries=entries, decided_ms=self.now_ms, topic=self.topic)
+        decision = Decision(
+            batch=self.batch, run=self.run, entries=entries, decided_ms=self.now_ms, topic=self.topic, plan=self.plan
+        )
         if not any(decision.entries):
             return self._abort_others()
         return replace(self, effect=FindEnded(decision))
@@ -566,6 +573,16 @@ def not_the_same(
 def stale(batch: int, decision: Decision) -> ProtocolRefusedError:
     """Returns the error of a batch that is older than the last decision."""
     return outdated(batch, decision.batch, f" (by run {decision.run})")
+
+
+def planned_again(batch: int, decision: Decision) -> ProtocolRefusedError:
+    """Returns the error of a batch that is decided, but with other offsets."""
+    rows = sum(entry.rows for entry in decision.entries if entry is not None)
+    return ProtocolRefusedError(
+        f"batch {batch} of this query is written already, with {rows} rows and other offsets: its checkpoint was set "
+        "back, and what the batch has in addition now would be lost; start the query with a new checkpoint behind the "
+        "rows that are written (startingOffsets)"
+    )
 
 
 def outdated(batch: int, last: int, run: str) -> ProtocolRefusedError:

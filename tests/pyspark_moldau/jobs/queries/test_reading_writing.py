@@ -242,9 +242,16 @@ def test_each_query_has_a_name_and_checkpoint_of_its_own(starting, monkeypatch, 
             assert mode_call == ("outputMode", mode)
             if target == "table":
                 assert isinstance(batches, TableWriter)
-                assert vars(batches) == {"_path": Path("/t"), "_format": "delta", "_partition_by": ["a"]}
+                assert vars(batches) == {
+                    "_path": Path("/t"),
+                    "_format": "delta",
+                    "_partition_by": ["a"],
+                    "_checkpoint": Path("/state/main"),
+                    "_has_newest": False,
+                }
             else:
                 options = SINK_KEYS | {"topic": "out", "deliveryGuarantee": "exactly-once"}
+                options |= {"checkpointLocation": "/state/main"}
                 assert isinstance(batches, writing.TopicWriter)
                 assert vars(batches) == {"_options": options}
 
@@ -254,8 +261,9 @@ def test_a_batch_of_changes_is_a_version_of_its_query(batch):
     """So that a batch which is given again is not written again."""
     context = SimpleNamespace(getLocalProperty=lambda name: "the id" if name == QUERY_ID else None)
     rows = Noted(sparkSession=SimpleNamespace(sparkContext=context))
-    writing.TopicWriter(SINK_KEYS, "out")(rows, batch)
+    writing.TopicWriter(SINK_KEYS, "out", Path("state"))(rows, batch)
     options = {"topic": "out", "deliveryGuarantee": "exactly-once", "txnAppId": "the id", "txnVersion": str(batch)}
+    options |= {"checkpointLocation": "state"}
     assert rows.calls == [("format", "moldau"), ("options", SINK_KEYS | options), ("mode", "append"), ("save",)]
 
 
