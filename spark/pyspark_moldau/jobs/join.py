@@ -15,6 +15,7 @@ from pyspark_moldau.jobs.queries.expressions import checked_sql
 from pyspark_moldau.jobs.queries.reading import read_stream
 from pyspark_moldau.jobs.queries.running import JobReport, run_queries, running
 from pyspark_moldau.jobs.queries.writing import starts_of
+from pyspark_moldau.jobs.sessions import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
     from pyspark_moldau.jobs.config.job_config import JobConfig, SinkConfig, SourceConfig
 
+STEP_MS: Final = 23 * 3_600_000
+STEPS_MAX: Final = 400
+"""About a year: one step more than this is left to Spark, which counts it in days of the session's time zone."""
 TYPES: Final = {"inner": "inner", "left-outer": "leftOuter"}
 
 
@@ -87,10 +91,24 @@ def joined(left: DataFrame, right: DataFrame, job: JoinJob) -> DataFrame:
             for side, time, watermark, name in zip((left, right), job.times, job.watermarks, "lr", strict=True)
         ]
         near = (
-            f"r.{EVENT_TIME} between l.{EVENT_TIME} - interval {job.before} and l.{EVENT_TIME} + interval {job.after}"
+            f"r.{EVENT_TIME} between l.{EVENT_TIME}{_added('-', job.before)} and l.{EVENT_TIME}{_added('+', job.after)}"
         )
         rows = sides[0].join(sides[1], functions.expr(f"({job.on}) and {near}"), TYPES[job.kind])
         return rows.select(*(functions.expr(sql).alias(name) for name, sql in job.columns.items()))
+
+
+def _added(sign: str, text: str) -> str:
+    """Returns SQL that adds a duration to a time, or takes it away, in steps of less than a day.
+
+    Spark adds each 24 hours of an interval as a day of the session's time zone, which has 23 or 25 hours when clocks
+    change. The time for which it keeps the records has 24, so it would miss pairs.
+    """
+    whole_ms = milliseconds(text)
+    steps, rest_ms = divmod(whole_ms, STEP_MS)
+    if whole_ms < STEP_MS or steps > STEPS_MAX:
+        return f" {sign} interval {text}"
+    rest = f" {sign} interval {rest_ms // 1000} seconds" if rest_ms else ""
+    return f" {sign} interval {STEP_MS // 1000} seconds" * steps + rest
 
 
 def state_of(job: JoinJob) -> dict[str, str]:
