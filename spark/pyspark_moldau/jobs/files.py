@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from typing import TYPE_CHECKING, Final
 
@@ -21,3 +22,17 @@ def write_atomically(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+
+
+_NOT_FOR_DELTA: Final = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]^|\\\x00-\x1f\x7f]")
+"""What deltalake takes for something else in the path of a table: it unquotes some names, and ends at others."""
+
+
+def delta_problem(path: Path) -> str | None:
+    """Returns why no Delta table can be in a folder; None if one can."""
+    found = _NOT_FOR_DELTA.search(str(path.absolute()))
+    if found is None:
+        return None
+    return (
+        f"{path}: the path of a Delta table must not contain {found[0]!r}; rename the folder, or write format parquet"
+    )

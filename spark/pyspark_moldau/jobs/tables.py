@@ -26,7 +26,7 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql.types import DateType, StringType, StructField, StructType
 
 from pyspark_moldau.jobs.errors import JobError
-from pyspark_moldau.jobs.files import OWNER, write_atomically
+from pyspark_moldau.jobs.files import OWNER, delta_problem, write_atomically
 from pyspark_moldau.jobs.queries.expressions import aliased
 from pyspark_moldau.jobs.schemas import all_nullable, merged_schema
 from pyspark_moldau.plans import plan_of
@@ -278,6 +278,8 @@ def read_table(session: SparkSession, path: Path) -> DataFrame:
     if owner["format"] == "delta":
         from deltalake import DeltaTable
 
+        if (problem := delta_problem(path)) is not None:  # a table that was moved there
+            raise JobError(problem)
         table = DeltaTable(str(path))
         schema = StructType.fromJson(json.loads(table.schema().to_json()))
         root = urlsplit(table.table_uri).path  # quoted, before names of files that are not

@@ -19,6 +19,7 @@ from pyspark_moldau.jobs.config.cluster import ISOLATION, check_topics, cluster_
 from pyspark_moldau.jobs.config.folders import check_folder
 from pyspark_moldau.jobs.config.settings import Section
 from pyspark_moldau.jobs.errors import JobConfigError
+from pyspark_moldau.jobs.files import delta_problem
 from pyspark_moldau.wire.reach import FIRST_MS, KNOWN_MS, REACH_MS
 
 if TYPE_CHECKING:
@@ -175,6 +176,8 @@ def sink_of(config: JobConfig, partition_by: tuple[str, ...] = ()) -> SinkConfig
         return SinkConfig(path=None, format="", partition_by=(), topic=topic, key=key, value=value)
     path = section.path("table", config.folder)
     table_format = section.choice("format", TABLE_FORMATS, "parquet")
+    if table_format == "delta" and (problem := delta_problem(path)) is not None:
+        raise section.error("table", problem)
     columns = section.texts("partition_by", partition_by)
     section.finish()
     return SinkConfig(path=path, format=table_format, partition_by=columns, topic="", key="", value="")

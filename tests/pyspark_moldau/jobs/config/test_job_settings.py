@@ -304,6 +304,15 @@ def test_settings_that_do_not_fit_each_other_are_refused(read, kind, changes, me
         read(kind, **changes)
 
 
+@pytest.mark.parametrize("name", ["a%20b", "%7e", "a[1]", "a^b", "a|b", "a\\b", "a\tb"])
+def test_no_delta_table_is_in_a_folder_that_deltalake_misreads(read, name):
+    """It unquotes the first ones, so that the second batch found no table, and its Rust code panics at others."""
+    with pytest.raises(JobConfigError, match=r"\[sink\] table: .*the path of a Delta table must not contain '"):
+        read("load", sink={"table": name, "format": "delta"})
+    assert read("load", sink={"table": name, "format": "parquet"}).sink.path.name == name
+    assert read("load", sink={"table": "a b=ü%+#?", "format": "delta"}).sink.path.name == "a b=ü%+#?"
+
+
 def test_changes_may_be_written_to_a_topic(tmp_path):
     (_, document) = FILES["aggregate"]
     document = document | {"sink": {"topic": "o"}, "aggregate": document["aggregate"] | {"output": "update"}}
