@@ -597,3 +597,14 @@ def test_schemas_are_compared_in_normal_form(registers, asked):
     with pytest.raises(RegistryError):
         trio.run(answers.registry.resolve, caught.value.need)
     assert answers.requests == [f"POST {asked}"]
+
+
+@pytest.mark.parametrize("registers", ["true", "false"])
+def test_the_version_of_an_import_is_looked_up_in_normal_form(registers):
+    """A registry that compares texts as they are does not find an import that it registered in normal form."""
+    normal = {
+        "POST /subjects/base.proto/versions?normalize=true": {"id": 5},
+        "POST /subjects/base.proto?normalize=true": version("in normal form", 5, "PROTOBUF") | {"version": 3},
+    }
+    policy = SubjectPolicy(Answers(normal).registry, {"normalize.schemas": "true", "auto.register.schemas": registers})
+    assert run(policy.reference_version, "base.proto", Schema("as it was written", "PROTOBUF")) == 3

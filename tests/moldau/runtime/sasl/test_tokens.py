@@ -92,6 +92,19 @@ def test_a_right_token():
     assert skewed.principal == "carol", "within the clock skew"
 
 
+@pytest.mark.parametrize("life_s", [-20, 600])
+def test_a_session_ends_with_its_token_and_the_clock_skew(life_s):
+    """A token that is accepted within the skew must give a session that lasts until the skew has passed, too."""
+
+    async def test(checker, environment):
+        now_s = int(environment.clock.wall_ms() / 1000)
+        token = tokens.token(now_s, life_s=life_s, **SCOPE)
+        await checker.prepare(OauthClient(token).first())
+        return checker.check(token).expires_wall_ms - now_s * 1000
+
+    assert with_checker(test) == (life_s + 30) * 1000
+
+
 @pytest.mark.parametrize(
     ("claims", "cause"),
     [
