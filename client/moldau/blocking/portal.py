@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Protocol, T
 
 import trio
 
+from moldau.cluster.background import exits_unwrapped
 from moldau.cluster.caller import Unportable
-from moldau.runtime.tasks.exceptions import exits_unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

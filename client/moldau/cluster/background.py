@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from moldau.runtime.tasks.exceptions import exits_unwrapped
-
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from contextlib import AbstractAsyncContextManager
@@ -170,3 +168,22 @@ def _holds_cancellation(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup(trio.Cancelled) is not None
     return isinstance(error, trio.Cancelled)
+
+
+@contextmanager
+def exits_unwrapped() -> Iterator[None]:
+    """Takes a KeyboardInterrupt or a SystemExit out of the groups in which nurseries raise it.
+
+    A script that the user interrupts must end as Python ends it, wherever the signal met the client's tasks. The group
+    is the cause of the exception if it holds other errors.
+    """
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        from moldau.runtime.tasks.exceptions import leaves  # not loaded by clients without failures
+
+        found = list(leaves(group))
+        ending = next((each for each in found if isinstance(each, KeyboardInterrupt | SystemExit)), None)
+        if ending is None:
+            raise
+        raise ending from (group if any(isinstance(each, Exception) for each in found) else None)

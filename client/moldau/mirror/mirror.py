@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from moldau.cluster.background import exits_unwrapped
 from moldau.mirror.errors import MirrorStoppedError
 from moldau.mirror.flow import SourceFlow
 from moldau.mirror.statistics import register_metrics
-from moldau.runtime.tasks.exceptions import exits_unwrapped
 from moldau.runtime.telemetry.log import EventLogger
 from moldau.runtime.telemetry.metrics import Registry
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from moldau.cluster.background import exits_unwrapped
 from moldau.processing.shared_steps import SharedSteps
 from moldau.processing.steps import Plan, plan_of
-from moldau.runtime.tasks.exceptions import exits_unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -24,14 +24,13 @@ from uuid import UUID
 import trio
 
 from moldau.cluster import arguments
-from moldau.cluster.background import Background, Closing
+from moldau.cluster.background import Background, Closing, exits_unwrapped
 from moldau.cluster.bootstrap import environment_or_real
 from moldau.cluster.caller import AsyncOnly, Caller
 from moldau.cluster.client import ClusterClient
 from moldau.cluster.metadata import TopicPartition
 from moldau.cluster.troubles import check_topic_names
 from moldau.runtime.config import SHARE_CONSUMER_CONFIG, Config, ConfigError
-from moldau.runtime.tasks.exceptions import exits_unwrapped
 from moldau.serialization.core.records import RecordDecoder, unreadable
 from moldau.serialization.core.values import (
     KeyOut,

@@ -8,10 +8,9 @@ import trio
 
 from moldau import Consumer, Producer
 from moldau.blocking import Producer as BlockingProducer
-from moldau.cluster.background import Background
+from moldau.cluster.background import Background, exits_unwrapped
 from moldau.cluster.interceptors import ProducerInterceptor
 from moldau.processing import process
-from moldau.runtime.tasks.exceptions import exits_unwrapped
 from moldau_jepsen.world.world import run_world
 from support.client.fake_cluster import FakeCluster
 from support.client.socket_cluster import cluster
