@@ -12,7 +12,6 @@ records of it. Kafka writes truncations lazily for the same reason (KAFKA-15046)
 
 from __future__ import annotations
 
-from threading import RLock
 from typing import TYPE_CHECKING
 
 from moldau.runtime.ports.environment import OpenMode
@@ -32,7 +31,7 @@ class LeaderEpochCache:
     All methods belong to the event loop, except the function that ``prepare_write`` returns: a thread may call it.
     """
 
-    __slots__ = ("_begun", "_disk", "_durable", "_entries", "_newest", "_path", "_released", "_writing", "_written")
+    __slots__ = ("_begun", "_disk", "_durable", "_entries", "_newest", "_path", "_released", "_written")
 
     def __init__(
         self, disk: Disk, path: str, entries: Sequence[EpochEntry] = (), durable: Sequence[EpochEntry] | None = ()
@@ -45,7 +44,6 @@ class LeaderEpochCache:
         self._begun = self._written = 0  # writes that were prepared, and the newest of them that is durable
         self._newest: tuple[int, tuple[EpochEntry, ...]] = (0, ())  # what the newest write holds
         self._released = False
-        self._writing = RLock()
 
     @classmethod
     def load(cls, disk: Disk, path: str) -> LeaderEpochCache:
@@ -164,7 +162,8 @@ class LeaderEpochCache:
         """Returns a function that makes the present entries durable, in any thread; None if they are durable.
 
         The function blocks, and raises ``OSError``. If the log was deleted or its directory renamed, it leaves no file,
-        and the entries stay dirty. If several run at the same time, the file ends up with the newest entries.
+        and the entries stay dirty. If several run at the same time, the file ends up with the newest entries; it has
+        older ones for a moment if an older write renames its file last, until that write has seen it and written again.
         """
         if not self.is_dirty:
             return None
@@ -174,15 +173,6 @@ class LeaderEpochCache:
         return lambda: self._write(own, path)
 
     def _write(self, own: int, path: str) -> None:
-        """Writes the newest entries, which may be newer than those of the own call.
-
-        Of two threads one waits: if the older write renamed its file after the newer one had returned, a flush could
-        move the recovery point while the file lacks an epoch below it, and a crash then would lose that epoch.
-        """
-        with self._writing:
-            self._write_newest(own, path)
-
-    def _write_newest(self, own: int, path: str) -> None:
         disk = self._disk
         temporary = f"{path}.{own}{TEMPORARY_SUFFIX}"
         while True:

@@ -6,8 +6,6 @@ compared with those of the batches.
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from moldau_broker.log.values import TopicPartition, run_work
@@ -204,29 +202,6 @@ def test_a_write_of_epochs_within_another_one_is_the_last() -> None:
         assert (written, log.epochs.is_dirty) == ([False], False), f"after step {steps}"
         assert type(log.epochs).load(machine.disk, path).entries == log.epochs.entries, f"after step {steps}"
     assert steps > 2, "the older write is interrupted before and after its rename"
-
-
-def test_one_thread_writes_epochs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The newer write could return, and the recovery point move, before an older one renamed its file over it."""
-    machine = VirtualMachine(1)
-    log = create(open_manager(machine))
-    log.epochs.assign(3, 0)
-    older = log.epochs.prepare_write()
-    rename, may_enter = NodeDisk.rename, []
-
-    def renamed(disk, source: str, target: str) -> None:
-        other = threading.Thread(target=lambda: may_enter.append(log.epochs._writing.acquire(blocking=False)))
-        other.start()
-        other.join()
-        rename(disk, source, target)
-
-    monkeypatch.setattr(NodeDisk, "rename", renamed)
-    older()
-    assert may_enter == [False]
-    log.epochs.assign(4, 7)
-    log.epochs.write()
-    assert may_enter == [False, False]
-    assert not log.epochs.is_dirty
 
 
 @pytest.mark.parametrize("power_lost", [False, True])
