@@ -70,7 +70,6 @@ def start(
     from moldau_jepsen.launcher import ClusterSpec, open_cluster, start_cluster
     from moldau_jepsen.launcher.cluster import exclusive
     from moldau_jepsen.launcher.ports import usual_base_port
-    from moldau_jepsen.launcher.process import ProcessState
     from moldau_jepsen.launcher.spec import FILE_NAME
 
     began = time.monotonic()
@@ -85,13 +84,7 @@ def start(
                 raise UsageError(f"{directory} holds a cluster without --links; start a new one in another --dir")
             if secure and cluster.client_config is None:
                 raise UsageError(f"{directory} holds a cluster without --secure; start a new one in another --dir")
-            seen = cluster.status()
-            runs = all(status.state is not ProcessState.STOPPED for status in seen)
-            # Nodes of a start or restart that was killed may still be on their way: this command waits for them.
-            starts = all(status.state is ProcessState.RUNNING for status in seen) and any(
-                status.role == "broker" and status.fenced is not False for status in seen
-            )
-            if runs and not starts and not lacks_links(cluster.directory):
+            if _runs(cluster) and not lacks_links(cluster.directory):
                 raise CommandError(f"the cluster in {directory} already runs at {cluster.bootstrap}")
             resume_links(cluster.directory)
             emptied = _start_again(cluster, timeout)
@@ -129,6 +122,17 @@ def start(
         _note_other_choice(cluster.bootstrap)
     for line in emptied:
         output.note(line)
+
+
+def _runs(cluster: LocalCluster) -> bool:
+    """Returns whether all nodes run, and none is on its way after a start or restart that was killed."""
+    from moldau_jepsen.launcher.process import ProcessState
+
+    seen = cluster.status()
+    if any(status.state is ProcessState.STOPPED for status in seen):
+        return False
+    waits = any(status.role == "broker" and status.fenced is not False for status in seen)
+    return not waits or any(status.state is ProcessState.PAUSED for status in seen)
 
 
 def _start_again(cluster: LocalCluster, timeout_s: float) -> list[str]:
