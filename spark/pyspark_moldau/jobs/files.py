@@ -25,7 +25,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 _NOT_FOR_DELTA: Final = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]^|\\\x00-\x1f\x7f]")
-"""What deltalake takes for something else in the path of a table: it unquotes some names, and ends at others."""
+"""Parts of paths that deltalake misreads: it unquotes the first ones, and fails or panics at the others."""
 
 
 def delta_problem(path: Path) -> str | None:
