@@ -368,6 +368,22 @@ def test_a_rename_between_directories_is_lost_as_a_whole(tmp_path: Path) -> None
         assert machine.tree() in ({"one/file": b"x"}, {"two/file": b"x"}, {"two/file": b"x", "two/later": b"y"})
 
 
+@pytest.mark.parametrize("synced", ["one", "two"])
+def test_a_sync_of_either_directory_keeps_a_rename(tmp_path: Path, synced: str) -> None:
+    """A journaling file system commits a rename whole, with all changes of both directories before it."""
+    for seed in range(SEEDS):
+        machine = Machine(tmp_path / str(seed))
+        for name in ("one", "two"):
+            machine.disk.make_directories(machine.path(name))
+        machine.disk.sync_directory(str(machine.data))
+        machine.put("one/before", b"w", names=False)
+        machine.put("one/file", b"x", names=False)
+        machine.disk.rename(machine.path("one/file"), machine.path("two/file"))
+        machine.disk.sync_directory(machine.path(synced))
+        machine.lose_power(seed)
+        assert machine.tree() == {"one/before": b"w", "two/file": b"x"}
+
+
 def test_a_reused_inode_number_is_not_taken_for_the_old_file(tmp_path: Path) -> None:
     """A reused inode number is not taken for the old file."""
     machine = Machine(tmp_path)
