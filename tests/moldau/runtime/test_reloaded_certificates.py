@@ -177,6 +177,31 @@ def test_an_expired_certificate_replaces_no_valid_one(make, caplog: pytest.LogCa
     assert "ssl.keystore.location: the certificate expired at 2023-10-31 12:00:00 UTC" in refused[0]
 
 
+@pytest.mark.parametrize("make", [server_context, client_context])
+@pytest.mark.parametrize(
+    ("day", "reason"),
+    [
+        (-1, None),
+        (0, "the certificate expired at 2023-11-01 12:00:00 UTC"),
+        (-9999, "the certificate is not valid before 2000-01-01 00:00:00 UTC"),
+    ],
+)
+def test_a_start_with_a_certificate_out_of_date_is_logged(make, day, reason, caplog: pytest.LogCaptureFixture) -> None:
+    """The log had only the alerts of peers, and nothing that named the file."""
+
+    def scenario(disk, clock) -> None:
+        clock.now_ms = (NOW + datetime.timedelta(days=day)).timestamp() * 1000
+        chain, key = authority().issue("node", not_after=NOW)
+        write(disk, "/node.pem", key + chain)
+        settings = authority().settings(certificate_chain=None, key=None, keystore_location="/node.pem")
+        ReloadingContext(make, settings, disk, clock).current()
+
+    on_a_disk(scenario)
+    logged = [message for message in caplog.messages if message.startswith("certificate-not-valid")]
+    assert len(logged) == (reason is not None)
+    assert all("source=/node.pem" in message and reason in message for message in logged)
+
+
 class GuardedDisk:
     """A disk whose files cannot be opened while ``is_denied``."""
 

@@ -57,6 +57,10 @@ class ReloadingContext:
     def _read(self, settings: TlsSettings) -> None:
         marks = _marks(settings, self._disk)  # before the files are read: a change in between is seen next time
         self._context = self._make(settings, self._disk)
+        fault = _fault(self._context, self._clock.wall_ms() / 1000)
+        if fault is not None:  # it is used all the same: the clock of this machine may be wrong
+            source = settings.keystore_location or f"{settings.prefix}ssl.keystore.certificate.chain"
+            _logger.warning("certificate-not-valid", source=source, reason=f"the certificate {fault[0]}")
         self._settings = settings
         self._marks = marks
         self._refused: tuple[tuple[Mark, ...], str] | None = None
@@ -103,16 +107,19 @@ class ReloadingContext:
         fault, present_fault = _fault(context, now_s), _fault(self._context, now_s)
         if fault is None or present_fault is not None or self._context.expires_s is None:
             return context
-        raise ConfigError([f"{self._settings.prefix}ssl.keystore.location: the certificate {fault}"])
+        why, former = fault
+        raise ConfigError(
+            [f"{self._settings.prefix}ssl.keystore.location: the certificate {why}; the former one {former}"]
+        )
 
 
-def _fault(context: DatedContext, now_s: float) -> str | None:
-    """Returns why a context's own certificate is not valid at a time; None if it is, or there is none."""
+def _fault(context: DatedContext, now_s: float) -> tuple[str, str] | None:
+    """Returns why a context's own certificate is not valid at a time, and what a valid one is; None if it is valid."""
     since_s, expires_s = context.valid_since_s, context.expires_s
     if expires_s is not None and expires_s <= now_s:
-        return f"expired at {_utc(expires_s)}; the former one has not"
+        return f"expired at {_utc(expires_s)}", "has not"
     if since_s is not None and since_s > now_s:
-        return f"is not valid before {_utc(since_s)}; the former one is valid"
+        return f"is not valid before {_utc(since_s)}", "is valid"
     return None
 
 
