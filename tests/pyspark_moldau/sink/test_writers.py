@@ -11,6 +11,7 @@ import pytest
 
 from pyspark_moldau.client_options import OptionError
 from pyspark_moldau.errors import SinkError
+from pyspark_moldau.plans import plan_of
 from pyspark_moldau.sink import cluster, writer
 from pyspark_moldau.sink.core.protocol import Entry, Kind, ProtocolRefusedError, Report, TryAgainError
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
@@ -62,7 +63,9 @@ def calls(monkeypatch):
     monkeypatch.setattr(
         cluster,
         "commit_batch",
-        lambda options, names, batch, run, reports: found.append(("commit", names, batch, run, reports)),
+        lambda options, names, batch, run, reports, plan: found.append(
+            ("commit", names, batch, run, reports, *([plan] if plan else []))
+        ),
     )
     monkeypatch.setattr(cluster, "abort_batch", lambda options, names, batch: found.append(("abort", names, batch)))
     return found
@@ -197,6 +200,18 @@ def test_an_abort_needs_the_name_of_the_query():
     assert stream_writer(ONCE).abort([None, None], 5) is None
     assert batch_writer(ONCE).abort([]) is None
     assert stream_writer(ONCE).abort([None, Written(rows=1)], 5) is None
+
+
+def test_a_batch_is_committed_with_its_plan(calls, monkeypatch, tmp_path):
+    """By it a checkpoint is noticed that was set back, both by a query and by a version in foreachBatch."""
+    in_task(monkeypatch, Context())
+    (tmp_path / "offsets").mkdir()
+    for number in ("5", "7"):
+        (tmp_path / "offsets" / number).write_text("v1")
+    checkpoint = {"checkpointLocation": str(tmp_path)}
+    stream_writer(ONCE | checkpoint).commit([MESSAGES["of task 0"]], 5)
+    batch_writer(NAMED | checkpoint).commit([Written(rows=3, app_id="daily", run="r1", report=report_of(0, batch=7))])
+    assert [call[5] for call in calls] == [plan_of(tmp_path, 5), plan_of(tmp_path, 7)]
 
 
 @pytest.mark.parametrize("error", [ProtocolRefusedError("no"), TryAgainError("no")], ids=["refused", "again"])
