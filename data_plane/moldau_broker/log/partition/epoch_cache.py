@@ -164,6 +164,7 @@ class LeaderEpochCache:
         The function blocks, and raises ``OSError``. If the log was deleted or its directory renamed, it leaves no file,
         and the entries stay dirty. If several run at the same time, the file ends up with the newest entries; it has
         older ones for a moment if an older write renames its file last, until that write has seen it and written again.
+        No recovery point moves in that moment: a log has one flush at a time (``Housekeeping.flush_work``).
         """
         if not self.is_dirty:
             return None

@@ -584,6 +584,7 @@ async def run_broker(
     broker = Broker(environment, config, features, requests)
     if created is not None:
         created(broker)
+    refusals: list[BaseExceptionGroup] = []
     try:
         if shutdown is not None:
             await broker.run(shutdown, task_status)
@@ -595,4 +596,6 @@ async def run_broker(
                 await broker.run(stop, task_status)
             nursery.cancel_scope.cancel()
     except* (RegistrationRefusedError, InconsistentClusterError, LogStorageError) as group:
-        raise BrokerStartError("; ".join(str(error) for error in leaves(group))) from group
+        refusals.append(group)  # raised here, the error would be in a group of its own before Python 3.11.4
+    if refusals:
+        raise BrokerStartError("; ".join(str(error) for error in leaves(refusals[0]))) from refusals[0]

@@ -122,6 +122,7 @@ def bytecodes(manager: LogManager, now: int, seconds: int) -> int:
         return trace
 
     former = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 counts them only if a frame asks for it before
     sys.settrace(trace)
     try:
         for second in range(seconds):
