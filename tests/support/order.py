@@ -210,10 +210,12 @@ TOGETHER = dict.fromkeys(
 ) | dict.fromkeys(
     (
         "tests/moldau_jepsen/checkers/test_spark_checker.py",
+        "tests/pyspark_moldau/jobs/queries/test_joined_times.py",
         "tests/pyspark_moldau/jobs/test_flights.py",
         "tests/pyspark_moldau/jobs/test_jobs.py",
         "tests/pyspark_moldau/jobs/test_session_queries.py",
         "tests/pyspark_moldau/jobs/test_standalone.py",
+        "tests/pyspark_moldau/sink/test_set_back_checkpoints.py",
         "tests/pyspark_moldau/sink/test_sink_cluster.py",
         "tests/pyspark_moldau/sink/test_spark_sink.py",
         "tests/pyspark_moldau/source/test_tiered_topics.py",
