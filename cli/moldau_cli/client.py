@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -16,7 +15,7 @@ import typer
 from moldau.runtime.tasks.exceptions import leaves
 from moldau.values import list_elements
 from moldau_cli import output
-from moldau_cli.errors import ADVICE, OF_USAGE, CommandError, UsageError
+from moldau_cli.errors import ADVICE, OF_USAGE, CommandError, OutputError, UsageError
 from moldau_cli.words import address_of
 
 if TYPE_CHECKING:
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 T = TypeVar("T")
-_OF_FILES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-"""Errors that no connection has."""
 
 BootstrapServer = Annotated[
     str | None,
@@ -359,10 +356,8 @@ def run(
     except BaseException as error:
         causes = list(leaves(error))
         first = next((cause for cause in causes if not isinstance(cause, trio.Cancelled)), error)
-        if isinstance(first, CommandError | KeyboardInterrupt | BrokenPipeError | typer.Exit):
+        if isinstance(first, CommandError | KeyboardInterrupt | BrokenPipeError | OutputError | typer.Exit):
             raise first from error
-        if isinstance(first, OSError) and first.errno in _OF_FILES and first.filename is None:
-            raise first from error  # of the output, as ``main`` reports it
         if isinstance(first, ConfigError):
             raise UsageError("; ".join(map(_explained, first.problems))) from error
         if isinstance(first, ArgumentError):
@@ -372,7 +367,10 @@ def run(
             if first.code is ErrorCode.SASL_AUTHENTICATION_FAILED:
                 reported = type(reported)(f"{reported}; {_login_tried(settings, bootstrap)}")
             raise reported from error
-        if isinstance(first, OSError | trio.TooSlowError):
+        if isinstance(first, OSError):
+            place = "" if first.filename is None else f"{first.filename}: "
+            raise CommandError(f"{place}{first.strerror or first}") from error
+        if isinstance(first, trio.TooSlowError):
             raise CommandError(str(first) or "no answer in time") from error
         raise
 

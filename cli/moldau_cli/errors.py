@@ -24,6 +24,10 @@ class UsageError(CommandError):
     exit_code = EXIT_USAGE
 
 
+class OutputError(OSError):
+    """The answer of a command could not be written to stdout."""
+
+
 OF_USAGE: Final = frozenset(
     {
         *("UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID", "INVALID_TOPIC_EXCEPTION", "INVALID_PARTITIONS"),

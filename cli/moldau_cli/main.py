@@ -9,6 +9,7 @@ is one line on stderr, never a traceback; with ``--json`` that line is ``{"error
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import io
 import os
@@ -23,11 +24,14 @@ from moldau_cli.errors import (
     EXIT_READER_LEFT,
     EXIT_USAGE,
     CommandError,
+    OutputError,
     UsageError,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from _typeshed import ReadableBuffer
 
 
 REQUIREMENTS = {"server": ("msgpack", "xxhash", "h11"), "cli": ("typer", "rich", "msgpack", "xxhash", "h11")}
@@ -54,16 +58,51 @@ def _open_closed_streams() -> None:
             setattr(sys, name, opened)
 
 
+class _Answers(io.RawIOBase):
+    """The raw stream behind stdout; an error of it is an ``OutputError``.
+
+    Files and connections raise the same errors, so the text of the command could not say otherwise what failed.
+    """
+
+    def __init__(self, raw: io.RawIOBase, replaced: io.TextIOWrapper) -> None:
+        self._raw = raw
+        self._replaced = replaced  # would close the descriptor when it is collected
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._raw.fileno()
+
+    def isatty(self) -> bool:
+        return self._raw.isatty()
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        try:
+            written = self._raw.write(data)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OutputError(error.errno, error.strerror) from error
+        if written is None:  # a pipe that does not block is full
+            raise OutputError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return written
+
+
 def _buffer_output() -> None:
-    """Puts a buffer before stdout where Python has none, as with PYTHONUNBUFFERED or ``python -u``.
+    """Marks the errors of stdout, and puts a buffer before it where Python has none, as with PYTHONUNBUFFERED.
 
     A raw stream writes as many bytes as fit and returns their number. On a full disk, or behind a reader that has gone,
     the rest of an answer would be lost without an error.
     """
-    raw = getattr(sys.stdout, "buffer", None)
-    if isinstance(sys.stdout, io.TextIOWrapper) and isinstance(raw, io.RawIOBase):
-        encoding, errors = sys.stdout.encoding, sys.stdout.errors
-        sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors, line_buffering=True)
+    stdout = sys.stdout
+    if not isinstance(stdout, io.TextIOWrapper):
+        return
+    raw = stdout.buffer.raw if isinstance(stdout.buffer, io.BufferedWriter) else stdout.buffer
+    if isinstance(raw, io.RawIOBase):
+        by_lines = raw is stdout.buffer or stdout.line_buffering
+        answers = io.BufferedWriter(_Answers(raw, stdout))
+        sys.stdout = io.TextIOWrapper(answers, stdout.encoding, stdout.errors, line_buffering=by_lines)
 
 
 def _escape_foreign_characters() -> None:
@@ -207,9 +246,11 @@ def _run_application(arguments: Sequence[str]) -> int:
         return fail("interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:
         return _end_after_closed_pipe()
+    except OutputError as error:
+        return _end_without_output(error)
     except OSError as error:
-        if error.filename is None:  # of the output; errors of connections are those of the client
-            return _end_without_output(error)
+        if error.filename is None:  # such as a limit of the process; errors of connections are those of the client
+            return fail(error.strerror or str(error), EXIT_FAILED)
         return fail(f"{error.filename}: {error.strerror}", EXIT_USAGE)
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # the library itself would exit with code 1

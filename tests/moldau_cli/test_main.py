@@ -5,6 +5,7 @@ Method: whole commands in this process, and a real one where the interpreter mat
 import errno
 import io
 import json
+import os
 import subprocess
 import sys
 
@@ -14,7 +15,7 @@ import trio
 from moldau_cli import client, output
 from moldau_cli import main as entry
 from moldau_cli.commands.produce import _given_bytes, _header
-from moldau_cli.errors import CommandError
+from moldau_cli.errors import CommandError, OutputError
 from moldau_cli.main import main, split_json_flag
 from moldau_cli.output import table
 from moldau_cli.words import brokers_last
@@ -192,7 +193,11 @@ def test_a_server_loads_no_command_line_library():
 
 @pytest.mark.parametrize(
     ("error", "raised"),
-    [(OSError(errno.ENOSPC, "No space left on device"), OSError), (ConnectionResetError(104, "reset"), CommandError)],
+    [
+        (OutputError(errno.ENOSPC, "No space left on device"), OutputError),
+        (OSError(errno.ENOSPC, "No space left on device"), CommandError),
+        (ConnectionResetError(104, "reset"), CommandError),
+    ],
 )
 def test_the_output_of_a_client_is_no_connection(error, raised):
     """``consume`` on a full disk showed the bare error, as if a broker had sent it."""
@@ -203,6 +208,49 @@ def test_the_output_of_a_client_is_no_connection(error, raised):
 
     with pytest.raises(raised):
         client.run(work, "127.0.0.1:1", probes=False)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OutputError(errno.ENOSPC, "No space left on device"), "cannot write the output: No space left on device"),
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "Resource temporarily unavailable"),
+        (OSError(errno.EMFILE, "Too many open files"), "Too many open files"),
+    ],
+)
+def test_only_an_error_of_the_output_is_called_so(error, text, monkeypatch, capsys):
+    """A fork or an epoll that the system refused was reported as output that could not be written."""
+
+    def fail(**_):
+        raise error
+
+    monkeypatch.setattr("moldau_cli.application.application.main", fail)
+    monkeypatch.setattr(entry, "_drop_output", lambda: None)
+    assert main(["version"]) == 1
+    assert capsys.readouterr().err == f"moldau: {text}\n"
+
+
+def test_a_limit_of_the_process_has_no_number():
+    """``topics list`` with six descriptors said ``[Errno 24] Too many open files``."""
+
+    async def work():
+        await trio.lowlevel.checkpoint()
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with pytest.raises(CommandError, match=r"^Too many open files$"):
+        client.run(work, "127.0.0.1:1", probes=False)
+
+
+def test_a_full_pipe_that_does_not_block_is_named(monkeypatch):
+    reader, writer = os.pipe2(os.O_NONBLOCK)
+    with open(reader, "rb"), open(writer, "w", encoding="utf-8") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        entry._buffer_output()
+        with pytest.raises(OutputError, match="temporarily unavailable"):
+            sys.stdout.write("x" * 1_000_000)
+        monkeypatch.setattr(entry._Answers, "write", lambda _, data: len(data))  # what is left goes nowhere
+        sys.stdout.flush()
 
 
 class AlmostFull(io.RawIOBase):
@@ -229,7 +277,7 @@ def test_a_part_of_an_answer_is_no_success(monkeypatch):
     unbuffered = io.TextIOWrapper(disk, "utf-8", write_through=True)
     monkeypatch.setattr(sys, "stdout", unbuffered)
     entry._buffer_output()
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OutputError, match="No space left"):
         sys.stdout.write("answer\n")
     assert disk.content == b"ans"
     monkeypatch.setattr(disk, "_room", 100)
@@ -246,6 +294,20 @@ def test_a_full_disk_is_one_line_and_exit_code_1(words):
     assert run.returncode == 1
     assert run.stderr.count("\n") == 1
     assert "cannot write the output: No space left on device" in run.stderr
+
+
+def test_a_dump_to_a_full_disk_accuses_no_file(tmp_path, monkeypatch, capsys):
+    """``log dump FILE > /dev/full`` said that the file could not be read."""
+    checkpoint = tmp_path / "recovery-point-offset-checkpoint"
+    checkpoint.write_text("0\n0\n")
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(AlmostFull(room=0)), "utf-8"))
+    monkeypatch.setattr(entry, "_drop_output", lambda: None)
+    entry._buffer_output()
+    sys.stdout.reconfigure(line_buffering=True)
+    assert main(["log", "dump", str(checkpoint)]) == 1
+    assert capsys.readouterr().err == "moldau: cannot write the output: No space left on device\n"
+    monkeypatch.setattr(entry._Answers, "write", lambda _, data: len(data))  # what is left goes nowhere
+    sys.stdout.flush()
 
 
 @pytest.mark.parametrize(

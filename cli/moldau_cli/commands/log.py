@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.errors import CommandError, OutputError, UsageError
 
 commands = typer.Typer(help="Inspect log files.", rich_markup_mode=None)
 
@@ -42,8 +42,8 @@ def dump(
                 else:
                     output.write_line(line)
                 damaged += line.startswith(BAD_BYTE)
-        except BrokenPipeError:
-            raise  # the reader of this command's output closed the pipe
+        except (BrokenPipeError, OutputError):
+            raise  # of this command's output
         except ValueError as error:
             raise UsageError(str(error)) from error
         except OSError as error:

@@ -507,7 +507,7 @@ def start_cluster(
         for node in nodes:
             Path(node.config).write_text(texts[node.node_id], encoding="utf-8")
     except OSError as error:
-        raise LauncherUsageError(f"cannot write {error.filename}: {error.strerror}") from error
+        raise LauncherUsageError(f"cannot write {error.filename or directory}: {error.strerror}") from error
     cluster = LocalCluster(directory, nodes, tied_to_parent=tied_to_parent)
     try:
         cluster.start_all(ready_timeout_ms=ready_timeout_ms)

@@ -2,8 +2,10 @@
 that do nothing.
 """
 
+import errno
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -169,6 +171,17 @@ def test_a_name_that_is_no_utf8_is_refused_at_once(tmp_path):
     with pytest.raises(LauncherUsageError, match=r"/a\\udcff' is not UTF-8; give another --dir"):
         start_cluster(tmp_path / os.fsdecode(b"a\xff"), ClusterSpec())
     assert os.listdir(tmp_path) == []
+
+
+def test_a_full_disk_names_the_directory(tmp_path, monkeypatch):
+    """``cluster start`` on a full disk said ``cannot write None``: a write knows no name of its file."""
+
+    def write_text(path, text, *, encoding):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", write_text)
+    with pytest.raises(LauncherUsageError, match=f"^cannot write {re.escape(str(tmp_path))}: No space left on device$"):
+        start_cluster(tmp_path, ClusterSpec(brokers=1, controllers=1))
 
 
 def test_two_commands_do_not_change_one_cluster_at_once(tmp_path):
