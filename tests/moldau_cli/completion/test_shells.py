@@ -83,6 +83,14 @@ def test_topics_are_completed(broker, tmp_path, monkeypatch):
     assert bash("moldau topics describe fl") == [], "no cluster is known"
 
 
+def test_the_bound_of_names_counts_those_that_fit(broker, monkeypatch):
+    """The last topics of a large cluster would else never be completed."""
+    monkeypatch.setattr(names, "NAMES_MAX", 2)
+    known = {"MOLDAU_BOOTSTRAP": broker.bootstrap}
+    assert bash("moldau topics describe ot", **known) == ["other"]
+    assert bash("moldau topics describe ", **known) == ["fleets", "flights"]
+
+
 def test_groups_are_completed(broker):
     from moldau.protocol.messages.list_groups import ListedGroup, ListGroupsResponse
 

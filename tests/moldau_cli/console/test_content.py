@@ -36,6 +36,13 @@ def test_the_best_view_is_found(content, best):
     assert shown(content)["best"] == best
 
 
+@pytest.mark.parametrize("left_out", [0, 1])
+def test_content_of_the_bound_is_whole(left_out):
+    content = b'{"a": 1}'
+    view = shown(content, bytes_max=len(content) - left_out)
+    assert (view["cut"], view["best"]) == ((True, "text") if left_out else (False, "json"))
+
+
 def test_null_is_not_empty():
     assert shown(None) is None
     assert shown(b"")["text"] == ""

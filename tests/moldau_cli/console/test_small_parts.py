@@ -450,6 +450,25 @@ def test_the_lag_of_a_group_needs_all_ends():
     assert page["lag"] is None, "the lag that is not known may be the largest"
 
 
+class NewGroup(OneGroup):
+    """An admin client of a cluster whose group has a member, and has committed nothing yet."""
+
+    async def describe_groups(self, groups):
+        owner = SimpleNamespace(member_id="m", client_id="c", instance_id=None, client_host="/h")
+        owner.assignment = (TopicPartition("t", 1),)
+        more = {"coordinator": 1, "epoch": -1, "members": (owner,), "protocol": "range", "type": "classic"}
+        return {each: SimpleNamespace(state="Stable", **more) for each in groups}
+
+    async def list_group_offsets(self, group):
+        return {}
+
+
+def test_a_partition_without_a_commit_has_its_end():
+    (row,) = trio.run(groups.group, NewGroup(), "g")["rows"]
+    assert (row["partition"], row["committed"], row["end_offset"], row["lag"]) == (1, None, 50, None)
+    assert (row["member"], row["client"]) == ("m", "c")
+
+
 class OtherGroup(OneGroup):
     """An admin client of a cluster whose group the calls of consumer groups describe as dead."""
 

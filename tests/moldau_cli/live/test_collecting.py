@@ -130,6 +130,17 @@ def test_a_look_has_offsets_bytes_and_groups():
     assert look.groups["g00"].offsets == {("t", 0): 3}
 
 
+def test_a_look_has_the_time_of_its_offsets():
+    """Rates would else count the time of a slow description of topics, which comes before."""
+    admin = FakeAdmin(groups=1)
+    admin.latency_s = 1.5
+
+    async def main():
+        return await Collector(admin, requests_per_s=100, groups_max=5).look()
+
+    assert run(main).now_ms == pytest.approx(admin.times[admin.asked.index("offsets")] * 1000, abs=100)
+
+
 def test_requests_keep_to_the_pace():
     """At ten requests a second, two looks at twenty groups take over twenty seconds."""
     admin = FakeAdmin(groups=20)

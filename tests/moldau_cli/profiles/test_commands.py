@@ -167,7 +167,8 @@ def test_settings_go_to_no_other_cluster_by_accident(home):
     assert choose(OPTION, config_address=None, named=None, environ={}).profile is None
     assert used(MOLDAU_BOOTSTRAP=ENVIRONMENT).profile is None
     assert choose(OPTION, config_address=None, named="p", environ={}).profile.name == "p"
-    assert used(MOLDAU_BOOTSTRAP=ENVIRONMENT, MOLDAU_PROFILE="p").profile.name == "p"
+    both = used(MOLDAU_BOOTSTRAP=ENVIRONMENT, MOLDAU_PROFILE="p")
+    assert (both.address, both.profile.name) == (ENVIRONMENT, "p"), "the variable with the address counts first"
 
 
 def test_settings_go_to_one_of_the_addresses_of_a_profile(home):
