@@ -66,6 +66,15 @@ def test_set_describe_and_remove(quotas):
     assert left.quotas == {"request_percentage": 12.5}
 
 
+@pytest.mark.parametrize("part", ["client_id", "user", "ip"])
+def test_an_empty_name_does_not_leave_a_part_out(quotas, part):
+    """The quota of a client whose id is an unset variable would else be that of all clients of the user."""
+    entity = QuotaEntity(**{"user": "alice", part: ""})
+    with pytest.raises(AdminError, match="name cannot be empty"):
+        run(quotas.alter_client_quotas, [QuotaAlteration(entity=entity, quotas={"producer_byte_rate": 5})])
+    assert run(quotas.describe_client_quotas, QuotaEntity()) == []
+
+
 def test_refused_quota_entities_are_named(quotas):
     wrong = QuotaAlteration(entity=HOST, quotas={"producer_byte_rate": 1})
     name = QuotaAlteration(entity=QuotaEntity(ip="localhost"), quotas={"connection_creation_rate": 1})

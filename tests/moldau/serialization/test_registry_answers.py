@@ -393,8 +393,10 @@ def test_json_must_fit_the_serdes_own_schema_too():
 def test_the_cache_keeps_what_is_used():
     """The schema of a busy topic would else be asked for again with each sixteenth other one."""
     answers = Answers(otherwise=version('"string"'), **{"cache.capacity": 16})
-    for number in (*range(1, 17), 1, 17):
+    for number in (*range(1, 17), *range(2, 17), 1):
         trio.run(answers.registry.schema, number)
+    assert len(answers.requests) == 16, "none gives way before there are more than the bound"
+    trio.run(answers.registry.schema, 17)
     answers.requests.clear()
     trio.run(answers.registry.schema, 1)
     assert answers.requests == []

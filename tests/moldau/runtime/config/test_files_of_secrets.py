@@ -5,10 +5,15 @@ Method: secrets as text, as references of each kind, and both in one value.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from moldau.runtime.config.providers import files_of_secrets, resolve
 from support.sasl import PLAIN
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FILE = "node.properties"
 
@@ -57,3 +62,9 @@ def test_references_are_replaced_once_and_by_text() -> None:
         "d": "$ {env:A}",
         "e": True,
     }
+
+
+def test_a_mounted_secret_loses_the_ends_of_lines_alone(tmp_path: Path) -> None:
+    """A password may begin or end with blanks; editors and ``kubectl`` add ends of lines."""
+    (tmp_path / "secret").write_bytes(b" \thush \r\n\n")
+    assert resolve({"a": f"${{dir:{tmp_path}:secret}}"}, {}) == {"a": " \thush "}

@@ -62,6 +62,9 @@ def test_the_topmost_layer_counts(set_layers: tuple[str, ...]) -> None:
         found, left_out = with_dynamic(base, *({**layer, **wrong} for layer in layers))
         assert found == config
         assert list(left_out) == list(wrong)
+    found, left_out = with_dynamic(base, *layers, {name: "many"})
+    assert found == config
+    assert list(left_out) == [name]
     assert base.get_int(name) == (3 if "file" in set_layers else BROKER_CONFIG.keys[name].default)
 
 
