@@ -6,8 +6,10 @@ Method: a simulated cluster whose operator is the one of chaos runs; a controlle
 from __future__ import annotations
 
 import trio
+from trio.testing import MockClock
 
 from moldau.admin import Admin, NewTopic
+from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_jepsen.chaos.nemesis.cordons import DONE, DirectoryCordons, strike_cordons
 from moldau_jepsen.cluster.simulated import ClusterShape, SimulatedCluster
 from moldau_jepsen.world.world import run_world
@@ -53,3 +55,34 @@ def test_a_cordoned_broker_takes_no_replicas_until_it_recovers():
     assert refused != DONE
     assert ended
     assert left == {}
+
+
+class Refusing:
+    """An admin client whose first changes are refused."""
+
+    def __init__(self, refusals):
+        self.left = refusals
+        self.done = []
+
+    async def alter_configs(self, changes):
+        await trio.lowlevel.checkpoint()
+        if self.left:
+            self.left -= 1
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+        self.done += [(resource.name, change.value) for resource, listed in changes.items() for change in listed]
+
+
+def test_a_refused_uncordoning_is_repeated():
+    """A broker would else take no replicas for the rest of the run, and the run would pass."""
+    admin = Refusing(0)
+    cordons = DirectoryCordons(admin)
+
+    async def main():
+        await cordons.cordon(1)
+        admin.done.clear()
+        admin.left = 2
+        assert await cordons.uncordon(1) == ErrorCode.REQUEST_TIMED_OUT.name
+        return await cordons.uncordon_all(60.0)
+
+    assert trio.run(main, clock=MockClock(autojump_threshold=0))
+    assert (admin.done, cordons.cordoned) == ([("1", "")], {})

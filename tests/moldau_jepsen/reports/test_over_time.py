@@ -84,6 +84,15 @@ def test_overlapping_faults_are_one_shade():
     assert labels == ["faults", "healing, healthy", "final read"], "marks too near each other are one"
 
 
+@pytest.mark.parametrize("second", [(3.0, 4.0), (3.0, 6.0), (5.0, 6.0)])
+def test_a_shade_lasts_as_long_as_the_longest_of_its_faults(second):
+    spans = ((2.0, 5.0), second)
+    faults = tuple(FaultSpan(kind="slow", begin_s=begin_s, end_s=end_s) for begin_s, end_s in spans)
+    (shade,) = titled(over_time(replace(RUN, faults=faults)), "Acknowledged writes").iter("rect")
+    assert float(shade.get("x")) == x_of(2.0)
+    assert float(shade.get("x")) + float(shade.get("width")) == x_of(max(5.0, second[1]))
+
+
 def test_partitions_show_leader_and_in_sync_set_over_time():
     rows = titled(over_time(RUN), "In-sync sets over time")
     bands = [(band.get("class"), float(band.get("x"))) for band in rows.iter("rect")]
