@@ -47,7 +47,9 @@ class LocalNodes:
         self.client_config = cluster.client_config
         """The file with the administrator's login of a secured cluster."""
         self.kinds = {node.node_id: node.role for node in cluster.nodes}
-        self._ended_here: dict[int, None] = {}
+        self._ended_here: dict[int, tuple[int, str]] = {}
+        """The process of each node that an action ended last, by its id and the mark of its start: others, such as a
+        command, may start the node again."""
         self._turn = trio.CapacityLimiter(1)
 
     async def states(self) -> dict[int, str]:
@@ -62,9 +64,9 @@ class LocalNodes:
 
     async def last_words(self, node_id: int) -> str:
         """Returns the last line in the log of a node that has ended; empty if an action of this object ended it."""
-        if node_id in self._ended_here:
-            return ""
         node = open_cluster(self.directory).node(node_id)
+        if self._ended_here.get(node_id) == (node.pid, node.started):
+            return ""
         return await trio.to_thread.run_sync(process.log_tail, node)
 
     @property
@@ -107,7 +109,8 @@ class LocalNodes:
         with exclusive(self.directory):
             cluster = open_cluster(self.directory)
             if action in ("kill", "restart"):
-                self._ended_here[node_id] = None
+                node = cluster.node(node_id)
+                self._ended_here[node_id] = node.pid, node.started
             if action == "kill":
                 cluster.kill(node_id)
             elif action == "pause":
@@ -120,7 +123,6 @@ class LocalNodes:
                 if action == "restart":
                     cluster.stop_node(node_id, timeout_ms=STOP_TIMEOUT_MS)
                 cluster.launch(node_id)  # it serves later: the timeline shows when
-                self._ended_here.pop(node_id, None)
                 _refuse_early_end(cluster.node(node_id))
 
 

@@ -41,7 +41,7 @@ class Cluster:
         self.did: list[tuple[str, int]] = []
         self.refused = ""
         self.nodes = [
-            SimpleNamespace(node_id=one, role=role, address=f"h:{one}", log=f"/{one}.log")
+            SimpleNamespace(node_id=one, role=role, address=f"h:{one}", log=f"/{one}.log", pid=one, started="0")
             for one, role in ((1, "broker"), (101, "controller"))
         ]
 
@@ -52,6 +52,13 @@ class Cluster:
         if name == self.refused:
             raise LauncherError(f"no {name}")
         self.did.append((name, node_id))
+        if name == "launch":
+            self.start_again(node_id)
+
+    def start_again(self, node_id: int) -> None:
+        """Gives a node another process; its id may be that of the former one."""
+        node = self.node(node_id)
+        node.started = str(int(node.started) + 1)
 
     def __getattr__(self, name: str) -> Any:
         return lambda node_id, **_: self._note(name, node_id)
@@ -89,6 +96,15 @@ def test_each_button_does_what_it_says(actions: tuple[str, ...], cluster: Cluste
     ended_here = last == "kill"
     assert trio.run(nodes.last_words, 101) == ("" if ended_here else "last words of 101")
     assert trio.run(nodes.last_words, 1) == "last words of 1", "the buttons of another node are not its own"
+
+
+def test_a_node_that_a_command_started_again_has_last_words(cluster: Cluster, tmp_path: Path) -> None:
+    """A node that a button had killed was taken for ended by the user each time, if no button started it again."""
+    nodes = LocalNodes(tmp_path)
+    pressed(nodes, "kill")
+    assert trio.run(nodes.last_words, 1) == ""
+    cluster.start_again(1)
+    assert trio.run(nodes.last_words, 1) == "last words of 1"
 
 
 @pytest.mark.parametrize("action", list(CALLS))
