@@ -1,13 +1,15 @@
 """The HTTP application: pages and assets, the questions of pages once or live, and the few requests that change things.
 
 Answers are JSON. Live answers are server-sent events: ``data`` when the document changed, ``trouble`` when the cluster
-did not answer. Every number of things is bounded: live streams, running searches, bytes of a request, sessions.
+did not answer, ``late`` when it has not answered yet. Every number of things is bounded: live streams, running
+searches, bytes of a request, sessions.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -44,6 +46,8 @@ SEARCHES_MAX: Final = 4
 BODY_BYTES_MAX: Final = 5 * 1024 * 1024
 QUESTION_S: Final = 30.0
 HEARTBEAT_S: Final = 15.0
+LATE_S: Final = 3.0
+"""A live page says that it waits if an answer takes longer; without a broker the clients try for 8 s."""
 AGAIN_MS: Final = 2_000
 """When a page that found no free stream asks again."""
 REST: Final = 4
@@ -142,20 +146,35 @@ def problem(error: Exception) -> tuple[int, str]:
         return 409, str(error)
     if isinstance(error, KafkaError):
         if error.code in _FORBIDDEN or any(each.code in _FORBIDDEN for each in _failures(error)):
-            return 403, f"The cluster does not allow it: {error.message}"
+            return 403, f"The cluster does not allow it: {_text(error)}"
         if error.code in _UNKNOWN or any(each.code in _UNKNOWN for each in _failures(error)):
-            return 404, error.message
+            return 404, _text(error)
         if error.code in _WRONG or any(each.code in _WRONG for each in _failures(error)):
-            return 400, error.message
-        return (504 if error.code is ErrorCode.REQUEST_TIMED_OUT else 502), f"{error.message} ({error.code.name})"
+            return 400, _text(error)
+        return (504 if error.code is ErrorCode.REQUEST_TIMED_OUT else 502), _text(error, with_code=True)
     if isinstance(error, ValueError):
         return 400, str(error)
     raise error
 
 
 def _failures(error: KafkaError) -> list[KafkaError]:
+    return list(_named_failures(error).values())
+
+
+def _named_failures(error: KafkaError) -> dict[str, KafkaError]:
+    """Returns the failures of an AdminError by name; of another error none."""
     failures = getattr(error, "failures", None)
-    return list(failures.values()) if isinstance(failures, dict) else []
+    return failures if isinstance(failures, dict) else {}
+
+
+def _text(error: KafkaError, *, with_code: bool = False) -> str:
+    """Returns the sentence for an error, in which names and codes stand once."""
+    texts = []
+    for name, one in (_named_failures(error) or {"": error}).items():
+        is_named = re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", one.message)
+        text = one.message if is_named or not name else f"{name}: {one.message}"
+        texts.append(f"{text} ({one.code.name})" if with_code and one.code.name not in text else text)
+    return "; ".join(texts)
 
 
 EXPECTED = (KafkaError, ValueError, LookupError, LauncherError, LoginError, trio.TooSlowError)
@@ -302,7 +321,7 @@ class Endpoints:
                 with trio.fail_after(QUESTION_S):
                     return JSONResponse(await QUESTIONS[name](question))
         except EXPECTED as error:
-            return _refused(error)
+            return _refused(self._ended(error, session))
 
     async def live(self, request: Request) -> Response:
         """Answers one question again and again, as server-sent events."""
@@ -314,17 +333,17 @@ class Endpoints:
         if self._streams.available_tokens < 1:
             return LiveResponse(_send_refusal)
         question = self._question(request, session)
-        return LiveResponse(partial(self._send_events, name, question, session.key))
+        return LiveResponse(partial(self._send_events, name, question, session))
 
-    async def _send_events(self, name: str, question: Question, key: str, send: SendText) -> None:
+    async def _send_events(self, name: str, question: Question, session: Session, send: SendText) -> None:
         async with self._streams:
             last, sent_at_s = "", trio.current_time()
             await send("retry: 1000\n\n")
-            while not self._stopping.is_set() and self._console.sessions.find(key) is not None:
+            while not self._stopping.is_set() and self._console.sessions.find(session.key) is not None:
                 began_s = trio.current_time()
-                kind, document = await _answered(name, question)
+                event = await self._next_event(name, question, session, send)
                 took_s = trio.current_time() - began_s
-                event = f"event: {kind}\ndata: {document}\n\n"
+                last = "" if took_s >= LATE_S else last  # the page shows that it waits
                 if event != last:
                     last, sent_at_s = event, trio.current_time()
                     await send(event)
@@ -333,6 +352,36 @@ class Endpoints:
                     await send(": alive\n\n")
                 with trio.move_on_after(max(INTERVALS_S.get(name, INTERVAL_S), REST * took_s)):
                     await self._stopping.wait()
+
+    async def _next_event(self, name: str, question: Question, session: Session, send: SendText) -> str:
+        """Returns the event with the next answer; sends another one if the answer is late."""
+        events: list[str] = []
+        answered = trio.Event()
+
+        async def ask() -> None:
+            try:
+                with trio.fail_after(QUESTION_S):
+                    kind, document = "data", await QUESTIONS[name](question)
+            except EXPECTED as error:
+                status, text = problem(self._ended(error, session))
+                kind, document = "trouble", {"error": text, "status": status}
+            events.append(f"event: {kind}\ndata: {json.dumps(document)}\n\n")
+            answered.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            with trio.move_on_after(LATE_S):
+                await answered.wait()
+            if not events:
+                await send("event: late\ndata: {}\n\n")
+        return events[0]
+
+    def _ended(self, error: Exception, session: Session) -> Exception:
+        """Ends the session of a user whom the cluster no longer lets in, and returns the error to answer with."""
+        if not session.user or getattr(error, "code", None) is not ErrorCode.SASL_AUTHENTICATION_FAILED:
+            return error
+        self._console.sessions.close(session)
+        return LoginError(f"The cluster no longer accepts the password of {session.user}. Sign in again.")
 
     # --- changes
 
@@ -346,7 +395,7 @@ class Endpoints:
         try:
             return JSONResponse(await change(session, self._console))
         except EXPECTED as error:
-            return _refused(error)
+            return _refused(self._ended(error, session))
 
     async def send_record(self, request: Request) -> Response:
         """Sends the record of the produce form."""
@@ -373,7 +422,7 @@ class Endpoints:
 
 
 def _no_session() -> Response:
-    return JSONResponse({"error": "sign in first"}, 401)
+    return JSONResponse({"error": "The session has ended. Sign in again."}, 401)
 
 
 def _refused(error: Exception) -> Response:
@@ -386,15 +435,6 @@ async def _send_refusal(send: SendText) -> None:
     refusal = {"error": f"{STREAMS_MAX} live pages are open; close one", "status": 503}
     await send(f"retry: {AGAIN_MS}\n\n")
     await send(f"event: trouble\ndata: {json.dumps(refusal)}\n\n")
-
-
-async def _answered(name: str, question: Question) -> tuple[str, str]:
-    try:
-        with trio.fail_after(QUESTION_S):
-            return "data", json.dumps(await QUESTIONS[name](question))
-    except EXPECTED as error:
-        status, text = problem(error)
-        return "trouble", json.dumps({"error": text, "status": status})
 
 
 async def _document(request: Request) -> dict[str, object]:

@@ -238,6 +238,27 @@ def test_a_late_answer_hides_no_later_one(browser, leaves):
     assert "21 records shown" in browser.text()
 
 
+def test_a_reload_keeps_what_was_searched(browser):
+    """The form was empty again, and a filter was lost as often as the page connected again."""
+    browser.go("messages?topic=flights", "21 records shown")
+    browser.run("const of = document.querySelector('form').elements; of.contains.value = ': 7'; of.limit.value = '100'")
+    browser.run("document.querySelector('form').requestSubmit()")
+    browser.wait("document.querySelector('main').innerText.includes('1 record shown')")
+    browser.driver.refresh()
+    browser.wait("document.querySelector('main').innerText.includes('1 record shown')")
+    kept = (
+        "const of = document.querySelector('form').elements; return [of.contains.value, of.limit.value, of.topic.value]"
+    )
+    assert browser.run(kept) == [": 7", "100", "flights"]
+    browser.go("topics", LONG)
+    browser.run("const typed = document.querySelector('input[type=search]'); typed.value = 'fli'; typed.oninput()")
+    browser.wait("!document.querySelector('main').innerText.includes(arguments[0])", LONG)
+    browser.driver.refresh()
+    browser.wait("document.querySelector('main').innerText.includes('flights')")
+    assert browser.run("return document.querySelector('input[type=search]').value") == "fli"
+    assert LONG not in browser.text()
+
+
 def test_a_record_is_produced_by_keyboard(browser):
     """Tab reaches every control in order, and what has the focus is marked."""
     from selenium.webdriver.common.keys import Keys
@@ -559,11 +580,57 @@ def test_a_page_goes_on_with_a_console_started_again(browser):
     browser.wait("window.known.csrf === arguments[0]", present)
 
 
+ENDED = """
+const done = arguments[0], { EventSource } = window;
+let source;
+window.EventSource = class extends EventTarget {
+  constructor() { super(); source = this; }
+  close() { this.isClosed = true; }
+};
+const send = (kind, data) => source.dispatchEvent(new MessageEvent(kind, { data: JSON.stringify(data) }));
+const light = () => document.getElementById("live").innerText;
+import("./dom.js").then(({ live }) => {
+  const seen = [], end = live("topics", {}, () => {}, () => seen.push("shown as trouble"));
+  window.EventSource = EventSource;
+  send("data", {});
+  seen.push(light());
+  send("late", {});
+  seen.push(light());
+  send("data", {});
+  seen.push(light());
+  const ended = (event) => { event.stopImmediatePropagation(); seen.push(event.detail); };
+  window.addEventListener("signed-out", ended, { capture: true, once: true });
+  send("trouble", { error: "Sign in again.", status: 401 });
+  done([...seen, source.isClosed]);
+});
+"""
+
+
+def test_a_live_page_says_when_it_waits_and_when_it_has_ended(browser):
+    browser.go("messages", "Show records")  # a page without a stream of its own
+    found = browser.driver.execute_async_script(ENDED)
+    assert found == ["live", "waiting", "live", "Sign in again.", True]
+
+
 def test_signing_out_asks_for_the_token_again(browser):
     browser.run("[...document.querySelectorAll('#account button')].at(-1).click()")
     field = browser.wait("document.querySelector('.sign-in input[name=token]')")
+    assert browser.run("return document.getElementById('account').innerText") == ""
     field.send_keys("not the token\n")
     browser.wait("document.querySelector('.sign-in .bad')?.innerText.includes('the token is wrong')")
     field.clear()
     field.send_keys(TOKEN, "\n")
     browser.wait("document.querySelector('main h1') && !document.querySelector('.sign-in')")
+
+
+def test_an_ended_session_says_why_and_the_page_goes_on(browser):
+    """The form came without a word, below the name of the user and a button to sign out."""
+    browser.go("messages?topic=flights", "records shown")
+    browser.driver.delete_all_cookies()
+    browser.run("document.querySelector('form').elements.contains.value = ': 7'")
+    browser.run("document.querySelector('form').requestSubmit()")
+    field = browser.wait("document.querySelector('.sign-in input[name=token]')")
+    assert "The session has ended. Sign in again." in browser.text()
+    assert browser.run("return document.getElementById('account').innerText") == ""
+    field.send_keys(TOKEN, "\n")
+    browser.wait("document.querySelector('main').innerText.includes('1 record shown')")

@@ -1,5 +1,5 @@
 // The frame of the console: session, navigation, and the page that the address names.
-import { api, explain, h, live, morph, notice, session } from "./dom.js";
+import { api, explain, h, live, morph, notice, remember, session, shown } from "./dom.js";
 import { PAGES } from "./pages.js";
 import { configuration, messages, produce } from "./records.js";
 import { replication } from "./replication.js";
@@ -14,7 +14,7 @@ const MENU = ["overview", "replication", "topics", "messages", "produce", "group
 const BELONGS = { topic: "topics", group: "groups" };
 
 const main = document.getElementById("main");
-let leave = () => {}, drawn = "";
+let leave = () => {};
 
 function address() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
@@ -22,9 +22,9 @@ function address() {
 }
 
 function menu(current) {
-  const shown = MENU.filter((name) => (name !== "replication" || session.local) && (name !== "produce" || !session.read_only));
+  const entries = MENU.filter((name) => (name !== "replication" || session.local) && (name !== "produce" || !session.read_only));
   morph(document.getElementById("nav"), h("nav", { class: "side", id: "nav", "aria-label": "Pages" },
-    h("ul", {}, shown.map((name) => h("li", {}, h("a", { href: `#/${name}`, "aria-current": name === (BELONGS[current] ?? current) ? "page" : null }, (PAGES[name] ?? OWN[name]).title))))));
+    h("ul", {}, entries.map((name) => h("li", {}, h("a", { href: `#/${name}`, "aria-current": name === (BELONGS[current] ?? current) ? "page" : null }, (PAGES[name] ?? OWN[name]).title))))));
   showCurrent();
 }
 
@@ -51,10 +51,11 @@ function follow(page, parameters) {
         morph(trouble, h("div", { class: "trouble" }, title, notice(text, "bad"), body.childNodes.length && !refused ? notice("Below stands the last answer. The page follows again as soon as the cluster answers.", "warn") : null));
       });
   };
+  const ask = (name, value) => { asked[name] = value; remember(address().name, asked); listen(); };
   if (page.filter) {
     head.push(h("h1", {}, page.title), explain(page.help));
-    const typed = h("input", { type: "search", autocomplete: "off", value: asked.filter ?? "", oninput: () => { clearTimeout(timer); timer = setTimeout(() => { asked.filter = typed.value; listen(); }, 250); } });
-    const box = page.box ? h("label", { class: "check" }, h("input", { type: "checkbox", onchange: (event) => { asked[page.box[0]] = event.target.checked ? "1" : ""; listen(); } }), page.box[1]) : null;
+    const typed = h("input", { type: "search", autocomplete: "off", value: asked.filter ?? "", oninput: () => { clearTimeout(timer); timer = setTimeout(() => ask("filter", typed.value), 250); } });
+    const box = page.box ? h("label", { class: "check" }, h("input", { type: "checkbox", checked: asked[page.box[0]] === "1", onchange: (event) => ask(page.box[0], event.target.checked ? "1" : "") }), page.box[1]) : null;
     head.push(h("div", { class: "bar" }, h("label", { class: "field" }, h("span", {}, page.filter), typed), box));
   }
   main.replaceChildren(...head, trouble, body);
@@ -76,16 +77,17 @@ function show() {
   main.dataset.page = name;
   const end = page.mount ? page.mount(main, parameters) : follow(page, parameters);
   if (typeof end === "function") leave = end;
-  if (drawn && drawn !== location.hash) { main.focus({ preventScroll: true }); window.scrollTo(0, 0); }
-  drawn = location.hash || "#";
+  if (shown.address && shown.address !== location.hash) { main.focus({ preventScroll: true }); window.scrollTo(0, 0); }
+  shown.address = location.hash || "#";
 }
 
-function signIn(wanted, token = "") {
+function signIn(wanted, token, why) {
   leave();
   leave = () => {};
+  document.getElementById("account").replaceChildren();
   document.getElementById("nav").replaceChildren();
   document.getElementById("live").textContent = "signed out";
-  const said = h("div", { role: "alert" });
+  const said = h("div", { role: "alert" }, why ? notice(why, "warn") : null);
   const form = h("form", { class: "card sign-in", onsubmit: async (event) => {
     event.preventDefault();
     const of = form.elements, body = {};
@@ -118,7 +120,7 @@ function begin() {
   show();
 }
 
-async function start() {
+async function start(why = "") {
   // A token that was written there by hand may have a plus sign, which stands for a blank in forms alone.
   const token = new URLSearchParams(location.hash.slice(1).replaceAll("+", "%2B")).get("token");
   if (token) history.replaceState(null, "", location.pathname);
@@ -126,10 +128,10 @@ async function start() {
   try { found = await api("session"); } catch (error) { main.replaceChildren(notice(error.message, "bad")); return; }
   if (found.signed_in) { Object.assign(session, found); begin(); return; }
   if (token && !found.wants_login) { try { await enter({ token }); return; } catch { /* the form below asks for it */ } }
-  signIn(found, token);
+  signIn(found, token, why);
 }
 
 window.addEventListener("hashchange", show);
 window.addEventListener("resize", showCurrent);
-window.addEventListener("signed-out", () => { if (session.csrf) { delete session.csrf; start(); } });
+window.addEventListener("signed-out", (event) => { if (session.csrf) { delete session.csrf; start(event.detail || "The session has ended. Sign in again."); } });
 start();

@@ -79,6 +79,12 @@ export const link = (page, parameters = {}) => {
   const query = new URLSearchParams(parameters).toString();
   return `#/${page}${query ? `?${query}` : ""}`;
 };
+// What is shown: the address that was drawn last. A search or filter becomes a part of it, so that a reload keeps it.
+export const shown = { address: "" };
+export function remember(page, parameters) {
+  history.replaceState(null, "", link(page, Object.fromEntries(Object.entries(parameters).filter(([, value]) => value !== ""))));
+  shown.address = location.hash;
+}
 
 // ---- parts that several pages use
 
@@ -117,7 +123,7 @@ export async function api(path, parameters = {}, options = {}) {
   } catch (error) {
     throw new Error(error.name === "AbortError" ? "stopped" : SILENT);
   }
-  if (answer.status === 401 && path !== "session") window.dispatchEvent(new Event("signed-out"));
+  if (answer.status === 401 && path !== "session") window.dispatchEvent(new CustomEvent("signed-out", { detail: document.error }));
   if (!answer.ok) throw new Error(document.error ?? `The console answered ${answer.status}.`);
   return document;
 }
@@ -152,8 +158,10 @@ export function live(path, parameters, show, fail, always = false) {
     own.addEventListener("data", (event) => { say("live"); answered(); show(JSON.parse(event.data)); });
     own.addEventListener("trouble", (event) => {
       const { error, status } = JSON.parse(event.data), refused = status < 500;
+      if (status === 401) { close(); window.dispatchEvent(new CustomEvent("signed-out", { detail: error })); return; }
       say(refused ? "live" : "waiting"); answered(); fail(error, refused);
     });
+    own.addEventListener("late", () => say("waiting")); // the answer follows
     own.onopen = () => { heard(); if (light.dataset.state !== "waiting") say("live"); };
     own.onerror = async () => {
       say("offline");

@@ -1,5 +1,5 @@
 // The message browser, the produce form, and configurations.
-import { api, badge, bytes, explain, h, link, morph, notice, number, session, table, when } from "./dom.js";
+import { api, badge, bytes, explain, h, link, morph, notice, number, remember, session, table, when } from "./dom.js";
 
 const field = (label, control, kind = "") => h("label", { class: `field ${kind}` }, h("span", {}, label), control);
 const choice = (name, options, chosen) => h("select", { name }, options.map(([value, text]) => {
@@ -33,11 +33,11 @@ export function messages(root, parameters) {
     field("Partition", h("input", { name: "partition", inputmode: "numeric", pattern: "[0-9]*", placeholder: "all", value: parameters.get("partition") ?? "" }), "small"),
     field("From", choice("origin", [["tail", "the newest"], ["start", "the beginning"], ["offset", "an offset"], ["before", "before an offset"], ["time", "a time"]], parameters.get("origin") ?? "tail")),
     field("Offset", h("input", { name: "offset", inputmode: "numeric", pattern: "[0-9]*", value: parameters.get("value") ?? "0" }), "small only-offset"),
-    field("Time", h("input", { name: "time", type: "datetime-local", step: "1" }), "only-time"),
-    field("Records", choice("limit", [["20", "20"], ["50", "50"], ["100", "100"], ["200", "200"]], "50"), "small"),
-    field("Key contains", h("input", { name: "key", autocomplete: "off" })),
-    field("Value contains", h("input", { name: "contains", autocomplete: "off" })),
-    field("Transactions", choice("committed", [["", "all records"], ["1", "committed only"]], "")),
+    field("Time", h("input", { name: "time", type: "datetime-local", step: "1", value: parameters.get("time") ?? "" }), "only-time"),
+    field("Records", choice("limit", [["20", "20"], ["50", "50"], ["100", "100"], ["200", "200"]], parameters.get("limit") ?? "50"), "small"),
+    field("Key contains", h("input", { name: "key", autocomplete: "off", value: parameters.get("key") ?? "" })),
+    field("Value contains", h("input", { name: "contains", autocomplete: "off", value: parameters.get("contains") ?? "" })),
+    field("Transactions", choice("committed", [["", "all records"], ["1", "committed only"]], parameters.get("committed") ?? "")),
     h("button", { class: "primary", type: "submit" }, "Show records"));
   const adapt = () => { form.dataset.origin = form.elements.origin.value; };
   form.elements.origin.onchange = adapt;
@@ -66,6 +66,7 @@ export function messages(root, parameters) {
     if (of.origin.value === "time" && !of.time.value) { Object.assign(state, { busy: false, error: "Choose the time to begin at." }); draw(); return false; }
     const asked = { topic: of.topic.value.trim(), partition: of.partition.value, origin: of.origin.value, limit: of.limit.value, key: of.key.value, contains: of.contains.value, committed: of.committed.value };
     if (asked.origin === "offset" || asked.origin === "before") asked.value = of.offset.value || "0";
+    remember("messages", { ...asked, time: asked.origin === "time" ? of.time.value : "" });
     if (asked.origin === "time") asked.value = String(Date.parse(of.time.value) || 0);
     Object.assign(state, { busy: true, error: "" });
     draw();
