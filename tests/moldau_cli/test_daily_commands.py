@@ -262,8 +262,8 @@ def test_a_deletion_says_what_was_deleted_and_what_not(shell):
         (("tokens", "create", "--renewer-principal", "scheduler"), "the form User:name"),
         (("tokens", "describe", "--owner-principal", "alice"), "the form User:name"),
         (("tokens", "expire", "--hmac", "secret!"), "secret in base64"),
-        (("topics", "create", "wide", "--partitions", str(2**31)), "does not fit its field"),
-        (("features", "upgrade", "--feature", "metadata.version=99999"), "does not fit its field"),
+        (("topics", "create", "wide", "--partitions", str(2**31)), "must be between -2**31 and 2**31 - 1"),
+        (("features", "upgrade", "--feature", "metadata.version=99999"), "must be between -2**15 and 2**15 - 1"),
     ],
 )
 def test_impossible_arguments_are_refused_at_once(shell, arguments, words):
