@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import trio
+import trio.testing
 
 from moldau import TopicPartition
 from moldau.admin import AdminError
@@ -152,6 +153,26 @@ def test_positions_that_were_not_stored_are_stored_later(fails):
     copying = AtLeastOnce(*parts, None, flush_ms=1, statistics=statistics, logger=SILENT)
     trio.run(copying.flush)
     assert (kept, statistics.failures) == ([moved] * fails, int(fails))
+
+
+@pytest.mark.parametrize(("flush_ms", "times"), [(60_000, [1, 61, 121]), (500, [0.5, 1.0, 1.5])])
+def test_positions_are_stored_soon_once_then_at_intervals(flush_ms, times):
+    copying = AtLeastOnce(*[None] * 6, flush_ms=flush_ms, statistics=None, logger=SILENT)
+    stored = []
+
+    async def main():
+        began_s = trio.current_time()
+
+        async def flush():
+            await trio.lowlevel.checkpoint()
+            stored.append(trio.current_time() - began_s)
+
+        copying.flush = flush
+        with trio.move_on_after(times[-1] + 0.01):
+            await copying._flush_forever()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert stored == pytest.approx(times)
 
 
 def test_checkpoints_of_all_rounds_are_counted():

@@ -258,6 +258,29 @@ def test_a_search_that_takes_long_says_so():
     assert answer["stopped"] == "stopped after 8 s and 18 records; narrow the search"
 
 
+def test_a_record_that_is_gone_costs_one_poll():
+    """A page of a compacted topic would else read to the end of the log for a link to a record that is gone."""
+    log = Log(0, 0, [True, None, *[True] * 20], [1])
+    polls = []
+
+    class Page(Reader):
+        async def poll(self, _: int, *, max_records: int) -> list[Any]:
+            polls.append(self.positions[TOPIC, 0])
+            return await super().poll(_)
+
+    async def describe_topics(_: object) -> dict[str, object]:
+        return {TOPIC: SimpleNamespace(partitions=[SimpleNamespace(partition=0, leader=0)])}
+
+    identity: Any = SimpleNamespace(
+        admin=SimpleNamespace(describe_topics=describe_topics), settings={}, environment=None
+    )
+    with patch("moldau.Consumer", lambda config, environment: Page({0: log}, 2, config)):
+        with pytest.raises(LookupError, match="t-0 has no record at offset 1; it was deleted"):
+            trio.run(records.whole_record, identity, TOPIC, 0, 1)
+        assert polls == [1]
+        assert trio.run(records.whole_record, identity, TOPIC, 0, 2)["offset"] == 2
+
+
 def test_a_partition_that_the_topic_lacks_is_refused_at_once():
     """The user of a console does not wait for it, as a producer does."""
 

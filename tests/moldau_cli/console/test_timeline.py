@@ -42,6 +42,23 @@ def test_a_fault_stands_before_its_consequences():
     ]
 
 
+def test_a_fault_stands_before_all_that_followed():
+    """A restart that waits for its node is reported when much has happened since its begin."""
+    timeline = started()
+    timeline.failed(100, "before")
+    timeline.saw_processes(150, {2: "stopped"})
+    timeline.saw_processes(160, {2: "running"})
+    timeline.saw_processes(170, {3: "paused"})
+    timeline.fault(120, "You restarted broker 2.")
+    assert [text for _, text in notes(timeline, 2000)] == [
+        "A write failed: before",
+        "You restarted broker 2.",
+        "Broker 2 is down.",
+        "Broker 2 runs.",
+        "Broker 3 is paused.",
+    ]
+
+
 def test_a_node_that_ends_by_itself_says_its_last_line():
     """Without it, the kill of a watchdog and a full disk looked the same."""
     timeline = started()
