@@ -106,6 +106,21 @@ def test_long_responses_are_counted_and_not_held_in_memory():
     assert meter.errors == {ErrorSeen(3, "broker", UNKNOWN_TOPIC): 1}
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_answers_of_the_bound_are_looked_into(more):
+    """An answer is either looked into for error codes or counted as too long for that."""
+    meter = WireMeter(())
+    there, back = meter.connection(CLIENT, 2)
+    there(encode_request(MetadataRequest(), 9, 7, "app"))
+    topic = MetadataResponseTopic(name="", error_code=UNKNOWN_TOPIC)
+    short = len(encode_response(MetadataResponse(topics=[topic]), 9, 7)) - 4
+    topic.name = "x" * (BODY_BYTES_MAX - short - 1 + more)  # the length of the name takes two bytes
+    body = encode_response(MetadataResponse(topics=[topic]), 9, 7)
+    assert len(body) - 4 == BODY_BYTES_MAX + more
+    back(body)
+    assert (meter.long_answers, meter.errors.total(), meter.unread) == (more, 1 - more, 0)
+
+
 @pytest.mark.parametrize(
     "noise",
     [b"GET / HTTP/1.1\r\nHost: moldau\r\n\r\n", bytes(100), b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 9],
@@ -137,8 +152,9 @@ def test_requests_that_are_never_answered_are_forgotten():
     for number in range(PENDING_MAX + 5):
         there(encode_request(ProduceRequest(acks=0), 9, number, "app"))
     back(encode_response(produced(0), 9, PENDING_MAX + 4))
-    assert meter.unread == 0
-    back(encode_response(produced(0), 9, 0))
+    back(encode_response(produced(0), 9, 5))
+    assert meter.unread == 0, "the oldest within the bound"
+    back(encode_response(produced(0), 9, 4))
     assert meter.unread == 1
 
 

@@ -213,6 +213,13 @@ def test_unsynced_brokers_lose_power_one_at_a_time() -> None:
     assert cluster.calls == []
 
 
+def test_a_loss_of_power_left_out_frees_its_broker() -> None:
+    power = broker_power_fault(Target.ONE)
+    kill = fault(FaultKind.KILL, Target.ALL, 600, 900, number=power.number)
+    events, _ = run_faults(ValueCluster(whole=False), [power, kill])
+    assert {event.kind: event.nodes for event in events} == {"power": (), "kill": (1, 2, 3)}
+
+
 class CopyingCluster(ValueCluster):
     """A broker that lost power needs two seconds until its replicas are in sync again."""
 

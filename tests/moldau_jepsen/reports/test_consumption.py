@@ -53,6 +53,15 @@ def test_a_poll_before_the_acknowledgement_has_no_lag() -> None:
     assert consumption.unread() == 0
 
 
+def test_the_final_phase_does_not_count() -> None:
+    """Members go on while the final reads are made: what they get then was late for the whole run."""
+    story = Story().send(1, 0, 0).send(1, 1, 1).poll(2, (0, 0), group="g").poll(2, (1, 1), group="g", final=True)
+    consumption, lags = read(story.history)
+    assert lags == [20.0]
+    assert consumption.groups() == (reads("g", 1),)
+    assert consumption.unread() == 1
+
+
 def test_records_that_were_given_again_are_counted_by_how_often() -> None:
     story = Story()
     for value in range(5):

@@ -152,6 +152,15 @@ def test_gathered_points_are_bounded():
     assert len(steady.states) == STATES_MAX
 
 
+def test_a_thinned_line_keeps_its_breaks():
+    """A line that was drawn over a time without a leader would show a high watermark that no leader reported."""
+    partitions = PartitionsOverTime()
+    for step in range(2 * POINTS_MAX):
+        partitions.saw_high_watermark("t-0", step, None if step in (101, 302) else step)
+    (series,) = partitions.series()
+    assert [at_s for at_s, offset in series.high_watermarks if offset is None] == [101, 302]
+
+
 def operation(index, begun_ms, ended_ms, status=Status.OK, kind=Kind.SEND, aborted=False):
     return Operation(
         index=index,

@@ -109,6 +109,17 @@ def test_no_disk_stays_full(tmp_path, starts):
     assert ControlReader(tmp_path / CONTROL).read().disk_full == (1.0 if starts else 0.0)
 
 
+def test_each_loss_of_power_has_a_seed_of_its_own(tmp_path):
+    """Nodes would else lose the same share of their writes, each time."""
+    cluster, seeds = Scripted(tmp_path), []
+    cluster.states = dict.fromkeys(cluster.states, ProcessState.STOPPED)
+    cluster.lose_power = lambda node_id, seed: seeds.append((node_id, seed))
+    cluster.power_loss()
+    cluster.power_loss(2)
+    assert [node_id for node_id, _ in seeds] == [1, 2, 2]
+    assert len({seed for _, seed in seeds}) == 3
+
+
 def test_a_node_that_does_not_start_again_begins_empty(cluster):
     cluster.states[2] = ProcessState.STOPPED
     cluster.starts = False
