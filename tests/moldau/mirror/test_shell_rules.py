@@ -175,6 +175,22 @@ def test_positions_are_stored_soon_once_then_at_intervals(flush_ms, times):
     assert stored == pytest.approx(times)
 
 
+def test_batches_behind_a_failed_one_fail_no_more():
+    """Each of the batches on their way would else lengthen the wait of its partition, and halve its batches."""
+    failed, shrunk = [], []
+    progress = SimpleNamespace(by_partition={T0: SimpleNamespace(generation=2)})
+    reader = SimpleNamespace(progress=progress, failed=lambda partition, error: failed.append(partition))
+    sender = SimpleNamespace(shrinks=lambda one, error: shrunk.append(one))
+    copying = AtLeastOnce(reader, sender, *[None] * 4, flush_ms=1, statistics=None, logger=SILENT)
+    error = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    for generation, count in ((2, 1), (1, 1), (1, 1), (2, 2)):
+        copying._failed(Sent(SimpleNamespace(partition=T0, generation=generation), None, 5), error)
+        assert (len(failed), len(shrunk)) == (count, count)
+    progress.by_partition.clear()
+    copying._failed(Sent(SimpleNamespace(partition=T0, generation=2), None, 5), error)
+    assert len(failed) == 2, "the partition is mirrored no more"
+
+
 def test_checkpoints_of_all_rounds_are_counted():
     policy = SimpleNamespace(checkpoints_topic=lambda alias: "c")
     names = SimpleNamespace(accepts=lambda _: True)

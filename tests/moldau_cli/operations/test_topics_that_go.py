@@ -164,6 +164,19 @@ def test_the_other_topics_are_filtered(moldau, monkeypatch, words, name):
     with pytest.raises(AdminError, match="gone"):  # a filter must not miss it
         moldau("topics", "describe", words)
 
+    class BothAdmin(Admin):
+        """The user may not describe one topic, and another one is gone."""
+
+        async def describe_configs(self, resources):
+            with pytest.raises(AdminError) as caught:
+                await super().describe_configs(resources)
+            gone = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise AdminError({**caught.value.failures, "later": gone}, caught.value.results)
+
+    chosen = topics.Chosen([], topics._pattern(None), if_exists=False, internal=False)
+    with pytest.raises(AdminError, match="gone"):  # nor if another one may be missed
+        trio.run(topics._configs, BothAdmin(), ["gone", "later", "t"], chosen)
+
 
 @pytest.mark.parametrize(
     ("words", "deleted"),
