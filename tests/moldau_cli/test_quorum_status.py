@@ -3,6 +3,7 @@
 Method: the command runs against an admin client with a quorum of three voters.
 """
 
+import dataclasses
 import json
 
 import pytest
@@ -11,6 +12,7 @@ import trio.testing
 
 from moldau.admin import ClusterDescription, QuorumDescription, QuorumReplica
 from moldau_cli.commands.administration import quorum
+from moldau_cli.console.data import cluster
 from support.commands import run_command
 
 NOW_MS = 1_700_000_000_000
@@ -47,6 +49,22 @@ def test_a_voter_that_is_down_does_not_look_caught_up(monkeypatch, leader_id, an
     words = {True: "yes", False: "no", None: "-"}
     rows = run_command("quorum", "status").stdout.splitlines()[2:]
     assert [row.split()[-1] for row in rows] == [words[one] for one in answers]
+
+
+def test_the_broker_of_a_combined_leader_is_an_observer(monkeypatch):
+    """Nodes with both roles have one id for both: the table had two leaders, and said of which role neither was."""
+
+    class Combined(Quorum):
+        async def describe_quorum(self):
+            found = await super().describe_quorum()
+            return dataclasses.replace(found, observers=self._voters)
+
+    admin = Combined([0, 500], 102)
+    monkeypatch.setattr(quorum, "with_admin_of", lambda _, __, work: trio.run(work, admin))
+    replicas = json.loads(run_command("quorum", "status", "--json").stdout)["replicas"]
+    roles = ["voter", "leader", "observer", "observer"]
+    assert [one["role"] for one in replicas] == roles
+    assert [one["role"] for one in trio.run(cluster.controllers, admin)["rows"]] == roles
 
 
 def test_a_quorum_without_a_leader_is_reported_soon(monkeypatch):

@@ -56,7 +56,7 @@ def status(bootstrap_server: BootstrapServer = None, bootstrap_controller: Boots
     rows: list[dict[str, output.Json]] = [
         {
             "node": replica.replica_id,
-            "role": "leader" if replica.replica_id == quorum.leader_id else kind,
+            "role": "leader" if kind == "voter" and replica.replica_id == quorum.leader_id else kind,
             "log_end_offset": replica.log_end_offset if replica.log_end_offset >= 0 else None,
             "lag": max(0, end - replica.log_end_offset) if replica.log_end_offset >= 0 else None,
             "answers": not is_silent(replica, now_ms) if now_ms >= 0 else None,

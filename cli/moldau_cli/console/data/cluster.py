@@ -146,7 +146,7 @@ async def controllers(admin: Admin) -> dict[str, Json]:
     rows: list[Json] = [
         {
             "node": one.replica_id,
-            "role": "leader" if one.replica_id == quorum.leader_id else role,
+            "role": "leader" if role == "voter" and one.replica_id == quorum.leader_id else role,
             "address": addresses.get(one.replica_id),
             "log_end_offset": one.log_end_offset,
             "lag": max(0, end - max(0, one.log_end_offset)),
