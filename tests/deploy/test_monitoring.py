@@ -249,6 +249,15 @@ def test_no_query_adds_topics_to_their_total():
     assert [name for name, labels in selectors if not re.search(r'\btopic!?=""', labels)] == []
 
 
+def test_a_panel_that_may_be_empty_says_when():
+    """A cluster that is well has no data in ten panels, as if their queries were wrong."""
+    dashboard = json.loads((PROMETHEUS.parent / "grafana" / "moldau.json").read_text())
+    may_be_empty = re.compile(r"histogram_quantile|_remote|_failed_authentication")
+    panels = [panel for panel in dashboard["panels"] if any(map(may_be_empty.search, expressions(panel)))]
+    assert len(panels) >= 10
+    assert [panel["title"] for panel in panels if not panel.get("description")] == []
+
+
 def test_a_new_prometheus_knows_no_forgotten_cordon(promtool, tmp_path):
     """It has seen the cordon for some hours, which may be as old as that."""
     series = {**WELL, **FAULTS["MoldauForgottenCordon"]}
