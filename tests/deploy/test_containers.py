@@ -230,6 +230,18 @@ def test_the_unit_runs_the_server_and_hears_it():
     assert int(unit["LimitNOFILE"]) >= COMFORTABLE
 
 
+def test_unit_and_guide_agree_about_the_machine():
+    """systemd gives its state directory a mode at each start: the 750 of the guide became 755, its default."""
+    unit = dict(re.findall(r"^(\w+)=(.*)$", UNIT.read_text(), re.MULTILINE))
+    guide = (ROOT / "docs" / "guides" / "operator.md").read_text()
+    made = re.search(r"^install -d -o (\w+) -g (\w+) -m (\d+) /var/lib/(\w+)$", guide, re.MULTILINE)
+    assert made is not None
+    user, group, mode, directory = made.groups()
+    assert (unit["User"], unit["Group"], unit["StateDirectory"]) == (user, group, directory)
+    assert int(unit["StateDirectoryMode"], 8) == int(mode, 8)
+    assert f"python3 -m venv {unit['ExecStart'].removesuffix('/bin/moldau server /etc/moldau/%i.properties')}" in guide
+
+
 def test_pods_of_a_set_need_no_other_pod_to_start():
     """A quorum elects its first leader with a majority: pods that wait for each other's readiness wait for ever."""
     for name in ("moldau-controllers", "moldau-brokers"):
