@@ -311,6 +311,21 @@ def test_a_dump_to_a_full_disk_accuses_no_file(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
+    ("node_id", "code", "line"),
+    [("101", 0, "nodeId: 101\n"), ("x", 1, "meta.properties: damaged, invalid literal for int() with base 10: 'x'\n")],
+)
+def test_the_identity_of_a_controller_is_dumped(node_id, code, line, tmp_path, capsys):
+    """Its file in good order was called damaged: the id of its directory is written in another way than a broker's."""
+    identity = tmp_path / "meta.properties"
+    directory_id = "7510eee2-008a-466e-beb0-e7b73bd3fdc9"
+    identity.write_text(f"version=1\nnode.id={node_id}\ndirectory.id={directory_id}\nmetadata.quorum.engine=raft\n")
+    assert main(["log", "dump", str(identity)]) == code
+    answer = capsys.readouterr().out
+    assert line in answer
+    assert (f"directoryId: {directory_id}\nengine: raft\n" in answer) == (code == 0)
+
+
+@pytest.mark.parametrize(
     ("words", "closed", "code", "text"),
     [
         (["version"], ">&-", 1, "moldau: cannot write the output: Bad file descriptor\n"),
