@@ -14,7 +14,7 @@ from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.config import ConfigError
 from moldau_cli import client, endpoints
 from moldau_cli.client import run
-from moldau_cli.errors import ADVICE, OF_USAGE, CommandError, UsageError
+from moldau_cli.errors import ADVICE, OF_USAGE, CommandError, OutputError, UsageError
 from moldau_cli.quorum_watch import NO_LEADER, SILENT
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -27,9 +27,10 @@ CASES = [
     (KeyboardInterrupt(), KeyboardInterrupt, ""),
     (BrokenPipeError(errno.EPIPE, "x"), BrokenPipeError, "[Errno 32] x"),
     (typer.Exit(3), typer.Exit, "3"),
-    (FULL, OSError, "[Errno 28] No space left on device"),
-    (OF_A_FILE, CommandError, "[Errno 28] No space left on device: 'f'"),
-    (ConnectionResetError(errno.ECONNRESET, "reset"), CommandError, "[Errno 104] reset"),
+    (FULL, CommandError, "No space left on device"),
+    (OF_A_FILE, CommandError, "f: No space left on device"),
+    (OutputError(errno.ENOSPC, "No space left on device"), OutputError, "[Errno 28] No space left on device"),
+    (ConnectionResetError(errno.ECONNRESET, "reset"), CommandError, "reset"),
     (trio.TooSlowError(), CommandError, "no answer in time"),
     (ConfigError(["a: wrong", "b: wrong"]), UsageError, "a: wrong; b: wrong"),
     (ArgumentValueError("call: n must be 1"), UsageError, "n must be 1"),

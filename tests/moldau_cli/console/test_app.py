@@ -409,7 +409,7 @@ def test_a_long_value_is_cut_until_it_is_asked_for(seen):
         ("unknown", 404, "no cheese"),
         ("nodes", 404, "--dir"),
         ("act", 404, "--dir"),
-        ("before", 401, "sign in"),
+        ("before", 401, "Sign in"),
         ("no csrf", 403, "x-moldau-csrf"),
         ("wrong csrf", 403, "x-moldau-csrf"),
         ("foreign origin", 403, "another site"),
@@ -424,7 +424,7 @@ def test_a_long_value_is_cut_until_it_is_asked_for(seen):
         (("refused", "size"), 400, "max.message.bytes is 1048588"),
         ("wrong token", 401, "token is wrong"),
         ("read-only", 403, "the console is read-only"),
-        ("after", 401, "sign in"),
+        ("after", 401, "Sign in"),
     ],
     ids=str,
 )
