@@ -53,6 +53,7 @@ def test_commas_divide_settings_before_a_known_key(text, settings):
             "listener.name.inside.ssl.keystore.type=PEM,log.cleaner.threads=2",
             {"listener.name.inside.ssl.keystore.type": "PEM", "log.cleaner.threads": "2"},
         ),
+        ("groups", "share.session.timeout.ms=5,streams.assignor.name=x", {"share.session.timeout.ms": "5"}),
         ("groups", "share.session.timeout.ms=5,share.heartbeat.interval.ms=6", {"share.session.timeout.ms": "5"}),
         ("client-metrics", "metrics=a.,b.,interval.ms=9,match=[client_id=a,client_id=b]", {"metrics": "a.,b."}),
         ("broker-loggers", "moldau=INFO,moldau.client=DEBUG", {"moldau": "INFO", "moldau.client": "DEBUG"}),

@@ -5,12 +5,14 @@ coordinator cut so that packets disappear and connections stay open.
 """
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import trio
 import trio.testing
 
 from moldau import Consumer, Producer, ShareConsumer, TopicPartition
+from moldau.admin.requester import Requester
 from moldau.cluster.client import GROUP_COORDINATOR, TRANSACTION_COORDINATOR
 from moldau.cluster.metadata import ClusterMetadata
 from moldau.cluster.silence import ASK_INTERVAL_MS, COORDINATOR_ASK_INTERVAL_MS_MAX, PATIENCE_MS, Silence
@@ -89,6 +91,31 @@ def test_a_question_that_failed_is_asked_again():
             nursery.cancel_scope.cancel()
         assert len(client.asked_ms) == 2
         assert client.now_ms - begun_ms < PATIENCE_MS + 2 * ASK_INTERVAL_MS
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_a_reason_outlasts_an_attempt_that_is_cut_short():
+    """The end of a call names the refusal before it; it said only that no broker answered."""
+
+    class Client(AskingClient):
+        asks_controllers = False
+
+        async def find_coordinator(self, key, key_type):
+            self.asked_ms.append(self.now_ms)
+            if len(self.asked_ms) == 1:
+                raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "its log is being read")
+            await trio.sleep_forever()
+
+        async def backoff(self, failures):
+            await trio.sleep(0.1)
+
+    async def main():
+        requester = Requester(SimpleNamespace(check=lambda: None), timeout_ms=5_000, retries=9)
+        client = requester.cluster_client = Client()
+        with pytest.raises(KafkaError, match=r": its log is being read$"):
+            await requester.group_coordinator("g").find(client.now_ms + 5_000)
+        assert client.now_ms - client.asked_ms[0] == pytest.approx(5_000)
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -519,6 +520,23 @@ def test_a_script_waits_until_its_brokers_lead_everything(comes_about: bool, mon
     assert set(asked) <= {2, 3}
     if comes_about:
         assert asked == [2, 3] * 3
+
+
+def test_each_pause_of_a_script_is_reported_once() -> None:
+    """Recovery resumes and starts what a script may have resumed already."""
+    events: list[Any] = []
+    nothing: Any = SimpleNamespace(pause=lambda _: None, resume=lambda _: None, kill=lambda _: None)
+
+    async def main() -> None:
+        stage = ProcessStage(nothing, None, events.append, [])
+        await stage.pause(1, 2)
+        await stage.resume(2)
+        await stage.resume(1, 2)
+        await stage.kill(1)
+        await stage.resume(1)
+
+    trio.run(main)
+    assert [(event.kind, event.nodes) for event in events] == [("pause", (2,)), ("pause", (1,)), ("kill", (1,))]
 
 
 def test_groups_of_both_protocols_have_short_sessions() -> None:
