@@ -31,6 +31,7 @@ def test_options_of_topics() -> None:
             by_id = await admin.describe_topics([first.topic_id, "b"], include_authorized_operations=True)
             assert {name: topic.authorized_operations for name, topic in by_id.items()} == {"a": TOPIC, "b": TOPIC}
             assert (await admin.describe_topics(["a"]))["a"].authorized_operations is None
+            assert list(await admin.describe_topics([first.topic_id, "a"])) == ["a"], "one topic by both"
             cluster_now = await admin.describe_cluster(include_authorized_operations=True)
             assert "CLUSTER_ACTION" in (cluster_now.authorized_operations or ())
             assert (await admin.describe_cluster()).authorized_operations is None

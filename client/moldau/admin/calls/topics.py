@@ -45,7 +45,12 @@ from moldau.protocol.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
-from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from moldau.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
 from moldau.runtime.net.served_versions import NeededVersion
 
 if TYPE_CHECKING:
@@ -197,33 +202,16 @@ class Topics:
     ) -> dict[str, TopicDescription]:
         """Implements ``Admin.describe_topics``."""
         wanted = _names_or_ids("describe_topics", names)
-        by_id = any(isinstance(each, UUID) for each in wanted)
         if node_id is not None:
             await self._requester.ensure_broker_known(arguments.integer("describe_topics", "node_id", node_id))
-        request = MetadataRequest(
-            topics=[
-                MetadataRequestTopic(topic_id=each, name=None)
-                if isinstance(each, UUID)
-                else MetadataRequestTopic(topic_id=NO_TOPIC_ID, name=each)
-                for each in wanted
-            ],
-            allow_auto_topic_creation=False,
-            include_topic_authorized_operations=include_authorized_operations,
-        )
         bounded = self._requester.within(self._requester.timeout_ms)
-        response = await bounded.ask(
-            MetadataResponse,
-            request,
-            node_id=node_id,
-            code_of=lambda each: first_retriable((t.error_code for t in each.topics), final=ABSENT),
-            needed=_DESCRIBED_BY_ID if by_id else None,
-        )
+        topics = await _metadata_of(bounded, wanted, node_id, with_operations=include_authorized_operations)
         judged = judge(
             "topic",
             map(str, wanted),
             (
                 (each, _description_error(name, topic.error_code), (name, topic))
-                for topic in response.topics
+                for topic in topics
                 for name in [topic.name or str(topic.topic_id)]
                 for each in _asked_as(wanted, topic.name, topic.topic_id)
             ),
@@ -383,6 +371,30 @@ async def _add_eligible(requester: Requester, found: dict[str, TopicDescription]
                 for before, now in described
             ),
         )
+
+
+async def _metadata_of(
+    requester: Requester, wanted: Sequence[str | UUID], node_id: int | None, *, with_operations: bool
+) -> list[MetadataResponseTopic]:
+    """Asks for topics, those with an id apart: brokers pass over the names of a request that has an id."""
+    by_id = [MetadataRequestTopic(topic_id=each, name=None) for each in wanted if isinstance(each, UUID)]
+    by_name = [MetadataRequestTopic(topic_id=NO_TOPIC_ID, name=each) for each in wanted if isinstance(each, str)]
+    found: list[MetadataResponseTopic] = []
+    for topics, needed in ((by_id, _DESCRIBED_BY_ID), (by_name, None)):
+        if topics:
+            response = await requester.ask(
+                MetadataResponse,
+                MetadataRequest(
+                    topics=topics,
+                    allow_auto_topic_creation=False,
+                    include_topic_authorized_operations=with_operations,
+                ),
+                node_id=node_id,
+                code_of=lambda each: first_retriable((one.error_code for one in each.topics), final=ABSENT),
+                needed=needed,
+            )
+            found.extend(response.topics)
+    return found
 
 
 def _description_error(name: str, code: int) -> KafkaError | None:

@@ -578,8 +578,7 @@ async def run_broker(
         BrokerStartError: a port is in use, the directories belong to another cluster or node, or the controllers
             refused the registration.
         ConfigError: the configuration cannot be used.
-        LogDirectoriesFailedError: all log directories have failed, or one has failed and no controller could be
-            informed.
+        LogDirectoriesFailedError: all log directories have failed, or one has and no controller could be informed.
     """
     broker = Broker(environment, config, features, requests)
     if created is not None:
