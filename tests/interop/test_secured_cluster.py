@@ -23,6 +23,7 @@ from moldau_cli.console.data import cluster as console
 from moldau_cli.main import main
 from moldau_jepsen.launcher import ClusterSpec, open_cluster, start_cluster
 from moldau_jepsen.launcher.process import ProcessState
+from support.commands import run_command
 
 pytestmark = [pytest.mark.interop, pytest.mark.processes]
 PASSWORD = "alice-s3cret"
@@ -76,10 +77,12 @@ def test_the_python_code_of_the_guide(directory, administrator, tmp_path, monkey
     """The user of the guide copies the launcher's file, changes two lines, and runs the code of the page."""
     with Admin(administrator) as admin:
         admin.create_topics([NewTopic("orders")])
-        admin.set_user_password("shop", PASSWORD, mechanism="SCRAM-SHA-512")
         rights = [Acl(principal="User:shop", operation=right, resource="topic", name="orders") for right in ("write",)]
         admin.create_acls(rights)
-    text = (directory / "client.properties").read_text()
+    login = directory / "client.properties"
+    added = run_command("--command-config", str(login), "users", "add", "shop", given=f"{PASSWORD}\n")
+    assert added.stdout == "added SCRAM-SHA-512 of shop\n", added.stderr
+    text = login.read_text()
     for key, value in (("username", "shop"), ("password", PASSWORD)):
         text, count = re.subn(rf"(?m)^sasl\.{key}=.*$", f"sasl.{key}={value}", text)
         assert count == 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.client import BootstrapServer, connection_config, with_admin
 from moldau_cli.commands.administration.typed import typed_line
 from moldau_cli.errors import UsageError
 
@@ -29,7 +29,13 @@ class Mechanism(enum.StrEnum):
 
 
 User = Annotated[str, typer.Argument(metavar="USER")]
-Of = Annotated[Mechanism, typer.Option("--mechanism")]
+ToAdd = Annotated[
+    Mechanism | None,
+    typer.Option("--mechanism", help="Default: the one of this command's own login, or SCRAM-SHA-256 without one."),
+]
+Of = Annotated[
+    Mechanism | None, typer.Option("--mechanism", help="Must be given if the user has credentials for several.")
+]
 Iterations = Annotated[
     int, typer.Option("--iterations", min=ITERATIONS_MIN, max=ITERATIONS_MAX, help="Cost of guessing the password.")
 ]
@@ -51,7 +57,7 @@ def list_users(bootstrap_server: BootstrapServer = None) -> None:
 @commands.command()
 def add(
     user: User,
-    mechanism: Of = Mechanism.SCRAM_SHA_256,
+    mechanism: ToAdd = None,
     iterations: Iterations = ITERATIONS_MIN,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
@@ -62,7 +68,7 @@ def add(
 @commands.command()
 def alter(
     user: User,
-    mechanism: Of = Mechanism.SCRAM_SHA_256,
+    mechanism: Of = None,
     iterations: Iterations = ITERATIONS_MIN,
     bootstrap_server: BootstrapServer = None,
 ) -> None:
@@ -71,17 +77,19 @@ def alter(
 
 
 @commands.command()
-def remove(user: User, mechanism: Of = Mechanism.SCRAM_SHA_256, bootstrap_server: BootstrapServer = None) -> None:
+def remove(user: User, mechanism: Of = None, bootstrap_server: BootstrapServer = None) -> None:
     """Remove a credential; connections that have authenticated with it stay."""
 
-    async def work(admin: Admin) -> None:
+    async def work(admin: Admin) -> Mechanism:
         known = _mechanisms(user, await admin.describe_users())
-        if known and mechanism.value not in known:
-            raise UsageError(_lacking(user, mechanism, known, "remove"))
-        await admin.remove_user_credential(user, mechanism=mechanism.value)
+        chosen = mechanism or _only_one(user, known, "remove")
+        if known and chosen not in known:
+            raise UsageError(_lacking(user, chosen, known, "remove"))
+        await admin.remove_user_credential(user, mechanism=chosen.value)
+        return chosen
 
-    with_admin(bootstrap_server, work)
-    output.answer({"user": user, "mechanism": mechanism.value, "removed": True}, f"removed {mechanism.value} of {user}")
+    removed = with_admin(bootstrap_server, work)
+    output.answer({"user": user, "mechanism": removed.value, "removed": True}, f"removed {removed.value} of {user}")
 
 
 async def _described(admin: Admin) -> list[UserCredential]:
@@ -89,32 +97,52 @@ async def _described(admin: Admin) -> list[UserCredential]:
 
 
 def _set_password(
-    user: str, mechanism: Mechanism, iterations: int, bootstrap_server: str | None, *, exists: bool
+    user: str, mechanism: Mechanism | None, iterations: int, bootstrap_server: str | None, *, exists: bool
 ) -> None:
     password = _read_password()
 
-    async def work(admin: Admin) -> None:
+    async def work(admin: Admin) -> Mechanism:
         known = _mechanisms(user, await admin.describe_users())
-        if exists and mechanism.value not in known:
-            raise UsageError(_lacking(user, mechanism, known, "alter"))
-        if not exists and mechanism.value in known:
-            use = f"moldau users alter {user} --mechanism {mechanism.value}"
-            raise UsageError(f"user {user} has a credential for {mechanism.value}; use: {use}")
-        await admin.set_user_password(user, password, mechanism=mechanism.value, iterations=iterations)
+        chosen = mechanism or (_only_one(user, known, "alter") if exists else _of_own_login())
+        if exists and chosen not in known:
+            raise UsageError(_lacking(user, chosen, known, "alter"))
+        if not exists and chosen in known:
+            use = f"moldau users alter {user} --mechanism {chosen.value}"
+            raise UsageError(f"user {user} has a credential for {chosen.value}; use: {use}")
+        await admin.set_user_password(user, password, mechanism=chosen.value, iterations=iterations)
+        return chosen
 
-    with_admin(bootstrap_server, work)
+    chosen = with_admin(bootstrap_server, work)
     done = "altered" if exists else "added"
     output.answer(
-        {"user": user, "mechanism": mechanism.value, "iterations": iterations, done: True},
-        f"{done} {mechanism.value} of {user}",
+        {"user": user, "mechanism": chosen.value, "iterations": iterations, done: True},
+        f"{done} {chosen.value} of {user}",
     )
 
 
-def _mechanisms(user: str, credentials: list[UserCredential]) -> list[str]:
-    return sorted(each.mechanism for each in credentials if each.user == user)
+def _mechanisms(user: str, credentials: list[UserCredential]) -> list[Mechanism]:
+    """Returns those of a user that this version knows; a newer cluster may have others."""
+    known = list(Mechanism)
+    return sorted(Mechanism(each.mechanism) for each in credentials if each.user == user and each.mechanism in known)
 
 
-def _lacking(user: str, mechanism: Mechanism, known: list[str], command: str) -> str:
+def _of_own_login() -> Mechanism:
+    """Returns the mechanism by which this command logs in: the cluster offers it for certain."""
+    used = connection_config().get("sasl.mechanism")
+    return Mechanism(used) if used in list(Mechanism) else Mechanism.SCRAM_SHA_256
+
+
+def _only_one(user: str, known: list[Mechanism], command: str) -> Mechanism:
+    """Returns the mechanism of the user's credential; that of this command's login for a user without one."""
+    if len(known) > 1:
+        ways = " or ".join(f"--mechanism {each.value}" for each in known)
+        raise UsageError(
+            f"user {user} has credentials for {' and '.join(known)}; use: moldau users {command} {user} {ways}"
+        )
+    return known[0] if known else _of_own_login()
+
+
+def _lacking(user: str, mechanism: Mechanism, known: list[Mechanism], command: str) -> str:
     """Returns an error for a user without this credential that names the one which the user has.
 
     Otherwise the next attempt would add a second credential, and the former password would stay valid.
@@ -124,7 +152,7 @@ def _lacking(user: str, mechanism: Mechanism, known: list[str], command: str) ->
     have = " and ".join(known)
     return (
         f"user {user} has no credential for {mechanism.value}, but for {have}; "
-        f"use: moldau users {command} {user} --mechanism {known[0]}"
+        f"use: moldau users {command} {user} --mechanism {known[0].value}"
     )
 
 
