@@ -589,7 +589,8 @@ window.EventSource = class extends EventTarget {
 };
 const send = (kind, data) => source.dispatchEvent(new MessageEvent(kind, { data: JSON.stringify(data) }));
 const light = () => document.getElementById("live").innerText;
-import("./dom.js").then(({ live }) => {
+import("./dom.js").then(({ live, session }) => {
+  window.known = session;
   const seen = [], end = live("topics", {}, () => {}, () => seen.push("shown as trouble"));
   window.EventSource = EventSource;
   send("data", {});
@@ -598,9 +599,9 @@ import("./dom.js").then(({ live }) => {
   seen.push(light());
   send("data", {});
   seen.push(light());
-  const ended = (event) => { event.stopImmediatePropagation(); seen.push(event.detail); };
-  window.addEventListener("signed-out", ended, { capture: true, once: true });
+  window.addEventListener("signed-out", (event) => seen.push(event.detail), { once: true });
   send("trouble", { error: "Sign in again.", status: 401 });
+  end();
   done([...seen, source.isClosed]);
 });
 """
@@ -610,6 +611,25 @@ def test_a_live_page_says_when_it_waits_and_when_it_has_ended(browser):
     browser.go("messages", "Show records")  # a page without a stream of its own
     found = browser.driver.execute_async_script(ENDED)
     assert found == ["live", "waiting", "live", "Sign in again.", True]
+    browser.wait("window.known.csrf")  # the page asked whether its session has ended; it had not
+
+
+SPOILED = """
+const done = arguments[0];
+import("./dom.js").then(({ session }) => {
+  const { csrf } = session;
+  session.csrf = "of another session";
+  [...document.querySelectorAll('#account button')].at(-1).click();
+  session.csrf = csrf;
+  done();
+});
+"""
+
+
+def test_a_refused_sign_out_is_shown(browser):
+    """The button did nothing, and its user left a page that was signed in."""
+    browser.driver.execute_async_script(SPOILED)
+    browser.wait("document.querySelector('main .bad')?.innerText.startsWith('You are still signed in.')")
 
 
 def test_signing_out_asks_for_the_token_again(browser):

@@ -116,8 +116,13 @@ function begin() {
   document.getElementById("place").textContent = session.bootstrap;
   const account = document.getElementById("account");
   account.replaceChildren(session.read_only ? h("span", { class: "badge" }, "read-only") : "", session.user ? h("span", { class: "quiet" }, session.user) : "",
-    session.can_sign_out ? h("button", { type: "button", onclick: async () => { await api("session", {}, { method: "DELETE" }); location.reload(); } }, "Sign out") : "");
+    session.can_sign_out ? h("button", { type: "button", onclick: signOut }, "Sign out") : "");
   show();
+}
+
+async function signOut() {
+  try { await api("session", {}, { method: "DELETE" }); } catch (error) { main.prepend(notice(`You are still signed in. ${error.message}`, "bad")); return; }
+  location.reload();
 }
 
 async function start(why = "") {
