@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -32,8 +33,18 @@ def dump(
     print_records: Annotated[
         bool, typer.Option("--print-data-log", "--records", help="Show keys and values of the records too.")
     ] = False,
+    only_check: Annotated[
+        bool,
+        typer.Option(
+            "--check", "--verify-index-only", "--index-sanity-check", help="Say of each file whether it is damaged."
+        ),
+    ] = False,
 ) -> None:
-    """Print the contents of files of a log directory, batch by batch. Exit code 1 if a file is damaged."""
+    """Print the contents of files of a log directory, batch by batch. Exit code 1 if a file is damaged.
+
+    Files are compared with those beside them: indexes with the batches, and text files with the checksums that the
+    broker left at a clean stop.
+    """
     from moldau.runtime.ports.real import real_environment
     from moldau_broker.log.files.dump import BAD_BYTE
 
@@ -44,7 +55,8 @@ def dump(
     damaged = 0
     for path in files:
         try:
-            for line in _lines(disk, path.absolute(), print_records=print_records):
+            lines = _lines(disk, path.absolute(), print_records=print_records)
+            for line in _verdict(lines) if only_check else lines:
                 if output.wants_json():
                     output.answer({"file": str(path), "line": line}, "")
                 else:
@@ -60,19 +72,51 @@ def dump(
         raise CommandError(f"{damaged} of {len(files)} files are damaged")
 
 
+def _verdict(lines: Iterator[str]) -> list[str]:
+    """Returns the line that names the damage, or one that says that there is none."""
+    from moldau_broker.log.files.dump import BAD_BYTE
+
+    last = deque(lines, maxlen=1).pop()
+    return [last if last.startswith(BAD_BYTE) else "no damage"]
+
+
 def _lines(disk: Disk, path: Path, *, print_records: bool) -> Iterator[str]:
-    """Returns the lines for a file.
+    """Yields the lines for a file; the last one names damage, if there is any.
 
     Raises:
         ValueError: it is none of a log directory.
         OSError: it cannot be read.
     """
+    from moldau_broker.log.errors import CorruptLogFileError
     from moldau_broker.log.files.dump import BAD_BYTE, dump_file
-    from moldau_quorum.node.directory import META_BYTES_MAX, META_PROPERTIES, NodeDirectoryError, read_identity
+    from moldau_cli.dumps.comparison import cut_head, hidden_damage
+    from moldau_quorum.node.directory import META_BYTES_MAX, META_PROPERTIES
 
-    if path.name != META_PROPERTIES or not _begins_line(path, OF_CONTROLLER, META_BYTES_MAX):
-        yield from dump_file(disk, str(path), print_records=print_records)
+    if path.name == META_PROPERTIES and _begins_line(path, OF_CONTROLLER, META_BYTES_MAX):
+        yield from _identity_of_controller(disk, path)
         return
+    damage = cut_head(disk, str(path))
+    if damage is None:
+        line = ""
+        for line in dump_file(disk, str(path), print_records=print_records):
+            yield line
+        if line.startswith(BAD_BYTE):
+            return
+        try:
+            damage = hidden_damage(disk, str(path))
+        except CorruptLogFileError as error:
+            output.note(f"{path} could not be compared: {error}")
+    else:
+        yield f"Dumping {path}"
+    if damage is not None:
+        yield f"{BAD_BYTE}{damage.byte} of {path}: {damage.reason}"
+
+
+def _identity_of_controller(disk: Disk, path: Path) -> Iterator[str]:
+    """Yields the lines for the ``meta.properties`` of a controller."""
+    from moldau_broker.log.files.dump import BAD_BYTE
+    from moldau_quorum.node.directory import NodeDirectoryError, read_identity
+
     yield f"Dumping {path}"
     try:
         identity = read_identity(disk, str(path.parent))
