@@ -13,39 +13,34 @@ from typing import TYPE_CHECKING, Final
 from moldau.runtime.config import advertised_listeners, controller_listener_names, quorum_voters
 from moldau.runtime.config.processes import EVERY_INTERFACE
 from moldau.runtime.config.tls import tls_settings
-from moldau.runtime.tls.context import certified_name, server_context
+from moldau.runtime.tls.context import certified_name
 
 if TYPE_CHECKING:
     from moldau.runtime.config import Config, ListenerEndpoint
-    from moldau.runtime.ports.environment import Environment
 
 ROUNDS: Final = 4
 """TLS 1.2 needs three flights from the client, TLS 1.3 two."""
 
 
-def unnamed_host(environment: Environment, config: Config, endpoint: ListenerEndpoint) -> str | None:
-    """Returns the host of a listener with TLS that its certificate does not name; None if it names the host.
+def unnamed_host(server: ssl.SSLContext, config: Config, endpoint: ListenerEndpoint) -> str | None:
+    """Returns the host of a listener that the certificate of its context does not name; None if it names the host.
 
-    None too if the node has no certificate, if the host is not known before the start, or if this node would not look
-    at names either (``ssl.endpoint.identification.algorithm`` is empty).
-
-    Raises:
-        ConfigError: a file cannot be used.
+    None too if the host is not known before the start, or if this node would not look at names either
+    (``ssl.endpoint.identification.algorithm`` is empty). The context serves no clients afterwards: it asks for no
+    certificates of theirs any more.
     """
     settings = tls_settings(config, endpoint.listener_name)
     host = _host(config, endpoint)
     if not settings.checks_host_name or not host:
         return None
-    return host if "mismatch" in _refusal(server_context(settings, environment.disk), host) else None
+    return host if "mismatch" in _refusal(server, host) else None
 
 
-def is_for_servers(environment: Environment, config: Config, endpoint: ListenerEndpoint) -> bool:
-    """Returns whether the certificate of a listener with TLS may be a server's: its extended key usage allows it.
+def is_for_servers(server: ssl.SSLContext) -> bool:
+    """Returns whether the certificate of a context may be a server's: its extended key usage allows it.
 
-    Raises:
-        ConfigError: a file cannot be used.
+    The context serves no clients afterwards, as after ``unnamed_host``.
     """
-    server = server_context(tls_settings(config, endpoint.listener_name), environment.disk)
     return "purpose" not in _refusal(server, None)
 
 

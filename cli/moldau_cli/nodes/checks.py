@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from moldau.runtime.config import (
+    ConfigError,
     advertised_listeners,
     console_listener,
     join_address,
+    key_of_listener,
     log_dirs,
     metadata_log_dir,
     metrics_listener,
@@ -28,9 +30,10 @@ from moldau.runtime.config import (
 )
 from moldau.runtime.config.listeners import listeners
 from moldau.runtime.config.processes import EVERY_INTERFACE
+from moldau.runtime.config.tls import CLIENT_AUTH, leaves_clients_to_sasl, tls_problems, tls_settings
 from moldau.runtime.ports.descriptors import COMFORTABLE
 from moldau.runtime.ports.objects import ObjectNotFoundError, ObjectStoreError
-from moldau.runtime.tls.context import listener_tls
+from moldau.runtime.tls.context import server_context
 from moldau.runtime.tls.outgoing import controllers_environment
 from moldau_broker.log.directories.directory import CHANGED_IDENTITY
 from moldau_broker.log.errors import CorruptLogFileError
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
 
     from moldau.runtime.config import Config, QuorumVoter
     from moldau.runtime.ports.environment import Disk, Environment
+    from moldau.runtime.tls.context import DatedContext
     from moldau_quorum.node.voters.voter_address import QuorumView
 
 OK: Final = "ok"
@@ -144,19 +148,38 @@ def check_certificates(environment: Environment, config: Config) -> list[Finding
     """
     found: list[Finding] = []
     for endpoint in listeners(config):
-        secure = listener_tls(environment, config, endpoint.listener_name, endpoint.security_protocol)
-        expires_s = None if secure is None else secure.expires_s()
-        if secure is None or expires_s is None:
+        if not endpoint.security_protocol.uses_tls:
             continue
-        state, detail = _validity(secure.valid_since_s() or 0.0, expires_s, environment.clock.wall_ms() / 1000)
+        server = _server_context(environment, config, endpoint.listener_name)
+        if (node_wide := config.get_str(CLIENT_AUTH)) != "none" and leaves_clients_to_sasl(
+            config, endpoint.listener_name
+        ):
+            key = key_of_listener(endpoint.listener_name, CLIENT_AUTH)
+            detail = f"asks for none of clients, which log in by SASL: {key}={node_wide} would demand one as well"
+            found.append(Finding(check="certificate", subject=str(endpoint), state=WARNING, detail=detail))
+        if server.expires_s is None:
+            continue
+        state, detail = _validity(server.valid_since_s or 0.0, server.expires_s, environment.clock.wall_ms() / 1000)
         found.append(Finding(check="certificate", subject=str(endpoint), state=state, detail=detail))
-        if not is_for_servers(environment, config, endpoint):
+        if not is_for_servers(server):
             detail = "is not for servers (its extended key usage lacks serverAuth): clients and nodes refuse it"
             found.append(Finding(check="certificate", subject=str(endpoint), state=WARNING, detail=detail))
-        if (host := unnamed_host(environment, config, endpoint)) is not None:
+        if (host := unnamed_host(server, config, endpoint)) is not None:
             detail = f"does not name {host}, the host that others connect to: they refuse it"
             found.append(Finding(check="certificate", subject=str(endpoint), state=WARNING, detail=detail))
     return found
+
+
+def _server_context(environment: Environment, config: Config, listener_name: str) -> DatedContext:
+    """Returns the context of a listener with TLS; each file is read once.
+
+    Raises:
+        ConfigError: a key or a file cannot be used.
+    """
+    settings = tls_settings(config, listener_name)
+    if problems := tls_problems(settings, server=listener_name):
+        raise ConfigError(problems)
+    return server_context(settings, environment.disk)
 
 
 def _validity(since_s: float, expires_s: float, now_s: float) -> tuple[str, str]:

@@ -10,7 +10,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from moldau.runtime.config import BROKER_CONFIG, listeners
-from moldau.runtime.ports.real import real_environment
+from moldau.runtime.config.tls import tls_settings
+from moldau.runtime.ports.real import RealDisk, real_environment
+from moldau.runtime.tls.context import server_context
 from moldau_cli.nodes.certificates import unnamed_host
 from moldau_cli.nodes.checks import WARNING, check_certificates
 from support.certificates import authority
@@ -39,7 +41,8 @@ def test_a_host_is_compared_without_dot_and_zone(tmp_path, name, host, unnamed):
     (tmp_path / "node.pem").write_text(key + chain)
     keys = {"ssl.keystore.location": str(tmp_path / "node.pem"), "advertised.listeners": f"SSL://{host}:9092"}
     config = BROKER_CONFIG.parse({**KEYS, **keys})
-    assert unnamed_host(real_environment(1), config, listeners(config)[0]) == unnamed
+    server = server_context(tls_settings(config, "SSL"), real_environment(1).disk)
+    assert unnamed_host(server, config, listeners(config)[0]) == unnamed
 
 
 @pytest.mark.parametrize(
@@ -65,3 +68,37 @@ def test_a_certificate_is_for_servers(tmp_path, purposes, fits):
     warnings = [each.detail for each in found if each.state == WARNING]
     assert [each for each in warnings if "lacks serverAuth" in each] == warnings
     assert bool(warnings) is not fits
+
+
+@pytest.mark.parametrize(
+    ("protocol", "mine", "warned"),
+    [("SASL_SSL", {}, True), ("SASL_SSL", {"listener.name.main.ssl.client.auth": "none"}, False), ("SSL", {}, False)],
+)
+def test_a_certificate_is_read_once(tmp_path, monkeypatch, protocol, mine, warned):
+    """Each file was read three times, and could be another one each time; client-auth without effect had no finding."""
+    chain, key = authority().issue("b1.example")
+    (tmp_path / "node.pem").write_text(key + chain)
+    (tmp_path / "trust.pem").write_text(authority().trust)
+    keys = {
+        **KEYS,
+        "listeners": "MAIN://:9092",
+        "advertised.listeners": "MAIN://b1.example:9092",
+        "listener.security.protocol.map": f"MAIN:{protocol},CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "MAIN",
+        "ssl.keystore.location": str(tmp_path / "node.pem"),
+        "ssl.truststore.location": str(tmp_path / "trust.pem"),
+        "ssl.client.auth": "required",
+        **mine,
+    }
+    del keys["security.inter.broker.protocol"]
+    if protocol == "SASL_SSL":
+        login = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="u" password="p";'
+        keys |= {"sasl.enabled.mechanisms": "SCRAM-SHA-256", "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256"}
+        keys["listener.name.main.scram-sha-256.sasl.jaas.config"] = login
+    opened, opens = [], RealDisk.open
+    monkeypatch.setattr(RealDisk, "open", lambda disk, path, mode: opened.append(path) or opens(disk, path, mode))
+    found = check_certificates(real_environment(1), BROKER_CONFIG.parse(keys))
+    assert sorted(opened) == [str(tmp_path / "node.pem"), str(tmp_path / "trust.pem")]
+    warnings = [each.detail for each in found if each.state == WARNING]
+    advice = "listener.name.main.ssl.client.auth=required would demand one as well"
+    assert [each.endswith(advice) for each in warnings] == [True] * warned
