@@ -276,6 +276,7 @@ class Collector:
         return GroupSample(
             state=described.state,
             members=len(described.members),
+            taken_ms=trio.current_time() * 1000,
             offsets={(one.topic, one.partition): at.offset for one, at in offsets.items() if at.offset >= 0},
         )
 

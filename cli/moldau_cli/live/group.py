@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
 
+class Taken(NamedTuple):
+    """When the offsets of a look were told, in seconds of trio's clock: one of the brokers may be slow."""
+
+    committed_s: float
+    """The time of all committed offsets: the coordinator has them."""
+    ends_s: Mapping[tuple[str, int], float]
+    """The times of log end offsets, by topic and partition: each leader has its own."""
+
+
 class Look(NamedTuple):
     """The state of a group at one time."""
 
@@ -25,6 +34,7 @@ class Look(NamedTuple):
     """The same for JSON, as ``groups describe`` without ``--watch`` shows it."""
     rows: list[dict[str, output.Json]]
     """The partitions, without rates."""
+    taken: Taken
 
 
 COLUMNS: Final = [
@@ -40,10 +50,12 @@ class GroupRates:
         self._consumed: Meter[tuple[Any, Any]] = Meter()
         self._produced: Meter[tuple[Any, Any]] = Meter()
 
-    def rows(self, rows: list[dict[str, output.Json]], now_ms: float) -> list[dict[str, output.Json]]:
+    def rows(self, rows: list[dict[str, output.Json]], taken: Taken) -> list[dict[str, output.Json]]:
         """Returns the rows with rates per second, and how long the group needs to catch up."""
+        now_ms = taken.committed_s * 1000
+        ends_ms = {place: at_s * 1000 for place, at_s in taken.ends_s.items()}
         consumed = self._consumed.rates(_counters(rows, "offset"), now_ms)
-        produced = self._produced.rates(_counters(rows, "log_end_offset"), now_ms)
+        produced = self._produced.rates(_counters(rows, "log_end_offset"), now_ms, ends_ms)
         found = []
         for row in rows:
             key = (row["topic"], row["partition"])
@@ -91,7 +103,7 @@ async def watch(look: Callable[[], Awaitable[Look]], every_s: float, times: int 
             _write_past(last, trio.current_time() - seen_s, error)
         else:
             seen_s, limit_s = began_s, max(ANSWER_S, 3 * (trio.current_time() - began_s))
-            rows = rates.rows(last.rows, began_s * 1000)
+            rows = rates.rows(last.rows, last.taken)
             if output.wants_json():
                 output.answer({**last.document, "partitions": list(rows), "silent_s": 0.0}, "")
             else:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau_cli.live.core.rates import KEPT_MS, Meter, Pace, seconds_left
-from moldau_cli.live.group import GroupRates
+from moldau_cli.live.group import GroupRates, Taken
 
 
 def test_rates_are_per_second():
@@ -12,6 +12,12 @@ def test_rates_are_per_second():
     assert meter.rates({"a": 10, "b": None}, 1000) == {"a": None, "b": None}
     assert meter.rates({"a": 25, "b": 1}, 1500) == {"a": 30.0, "b": None}
     assert meter.rates({"a": 25}, 2500) == {"a": 0.0}
+
+
+def test_each_counter_has_the_time_at_which_it_was_read():
+    meter = Meter()
+    meter.rates({"slow": 10, "quick": 10}, 0, {"slow": 8000})
+    assert meter.rates({"slow": 30, "quick": 30}, 10_000) == {"slow": 10.0, "quick": 2.0}
 
 
 def test_a_counter_that_went_back_has_no_rate():
@@ -64,9 +70,9 @@ def test_rows_of_a_group_get_rates():
         lag = None if offset is None else end - offset
         return {"topic": "t", "partition": 0, "offset": offset, "log_end_offset": end, "lag": lag, "member": None}
 
-    (first,) = rates.rows([row(0, 100)], 0)
+    (first,) = rates.rows([row(0, 100)], Taken(0.0, {}))
     assert (first["consumed_per_s"], first["produced_per_s"], first["seconds_left"]) == (None, None, None)
-    (second,) = rates.rows([row(30, 110)], 2000)
+    (second,) = rates.rows([row(30, 110)], Taken(2.0, {}))
     assert (second["consumed_per_s"], second["produced_per_s"], second["seconds_left"]) == (15.0, 5.0, 8)
-    (third,) = rates.rows([row(None, 110)], 3000)
+    (third,) = rates.rows([row(None, 110)], Taken(3.0, {}))
     assert (third["consumed_per_s"], third["produced_per_s"], third["seconds_left"]) == (None, 0.0, None)

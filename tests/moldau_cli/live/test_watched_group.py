@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from moldau import ErrorCode, KafkaError
 from moldau_cli import output
 from moldau_cli.errors import CommandError, UsageError
-from moldau_cli.live.group import Look, watch
+from moldau_cli.live.group import Look, Taken, watch
 
 ROW = {"topic": "t", "partition": 0, "offset": 5, "log_end_offset": 7, "lag": 2, "member": None}
 AWAY = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the quorum is away")
@@ -35,7 +35,12 @@ def watched(looks, times=None):
             await trio.sleep_forever()
         if isinstance(found, Exception):
             raise found
-        return Look(found, {"group": "g", "state": "Stable", "partitions": [dict(ROW)]}, [dict(ROW)])
+        return Look(
+            found,
+            {"group": "g", "state": "Stable", "partitions": [dict(ROW)]},
+            [dict(ROW)],
+            Taken(trio.current_time(), {}),
+        )
 
     async def main():
         await watch(look, 2.0, times or len(looks))
@@ -82,7 +87,11 @@ LOOKS = st.lists(st.tuples(st.sampled_from([0.0, 1.0, 4.5, 8.0]), st.booleans())
 
 @given(looks=LOOKS)
 def test_each_look_has_its_rate_and_its_age(looks: list[tuple[float, bool]]) -> None:
-    """A rate is over the time between the begins of two looks that were answered; the age is since the last of them."""
+    """A rate is over the time between two answers; the age is since the last look that had one.
+
+    It was over the time between the begins of the looks: one that took eight seconds after one that took none showed a
+    rate that was far too high.
+    """
     looks = [(1.0, True), *looks]
     offsets = [number * number * 10 for number in range(len(looks))]
     begun: list[float] = []
@@ -96,7 +105,8 @@ def test_each_look_has_its_rate_and_its_age(looks: list[tuple[float, bool]]) -> 
         if not answers:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, "moved")
         row: dict[str, Any] = {"topic": "t", "partition": 0, "offset": offset, "log_end_offset": offset, "lag": 0}
-        return Look(f"at {offset}", {"group": "g"}, [{**row, "member": None}])
+        taken = Taken(trio.current_time(), {("t", 0): begun[-1]})
+        return Look(f"at {offset}", {"group": "g"}, [{**row, "member": None}], taken)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(output, "wants_json", lambda: True)
@@ -116,5 +126,7 @@ def test_each_look_has_its_rate_and_its_age(looks: list[tuple[float, bool]]) -> 
         assert document["silent_s"] == (0.0 if answers else round(at - begun[last], 1))
         assert row["offset"] == offsets[last]
         if answers and before is not None:
-            rate = (offsets[last] - offsets[before]) / (begun[last] - begun[before])
-            assert row["consumed_per_s"] == row["produced_per_s"] == round(rate, 1)
+            grown = offsets[last] - offsets[before]
+            told_s = [begun[number] + looks[number][0] for number in (before, last)]
+            assert row["consumed_per_s"] == round(grown / (told_s[1] - told_s[0]), 1)
+            assert row["produced_per_s"] == round(grown / (begun[last] - begun[before]), 1)

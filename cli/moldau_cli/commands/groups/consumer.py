@@ -186,8 +186,8 @@ async def _describe_all(admin: Admin) -> tuple[list[Described], dict[str, KafkaE
             continue  # it was deleted since it was listed
         except KafkaError as error:
             failures[f"group {each.group_id}"] = getattr(error, "failures", {}).get(each.group_id, error)
-    ends, unknown = await log_ends(admin, sorted({one for each in known for one in each.partitions}))
-    return [Described(each.description, each.rows(ends), {}) for each in known], failures | dict(unknown)
+    ends, _, unknown = await log_ends(admin, sorted({one for each in known for one in each.partitions}))
+    return [Described(each.description, each.rows(ends), {}) for each in known], failures | unknown
 
 
 def _document(description: GroupDescription, rows: list[dict[str, output.Json]]) -> dict[str, output.Json]:
@@ -232,8 +232,8 @@ def _write(description: GroupDescription, rows: list[dict[str, output.Json]]) ->
 
 async def _describe(admin: Admin, group: str) -> Described:
     known = await _known(admin, group)
-    ends, failures = await log_ends(admin, known.partitions)
-    return Described(known.description, known.rows(ends), failures)
+    ends = await log_ends(admin, known.partitions)
+    return Described(known.description, known.rows(ends.offsets), ends.failures)
 
 
 class _Known(NamedTuple):
@@ -241,6 +241,8 @@ class _Known(NamedTuple):
 
     description: GroupDescription
     committed: Mapping[TopicPartition, CommittedOffset]
+    told_s: float
+    """When the coordinator told the committed offsets, in seconds of trio's clock."""
     owners: Mapping[TopicPartition, str]
 
     @property
@@ -266,10 +268,13 @@ class _Known(NamedTuple):
 
 
 async def _known(admin: Admin, group: str) -> _Known:
+    import trio
+
     description = await _existing(admin, group)
     committed = await admin.list_group_offsets(group)
+    told_s = trio.current_time()
     owners = {partition: member.member_id for member in description.members for partition in member.assignment}
-    return _Known(description, committed, owners)
+    return _Known(description, committed, told_s, owners)
 
 
 def _headline(description: GroupDescription, rows: list[dict[str, output.Json]]) -> str:
@@ -288,15 +293,18 @@ def _lag(rows: list[dict[str, output.Json]]) -> int | None:
 
 
 def _watch(group: str, every_s: float, times: int | None, bootstrap_server: str | None) -> None:
-    from moldau_cli.live.group import Look, watch
+    from moldau_cli.live.group import Look, Taken, watch
     from moldau_cli.operations.partial import summarize_failures
 
     async def work(admin: Admin) -> None:
         async def look() -> Look:
-            description, rows, failures = await _describe(admin, group)
-            if failures:
-                output.note(f"offsets are missing: {summarize_failures(failures)}")
-            return Look(_headline(description, rows), _document(description, rows), rows)
+            known = await _known(admin, group)
+            ends = await log_ends(admin, known.partitions)
+            if ends.failures:
+                output.note(f"offsets are missing: {summarize_failures(ends.failures)}")
+            description, rows = known.description, known.rows(ends.offsets)
+            taken = Taken(known.told_s, {(one.topic, one.partition): at_s for one, at_s in ends.told_s.items()})
+            return Look(_headline(description, rows), _document(description, rows), rows, taken)
 
         await watch(look, every_s, times)
 

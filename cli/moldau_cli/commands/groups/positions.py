@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -87,22 +87,58 @@ async def living(admin: Admin, partitions: Iterable[TopicPartition]) -> list[Top
     return [one for one in partitions if one.partition < counts.get(one.topic, 0)]
 
 
-async def log_ends(
-    admin: Admin, partitions: Sequence[TopicPartition]
-) -> tuple[dict[TopicPartition, int], Mapping[str, KafkaError]]:
-    """Returns the log end offsets that are known, and the errors of partitions whose leader does not tell its own.
+class LogEnds(NamedTuple):
+    """The log end offsets that are known, when each was told, and the errors of partitions whose leader did not tell.
 
-    Partitions of deleted topics, and those without a leader, are in neither: a request for the end of one would wait
-    for its leader.
+    Times are seconds of trio's clock.
     """
+
+    offsets: dict[TopicPartition, int]
+    told_s: dict[TopicPartition, float]
+    failures: dict[str, KafkaError]
+
+
+async def log_ends(admin: Admin, partitions: Sequence[TopicPartition]) -> LogEnds:
+    """Returns the log end offsets of partitions; all leaders are asked at once.
+
+    Partitions of deleted topics, and those without a leader, have neither an offset nor an error: a request for the end
+    of one would wait for its leader.
+
+    Raises:
+        KafkaError: the login was refused, or no broker can be used.
+    """
+    import trio
+
     from moldau.admin import LATEST
+    from moldau.protocol.errors import KafkaError
     from moldau_cli.operations.partial import ask_offsets, describe_present
 
     alive = await living(admin, partitions)
     topics = await describe_present(admin, sorted({one.topic for one in alive}))
-    led = {(topic.name, part.partition) for topic in topics.values() for part in topic.partitions if part.leader >= 0}
-    found, failures = await ask_offsets(admin, {one: LATEST for one in alive if (one.topic, one.partition) in led})
-    return {one: at for one, (at, _) in found.items()}, failures
+    leaders = {(topic.name, part.partition): part.leader for topic in topics.values() for part in topic.partitions}
+    led: dict[int, list[TopicPartition]] = {}
+    for one in alive:
+        led.setdefault(leaders.get((one.topic, one.partition), -1), []).append(one)
+    led.pop(-1, None)
+    ends, refused = LogEnds({}, {}, {}), list[KafkaError]()
+
+    async def ask(wanted: Sequence[TopicPartition]) -> None:
+        try:
+            found, failures = await ask_offsets(admin, dict.fromkeys(wanted, LATEST))
+        except KafkaError as error:
+            refused.append(error)
+            nursery.cancel_scope.cancel()
+            return
+        ends.offsets.update({one: at for one, (at, _) in found.items()})
+        ends.told_s.update(dict.fromkeys(found, trio.current_time()))
+        ends.failures.update(failures)
+
+    async with trio.open_nursery() as nursery:
+        for wanted in led.values():
+            nursery.start_soon(ask, wanted)
+    if refused:
+        raise refused[0]
+    return ends
 
 
 async def held_offsets(

@@ -72,7 +72,7 @@ def offsets(group: GroupId, bootstrap_server: BootstrapServer = None) -> None:
     async def work(admin: Admin) -> tuple[list[dict[str, output.Json]], Mapping[str, KafkaError]]:
         await STREAMS.existing(admin, group)
         committed = await admin.list_streams_group_offsets(group)
-        ends, failures = await log_ends(admin, sorted(committed))
+        ends, _, failures = await log_ends(admin, sorted(committed))
         rows: list[dict[str, output.Json]] = [
             {
                 "topic": one.topic,

@@ -26,18 +26,25 @@ class Meter(Generic[K]):
     def __init__(self) -> None:
         self._last: dict[K, tuple[float, float]] = {}
 
-    def rates(self, counters: Mapping[K, float | None], now_ms: float) -> dict[K, float | None]:
-        """Returns the change per second of each counter since the last look; None where there is none."""
+    def rates(
+        self, counters: Mapping[K, float | None], now_ms: float, taken_ms: Mapping[K, float] | None = None
+    ) -> dict[K, float | None]:
+        """Returns the change per second of each counter since the last look; None where there is none.
+
+        ``taken_ms`` has the times of counters that were not read at ``now_ms``.
+        """
         found: dict[K, float | None] = {}
+        times = taken_ms or {}
         seen = {key: last for key, last in self._last.items() if key not in counters and now_ms - last[0] < KEPT_MS}
         for key, value in counters.items():
             found[key] = None
             if value is None:
                 continue
-            seen[key] = (now_ms, value)
+            at_ms = times.get(key, now_ms)
+            seen[key] = (at_ms, value)
             before = self._last.get(key)
-            if before is not None and value >= before[1] and now_ms > before[0]:
-                found[key] = (value - before[1]) * 1000 / (now_ms - before[0])
+            if before is not None and value >= before[1] and at_ms > before[0]:
+                found[key] = (value - before[1]) * 1000 / (at_ms - before[0])
         self._last = seen
         return found
 

@@ -47,6 +47,8 @@ class GroupSample:
     state: str
     members: int
     offsets: Mapping[Place, int]
+    taken_ms: float | None = None
+    """When the coordinator told the offsets; None: at the time of the look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +154,13 @@ class Views:
         committed: dict[tuple[str, Place], float | None] = {
             (name, place): offset for name, group in sample.groups.items() for place, offset in group.offsets.items()
         }
-        consumed = self._committed.rates(committed, sample.now_ms)
+        taken_ms = {
+            (name, place): group.taken_ms
+            for name, group in sample.groups.items()
+            if group.taken_ms is not None
+            for place in group.offsets
+        }
+        consumed = self._committed.rates(committed, sample.now_ms, taken_ms)
         parts = sample.partitions
         return View(
             brokers=_busiest(_brokers(sample, records, growth), "records_per_s", "broker"),
