@@ -59,7 +59,7 @@ class Moved:
     already: int
     """Partitions that had the replicas of the plan before."""
     gone: int
-    """Partitions whose topic was deleted."""
+    """Partitions that do not exist: their topic was deleted, or recreated with fewer of them."""
 
 
 def run_moves(bootstrap: str | None, work: Callable[[Admin], Awaitable[R]]) -> R:

@@ -22,7 +22,7 @@ DIFFERENT: Final = "different"
 """The partition neither moves nor has the replicas of the plan: the move was cancelled, or another one followed."""
 
 GONE: Final = "gone"
-"""The partition does not exist; its topic was deleted."""
+"""The partition does not exist: its topic was deleted, or recreated with fewer partitions."""
 
 Partition = tuple[str, int]
 

@@ -164,7 +164,7 @@ def execute(
 def verify(plan_file: Plan, bootstrap_server: BootstrapServer = None) -> None:
     """Show how far a plan is, and lift throttles that it no longer needs; exit code 1 until all moves are done.
 
-    Moves of topics that were deleted meanwhile do not count.
+    Moves of partitions that do not exist any more do not count: their topic was deleted, or recreated with fewer.
     """
     from moldau_cli.operations.moves import verify_moves
     from moldau_cli.plans.reassignment import read_plan

@@ -132,7 +132,7 @@ def execute(
     output.answer(
         {"moved": moved.moved, "already": moved.already, "gone": moved.gone},
         f"{counted(moved.moved, 'partition')} changed, {moved.already} as planned before"
-        + (f", {moved.gone} do not exist any more" if moved.gone else ""),
+        + (f", {moved.gone} {'does' if moved.gone == 1 else 'do'} not exist any more" if moved.gone else ""),
     )
 
 

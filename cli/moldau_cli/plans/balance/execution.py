@@ -42,7 +42,7 @@ class Step:
     """They move to other replicas; they have to wait for the end of that move."""
     waiting: tuple[Partition, ...]
     gone: tuple[Partition, ...]
-    """Their topic was deleted."""
+    """They do not exist: their topic was deleted, or recreated with fewer partitions."""
     start: tuple[Partition, ...]
     """Those of ``waiting`` that start now."""
 
