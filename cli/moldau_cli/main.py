@@ -30,8 +30,12 @@ from moldau_cli.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
     from _typeshed import ReadableBuffer
+
+    # The command-line library's own class is not exported by typer.
+    Command = Any
 
 
 REQUIREMENTS = {"server": ("msgpack", "xxhash", "h11"), "cli": ("typer", "rich", "msgpack", "xxhash", "h11")}
@@ -239,7 +243,7 @@ def _run_application(arguments: Sequence[str]) -> int:
         if _asks_for_help(error) and not output.wants_json():
             sys.stderr.write(f"{error}\n")
             return EXIT_USAGE
-        return fail(_usage_text(error), EXIT_USAGE)
+        return fail(_usage_text(error, rest), EXIT_USAGE)
     except CommandError as error:
         return fail(str(error), error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
@@ -270,17 +274,47 @@ def _asks_for_help(error: Exception) -> bool:
     return type(error).__name__ == "NoArgsIsHelpError"  # typer does not export it
 
 
-def _usage_text(error: Exception) -> str:
+def _usage_text(error: Exception, words: Sequence[str]) -> str:
     """Returns the message of a usage error with the command that shows help."""
+    from moldau_cli.hints.core.kafka_options import value_here
+
+    context = getattr(error, "ctx", None)
+    path, command = _called(words)
+    path = getattr(context, "command_path", path)
     describe = getattr(error, "format_message", None)
     text = str(describe()) if callable(describe) else str(error)
     if _asks_for_help(error):
         text = ""
+    elif type(error).__name__ == "NoSuchOption":  # typer does not export it
+        text = _unknown_option(str(getattr(error, "option_name", "")), path, command) or text
     for kind, plain in (("int", "a whole number"), ("float", "a number")):
         text = re.sub(rf"is not a valid {kind}( range)?\b", f"is not {plain}", text)
-    context = getattr(error, "ctx", None)
-    path = getattr(context, "command_path", "moldau")
+    text = value_here(text)
     return f"{text.rstrip('.')}; see: {path} --help" if text else f"missing command; see: {path} --help"
+
+
+def _called(words: Sequence[str]) -> tuple[str, Command]:
+    """Returns the command that the first words call, as a text and as an object of the library."""
+    from moldau_cli.application import application
+
+    path: str = "moldau"
+    command: Command = application
+    for word in words:
+        if word not in getattr(command, "commands", ()):
+            break
+        path, command = f"{path} {word}", command.commands[word]
+    return path, command
+
+
+def _unknown_option(option: str, path: str, command: Command) -> str:
+    """Returns a message about an option that Kafka's tools have in another form; empty if it is none of theirs."""
+    from moldau_cli.hints.core.kafka_options import option_here
+
+    named = next((each.make_metavar() for each in command.params if each.param_type_name == "argument"), None)
+    here = option_here(
+        path.removeprefix("moldau").strip(), option, subcommands=getattr(command, "commands", ()), argument=named
+    )
+    return f"No such option: {option}; here it is {here}" if here else ""
 
 
 def _end_after_closed_pipe() -> int:

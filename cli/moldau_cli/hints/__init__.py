@@ -1,0 +1,1 @@
+"""Answers to words that a user knows from another tool."""

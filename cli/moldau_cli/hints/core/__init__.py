@@ -1,0 +1,1 @@
+"""Tables of words of other tools. All modules are pure."""
