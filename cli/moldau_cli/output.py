@@ -5,13 +5,18 @@ Only the answer goes to stdout; notes and progress go to stderr.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
+from moldau_cli.errors import CommandError, UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
@@ -49,6 +54,44 @@ def answer(document: Mapping[str, Json], text: str) -> None:
     elif text:
         write_line(text)
     sys.stdout.flush()
+
+
+def require_writable(path: Path) -> None:
+    """Checks that a file for an answer can be made or replaced, before the work that the answer is about.
+
+    Raises:
+        UsageError: it cannot, by its path and the rights to it; a disk may still be full later.
+    """
+    target = path if path.exists() else path.parent
+    if path.is_dir():
+        code = errno.EISDIR
+    elif not target.exists():
+        code = errno.ENOENT
+    elif target == path.parent and not target.is_dir():
+        code = errno.ENOTDIR
+    elif not os.access(target, os.W_OK):
+        code = errno.EACCES
+    else:
+        return
+    raise UsageError(f"cannot write {path}: {os.strerror(code)}")
+
+
+def write_file(path: Path, text: str) -> None:
+    """Writes an answer into a file that the user named.
+
+    Raises:
+        UsageError: there can be no such file.
+        CommandError: the file was opened, and the disk did not take the text.
+    """
+    try:
+        file = path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    try:
+        with file:
+            file.write(text)
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror}") from error
 
 
 def answer_rows(

@@ -34,12 +34,29 @@ def test_offsets_are_exported_and_come_back(moldau, tmp_path):
     assert "there is no topic none" in moldau("groups", "reset", "idle", "--from-file", file, code=2)[0].stderr
 
 
-def test_offsets_that_cannot_be_written_are_set(moldau, tmp_path):
-    """The group was moved, and the file is what failed."""
-    words = ("groups", "reset", "idle", "--topic", "logs", "--to", "latest", "--export", tmp_path)
-    done, changes = moldau(*words, code=1)
-    assert done.stderr == f"moldau: cannot write {tmp_path}: Is a directory\n"
-    assert len(changes) == 1
+@pytest.mark.parametrize(
+    ("file", "code", "reason", "count"),
+    [
+        ("", 2, "Is a directory", 0),
+        ("away/offsets.csv", 2, "No such file or directory", 0),
+        ("file/offsets.csv", 2, "Not a directory", 0),
+        ("/dev/full", 1, "No space left on device", 1),
+    ],
+)
+def test_a_group_is_not_moved_for_an_impossible_export(moldau, tmp_path, file, code, reason, count):
+    """The group was moved first; only a disk that is full is not known before."""
+    (tmp_path / "file").touch()
+    path = tmp_path / file
+    done, changes = moldau("groups", "reset", "idle", "--topic", "logs", "--to", "latest", "--export", path, code=code)
+    assert done.stderr == f"moldau: cannot write {path}: {reason}\n"
+    assert len(changes) == count
+
+
+@pytest.mark.parametrize(("file", "code"), [("/dev/full", 1), ("away/plan.json", 2)])
+@pytest.mark.parametrize("command", ["reassign plan --brokers 1,2", "balance plan"])
+def test_a_full_disk_is_no_wrong_usage(moldau, tmp_path, command, file, code):
+    """Its exit code was 2, as for a directory that does not exist."""
+    assert "cannot write" in moldau(*command.split(), "--out", tmp_path / file, code=code)[0].stderr
 
 
 def test_a_plan_is_written_executed_and_verified(moldau, tmp_path):

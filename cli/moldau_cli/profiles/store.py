@@ -63,4 +63,6 @@ def save_profiles(profiles: Profiles, path: Path | None = None) -> None:
             os.fsync(file.fileno())
         draft.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            draft.unlink()
         raise CommandError(f"cannot write {path}: {error.strerror}") from error

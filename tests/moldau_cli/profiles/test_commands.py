@@ -1,5 +1,6 @@
 """Goal: profiles choose the cluster and its settings, and no secret is shown. Method: commands and one broker here."""
 
+import errno
 import json
 import os
 import stat
@@ -8,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from moldau_cli.client import bootstrap_of, command_config, use_command_config
-from moldau_cli.errors import UsageError
+from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.profiles.core.places import with_absolute_paths
 from moldau_cli.profiles.selection import choose, other_choice
-from moldau_cli.profiles.store import profiles_file
+from moldau_cli.profiles.store import load_profiles, profiles_file, save_profiles
 from support.client.socket_cluster import cluster
 from support.commands import run_command
 
@@ -282,3 +283,18 @@ def test_the_login_nearby_goes_to_its_own_cluster_only(home, monkeypatch):
         assert (bootstrap_of(None), command_config("admin")["sasl.username"]) == (ENVIRONMENT, "admin")
     finally:
         use_command_config(None)
+
+
+def test_a_full_disk_leaves_no_draft(home, monkeypatch):
+    """Each attempt left a hidden file beside the profiles."""
+    run("profile", "add", "one", "-b", PROFILE)
+    before = profiles_file().read_text()
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CommandError, match="No space left on device"):
+        save_profiles(load_profiles())
+    assert [path.name for path in profiles_file().parent.iterdir()] == ["profiles.toml"]
+    assert profiles_file().read_text() == before

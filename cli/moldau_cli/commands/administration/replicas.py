@@ -118,10 +118,7 @@ def plan(
     if out is None:
         output.write_line(text)
         return
-    try:
-        out.write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {out}: {error.strerror}") from error
+    output.write_file(out, text + "\n")
     output.answer({"plan": str(out)}, f"plan written to {out}; moldau reassign execute {out}")
 
 

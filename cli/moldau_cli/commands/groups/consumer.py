@@ -34,7 +34,7 @@ from moldau_cli.commands.groups.positions import (
     refuse_members,
 )
 from moldau_cli.completion import names
-from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.errors import UsageError
 from moldau_cli.group_types import refuse_other_type
 from moldau_cli.words import a_number, counted
 
@@ -351,6 +351,8 @@ def reset(
     listed = {} if from_file is None else plans.parse_offsets(_read(from_file), str(from_file))
     wanted += [(one.topic, [one.partition]) for one in listed]
     since_ms = earliest_ms(to_datetime, by_duration)
+    if export is not None:
+        output.require_writable(export)
 
     async def work(admin: Admin) -> dict[TopicPartition, int]:
         found = await _existing(admin, group, None if create else CREATES)
@@ -389,10 +391,7 @@ def reset(
 
     targets = with_admin(bootstrap_server, work)
     if export is not None:
-        try:
-            export.write_text(plans.write_offsets(targets), encoding="utf-8")
-        except OSError as error:
-            raise CommandError(f"cannot write {export}: {error.strerror}") from error
+        output.write_file(export, plans.write_offsets(targets))
     if dry_run:
         output.note_unchanged()
 

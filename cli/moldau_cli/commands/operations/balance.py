@@ -99,7 +99,7 @@ def plan(
         raise UsageError(str(error)) from error
     document = plan_document(found)
     if out is not None:
-        _write(out, json.dumps(document, indent=2) + "\n")
+        output.write_file(out, json.dumps(document, indent=2) + "\n")
     _answer_plan(seen, found, document, out)
 
 
@@ -171,13 +171,6 @@ def _with_excluded(seen: Survey, excluded: Sequence[int]) -> dict[int, BrokerSta
     from dataclasses import replace
 
     return {node: replace(one, is_excluded=one.is_excluded or node in excluded) for node, one in seen.brokers.items()}
-
-
-def _write(out: Path, text: str) -> None:
-    try:
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {out}: {error.strerror}") from error
 
 
 def _answer_plan(
