@@ -56,7 +56,7 @@ def dump(
     for path in files:
         try:
             lines = _lines(disk, path.absolute(), print_records=print_records)
-            for line in _verdict(lines) if only_check else lines:
+            for line in _verdict(path, lines) if only_check else lines:
                 if output.wants_json():
                     output.answer({"file": str(path), "line": line}, "")
                 else:
@@ -72,12 +72,12 @@ def dump(
         raise CommandError(f"{damaged} of {len(files)} files are damaged")
 
 
-def _verdict(lines: Iterator[str]) -> list[str]:
+def _verdict(path: Path, lines: Iterator[str]) -> list[str]:
     """Returns the line that names the damage, or one that says that there is none."""
     from moldau_broker.log.files.dump import BAD_BYTE
 
     last = deque(lines, maxlen=1).pop()
-    return [last if last.startswith(BAD_BYTE) else "no damage"]
+    return [last if last.startswith(BAD_BYTE) else f"{path}: no damage"]
 
 
 def _lines(disk: Disk, path: Path, *, print_records: bool) -> Iterator[str]:

@@ -133,14 +133,14 @@ def accused(machine: VirtualMachine) -> dict[str, str]:
     [
         ("", "first bad byte: 0 of {path}: the file is empty"),
         ("0\n", "first bad byte: 2 of {path}: the file ends before the number of its lines"),
-        ("0\n0\n", "no damage"),
+        ("0\n0\n", "{path}: no damage"),
     ],
 )
 def test_a_checkpoint_that_is_cut_has_a_plain_reason(content, line, tmp_path, capsys):
     """An empty one was said to have -1 lines."""
     path = tmp_path / "recovery-point-offset-checkpoint"
     path.write_text(content)
-    assert main(["log", "dump", "--check", str(path)]) == (line != "no damage")
+    assert main(["log", "dump", "--check", str(path)]) == line.startswith("first")
     assert capsys.readouterr().out == line.format(path=path) + "\n"
 
 
