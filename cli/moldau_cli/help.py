@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     Command = Any
     Parameter = Any
 
+ONE_OF = "One of:"
+_CHOICES_MAX = 60
+"""Characters of the words of an option that an 80-column line has room for."""
 _ANYWHERE = "Also, anywhere in the command: --json, --command-config FILE, --profile NAME."
 """Options that ``moldau_cli.main`` takes out of the arguments before the library sees them."""
 
@@ -28,7 +31,7 @@ def plain_help(command: Command) -> None:
     for parameter in command.params:
         if parameter.param_type_name == "argument":
             _name_argument(parameter)
-        elif parameter.metavar is None and not parameter.is_flag and not hasattr(parameter.type, "choices"):
+        elif parameter.metavar is None and not parameter.is_flag and not _shows_choices(parameter):
             parameter.metavar = _value_name(parameter)
     if not hasattr(command, "commands"):
         if any(parameter.name == "bootstrap_server" for parameter in command.params):
@@ -41,7 +44,21 @@ def plain_help(command: Command) -> None:
         plain_help(child)
 
 
+def _shows_choices(parameter: Parameter) -> bool:
+    """Returns whether an option takes one of a few words that fit into its column of the help.
+
+    The words of others are added to the option's text.
+    """
+    words = [str(getattr(choice, "value", choice)) for choice in getattr(parameter.type, "choices", None) or ()]
+    if len("|".join(words)) <= _CHOICES_MAX:
+        return bool(words)
+    parameter.help = f"{parameter.help or ''} {ONE_OF} {', '.join(words)}.".strip()
+    return False
+
+
 def _value_name(parameter: Parameter) -> str:
+    if hasattr(parameter.type, "choices"):
+        return str(parameter.name).rpartition("_")[2].upper()
     kind = parameter.type.name
     if kind.startswith(("int", "float")):
         return "NUMBER"

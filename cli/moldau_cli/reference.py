@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Protocol, cast
 
 from moldau_cli.application import application
+from moldau_cli.help import ONE_OF
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -76,8 +77,8 @@ def _row(parameter: Parameter) -> str:
     notes = [_sentence(parameter.help)]
     if parameter.required:
         notes.append("Required.")
-    if choices := _choices(parameter):
-        notes.append(f"One of: {', '.join(f'`{choice}`' for choice in choices)}.")
+    if (choices := _choices(parameter)) and ONE_OF not in (parameter.help or ""):
+        notes.append(f"{ONE_OF} {', '.join(f'`{choice}`' for choice in choices)}.")
     shown = _default(parameter)
     if shown:
         notes.append(f"Default: `{shown}`.")

@@ -53,7 +53,9 @@ def test_help_names_values_plainly_and_cuts_no_sentence(monkeypatch):
         if path == ("server",):
             continue  # prints a text of its own
         context = command.context_class(command, info_name=path[-1], help_option_names=["-h", "--help"])
-        shown = " ".join(command.get_help(context).split())
+        lines = command.get_help(context).splitlines()
+        assert max(map(len, lines)) <= 80, (path, "choices of some options took 112 columns")
+        shown = " ".join(" ".join(lines).split())
         assert not re.search(r"<(str|int|float|path)\b|[─│]|``", shown), path
         assert "{" not in command.get_usage(context), path
         assert ("--command-config FILE, --profile NAME" in shown) == ("--bootstrap-server" in shown), path

@@ -38,17 +38,25 @@ if TYPE_CHECKING:
     from moldau_quorum.node.server import ControllerNode
 
 USAGE = "usage: moldau server CONFIG [--check] [--node ID] [--log-level LEVEL] [--log-format FORM] [--with-parent]"
-HELP = f"""{USAGE}
+HELP = """Usage: moldau server [OPTIONS] CONFIG
 
-Run one node from a properties or TOML file (roles broker, controller, or both).
-MOLDAU_... environment variables override keys of the file: MOLDAU_NODE_ID is node.id.
+  Run one node from a properties or TOML file (roles broker, controller, or
+  both). MOLDAU_... environment variables override keys of the file:
+  MOLDAU_NODE_ID is node.id.
 
-  --check            say whether the configuration can be used, and start nothing
-  --node ID          of the processes of broker.processes, run only this one (default: all, and restart those that end)
-  --log-level LEVEL  debug, info, warning or error (default info); lines go to stderr
-  --log-format FORM  text, or json with one object a line (default: node.log.format, which is text)
-  --with-parent      end when the process that started this one ends
+Options:
+  --check            Say whether the configuration can be used, and start
+                     nothing.
+  --node ID          Of the processes of broker.processes, run only this one;
+                     default: all, and restart those that end.
+  --log-level LEVEL  Of lines on stderr: debug, info, warning or error.
+                     [default: info]
+  --log-format FORM  Either text, or json with one object a line; default:
+                     node.log.format.
+  --with-parent      End when the process that started this one ends.
+  -h, --help         Show this message and exit.
 """
+"""As that of other commands, but no library of theirs is loaded: see ``moldau_cli.main``."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 PARENT_POLL_S = 1.0

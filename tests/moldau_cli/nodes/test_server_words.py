@@ -65,3 +65,4 @@ def test_help_comes_before_everything_else(option: str, capsys: pytest.CaptureFi
         assert serve_command(words) == 0
         assert capsys.readouterr() == (HELP, "")
     assert all(level in HELP for level in (*LOG_LEVELS, *LOG_FORMATS))
+    assert max(map(len, HELP.splitlines())) < 80
