@@ -65,6 +65,8 @@ def test_a_plan_is_written_executed_and_verified(moldau, tmp_path):
     done, _ = moldau("reassign", "plan", "--brokers", "1,2", "--topic", "logs", "--topic", "orders", "--out", file)
     assert done.stdout == f"plan written to {file}; moldau reassign execute {file}\n"
     assert file.read_text() == printed.stdout
+    document, _ = moldau("reassign", "plan", "--brokers", "1,2", "--topic", "logs", "--topic", "orders", "--json")
+    assert (document.stdout.count("\n"), json.loads(document.stdout)) == (1, json.loads(printed.stdout))
     plan = {(one["topic"], one["partition"]): one["replicas"] for one in json.loads(printed.stdout)["partitions"]}
     done, changes = moldau("reassign", "execute", file)
     assert done.stdout == f"started {len(plan)} moves; moldau reassign status\n"

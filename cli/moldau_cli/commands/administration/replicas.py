@@ -116,7 +116,7 @@ def plan(
     document = plan_document(plan_moves(current, wanted, places))
     text = json.dumps(document, indent=2)
     if out is None:
-        output.write_line(text)
+        output.answer(document, text)
         return
     output.write_file(out, text + "\n")
     output.answer({"plan": str(out)}, f"plan written to {out}; moldau reassign execute {out}")
