@@ -182,6 +182,11 @@ def test_kubernetes_objects_fit_together(name):
     assert "command" not in container, "the image's init must stay process 1"
     assert pod["enableServiceLinks"] is False
     assert pod["securityContext"]["runAsUser"] == int(instruction("USER"))
+    assert pod["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch", "a start would go through all files"
+    restricted = (pod["securityContext"], pod["containers"][0]["securityContext"])
+    assert restricted[0]["runAsNonRoot"]
+    assert restricted[0]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert restricted[1] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
     assert instruction("VOLUME") in mounts
     assert all(directory.startswith(f"{instruction('VOLUME')}/") for directory in log_dirs(config))
