@@ -276,7 +276,7 @@ def _asks_for_help(error: Exception) -> bool:
 
 def _usage_text(error: Exception, words: Sequence[str]) -> str:
     """Returns the message of a usage error with the command that shows help."""
-    from moldau_cli.hints.core.kafka_options import value_here
+    from moldau_cli.hints.core.kafka_options import command_here, value_here
 
     context = getattr(error, "ctx", None)
     path, command = _called(words)
@@ -287,6 +287,9 @@ def _usage_text(error: Exception, words: Sequence[str]) -> str:
         text = ""
     elif type(error).__name__ == "NoSuchOption":  # typer does not export it
         text = _unknown_option(str(getattr(error, "option_name", "")), path, command) or text
+    elif absent := re.fullmatch(r"No such command '([^']+)'\.?", text):
+        here = command_here(path.removeprefix("moldau").strip(), absent[1])
+        text = f"{text.rstrip('.')}; here it is moldau {here}" if here else text
     for kind, plain in (("int", "a whole number"), ("float", "a number")):
         text = re.sub(rf"is not a valid {kind}( range)?\b", f"is not {plain}", text)
     text = value_here(text)

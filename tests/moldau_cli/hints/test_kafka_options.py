@@ -71,6 +71,19 @@ def test_other_mistakes_keep_their_text(words, text, capsys):
     assert text in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("group", "word", "here"),
+    [(group, word, here) for group, words in kafka_options._COMMANDS.items() for word, here in words.items()],
+)
+def test_a_command_of_a_tool_of_kafka_is_named(group, word, here, capsys):
+    """``moldau quorum describe`` had no answer but that there is no such command."""
+    assert command_of(here.removesuffix(" --json")) is not None
+    assert main([group, word, "--status"]) == 2
+    assert capsys.readouterr().err == (
+        f"moldau: No such command '{word}'; here it is moldau {here}; see: moldau {group} --help\n"
+    )
+
+
 @pytest.mark.parametrize("path", sorted(kafka_options._BY_COMMAND))
 def test_each_form_that_is_named_exists(path):
     own = options_of(command_of(path))

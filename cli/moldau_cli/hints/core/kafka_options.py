@@ -148,6 +148,23 @@ _ACTIONS: Final = {
     "--replication": ("status",),
 }
 """Actions of Kafka's tools that have another name here; the first one counts that the group has."""
+_COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
+    "quorum": {
+        "describe": "quorum status",
+        "add-controller": "quorum add-voter",
+        "remove-controller": "quorum remove-voter",
+    },
+    "cluster": {
+        "cluster-id": "cluster status --json",
+        "unregister": "brokers unregister",
+        "list-endpoints": "brokers list",
+    },
+    "txns": {"describe-producers": "txns producers", "forceTerminateTransaction": "txns terminate"},
+    "features": {"disable": "features downgrade"},
+    "node": {"random-uuid": "node cluster-id"},
+    "groups": {"reset-offsets": "groups reset"},
+}
+"""Actions that Kafka's tools have as commands, too."""
 _NAMES: Final = frozenset({"--topic", "--group", "--files", "--reassignment-json-file", "--transactional-id", "--name"})
 """Options with the names that commands here take as arguments."""
 _OTHER_ENTITY: Final = re.compile(r"'--entity-type': '(users|clients|ips)' is not one of.*")
@@ -172,6 +189,11 @@ def option_here(command: str, option: str, *, subcommands: Collection[str] = (),
     if known is None and option.removeprefix("--") == command.rpartition(" ")[2]:
         known = "the command itself: leave it out"
     return known or ""
+
+
+def command_here(group: str, word: str) -> str:
+    """Returns the command for a word that Kafka's tool of a group takes; empty if it takes no such word."""
+    return _COMMANDS.get(group, {}).get(word, "")
 
 
 def value_here(text: str) -> str:
