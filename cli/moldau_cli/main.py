@@ -287,9 +287,9 @@ def _usage_text(error: Exception, words: Sequence[str]) -> str:
         text = ""
     elif type(error).__name__ == "NoSuchOption":  # typer does not export it
         text = _unknown_option(str(getattr(error, "option_name", "")), path, command) or text
-    elif absent := re.fullmatch(r"No such command '([^']+)'\.?", text):
+    elif absent := re.match(r"No such command '([^']+)'", text):
         here = command_here(path.removeprefix("moldau").strip(), absent[1])
-        text = f"{text.rstrip('.')}; here it is moldau {here}" if here else text
+        text = f"{absent[0]}; here it is moldau {here}" if here else text
     for kind, plain in (("int", "a whole number"), ("float", "a number")):
         text = re.sub(rf"is not a valid {kind}( range)?\b", f"is not {plain}", text)
     text = value_here(text)
