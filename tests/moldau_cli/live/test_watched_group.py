@@ -12,8 +12,10 @@ from trio.testing import MockClock
 
 from moldau import ErrorCode, KafkaError
 from moldau_cli import output
+from moldau_cli.commands.groups import consumer
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.live.group import Look, Taken, watch
+from support.client.sample_admin import SampleAdmin
 
 ROW = {"topic": "t", "partition": 0, "offset": 5, "log_end_offset": 7, "lag": 2, "member": None}
 AWAY = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the quorum is away")
@@ -130,3 +132,16 @@ def test_each_look_has_its_rate_and_its_age(looks: list[tuple[float, bool]]) -> 
             told_s = [begun[number] + looks[number][0] for number in (before, last)]
             assert row["consumed_per_s"] == round(grown / (told_s[1] - told_s[0]), 1)
             assert row["produced_per_s"] == round(grown / (begun[last] - begun[before]), 1)
+
+
+def test_a_watched_group_needs_no_notes_about_waits(monkeypatch):
+    """While no controller led, a note said that nothing can be changed, and that the command waits: it does neither."""
+    scopes = []
+
+    def with_sample(place, work, *, looks):
+        scopes.append(looks)
+        trio.run(work, SampleAdmin())
+
+    monkeypatch.setattr(consumer, "with_admin", with_sample)
+    consumer._watch("idle", 1.0, 1, None)
+    assert [scope.cancel_called for scope in scopes] == [True]

@@ -293,13 +293,18 @@ def _lag(rows: list[dict[str, output.Json]]) -> int | None:
 
 
 def _watch(group: str, every_s: float, times: int | None, bootstrap_server: str | None) -> None:
+    import trio
+
     from moldau_cli.live.group import Look, Taken, watch
     from moldau_cli.operations.partial import summarize_failures
+
+    looks = trio.CancelScope()
 
     async def work(admin: Admin) -> None:
         async def look() -> Look:
             known = await _known(admin, group)
             ends = await log_ends(admin, known.partitions)
+            looks.cancel()  # later looks name the brokers that do not answer, and wait for no controller
             if ends.failures:
                 output.note(f"offsets are missing: {summarize_failures(ends.failures)}")
             description, rows = known.description, known.rows(ends.offsets)
@@ -308,7 +313,7 @@ def _watch(group: str, every_s: float, times: int | None, bootstrap_server: str 
 
         await watch(look, every_s, times)
 
-    with_admin(bootstrap_server, work)
+    with_admin(bootstrap_server, work, looks=looks)
 
 
 @commands.command()
