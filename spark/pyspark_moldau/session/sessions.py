@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 DEFAULTS = {
@@ -35,7 +34,6 @@ DEFAULTS = {
     "spark.driver.memory": "512m",
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     "spark.sql.shuffle.partitions": "2",
-    PUSHDOWN: "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_MANAGER,
     "spark.python.authenticate.socketTimeout": "120s",  # for a machine that is busy; Spark's default is 15 s
@@ -49,7 +47,6 @@ systems."""
 CLUSTER_DEFAULTS = {
     name: DEFAULTS[name]
     for name in (
-        PUSHDOWN,
         "spark.sql.session.timeZone",
         "spark.python.authenticate.socketTimeout",
         "spark.ui.showConsoleProgress",
@@ -211,8 +208,8 @@ def _started(name: str, settings: Mapping[str, str], log_level: str) -> SparkSes
 def prepare(session: SparkSession) -> SparkSession:
     """Makes a session that exists already ready for ``format("moldau")``, and returns it.
 
-    It registers the data source, which Spark does not find in editable installations, lets batch queries push filters
-    down unless the session says otherwise, and has Spark redact login texts and private keys where it shows options.
+    It registers the data source, which Spark does not find in editable installations, and has Spark redact login texts
+    and private keys where it shows options.
     Each further thread that writes batches calls it too, because Spark looks for Python data sources in the active
     session of the thread, and another thread than the one that started the session has none.
 
@@ -223,8 +220,6 @@ def prepare(session: SparkSession) -> SparkSession:
         raise UnsupportedSparkError(remedy())
     from pyspark_moldau.source.data_source import DefaultSource
 
-    if session.conf.get(PUSHDOWN, None) is None:
-        session.conf.set(PUSHDOWN, "true")
     pattern = session.conf.get(REDACTED)
     if SECRET_OPTIONS not in (pattern or ""):
         session.conf.set(REDACTED, f"{pattern}|{SECRET_OPTIONS}" if pattern else f"(?i){SECRET_OPTIONS}")

@@ -28,6 +28,7 @@ from pyspark_moldau.source.core.options import (
     check_names,
     columns_of,
     parse_options,
+    refuse_catalog_table,
 )
 from pyspark_moldau.source.planning import Connect, InputRanges, connect_cluster, plan, read_chunks, resolve
 from pyspark_moldau.source.stream import MoldauStreamReader, RefusedStreamReader
@@ -121,7 +122,12 @@ class MoldauBatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(MoldauBatchReader):
-    """A batch reader that takes filters. Spark refuses a reader with ``pushFilters`` unless push-down is enabled."""
+    """A batch reader that takes filters, for queries with the option ``filterPushdown``.
+
+    Spark refuses a reader with ``pushFilters`` unless push-down is enabled. It keeps the tasks of the last query that
+    pushed filters for all queries of the same ``load()``, and for each of its uses in one query, whatever their filters
+    are. So without the option each query reads all records, and Spark filters them.
+    """
 
     @message_first
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -151,7 +157,8 @@ class DefaultSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Returns the reader for ``spark.read``."""
         options = self._options(schema, streaming=False)
-        return FilteringBatchReader(options) if PUSHDOWN_WORKER in _worker_modules() else MoldauBatchReader(options)
+        is_narrowed = options.filter_pushdown and PUSHDOWN_WORKER in _worker_modules()
+        return FilteringBatchReader(options) if is_narrowed else MoldauBatchReader(options)
 
     @message_first
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -206,7 +213,9 @@ class DefaultSource(DataSource):
         return parse_options(given | {"columns": ",".join(check_schema(fields))}, streaming=streaming)
 
     def _given(self) -> Mapping[str, str]:
-        return dict(self.options)
+        given = dict(self.options)
+        refuse_catalog_table(given)
+        return given
 
 
 def _worker_modules() -> tuple[str, ...]:

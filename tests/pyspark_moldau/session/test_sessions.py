@@ -12,7 +12,7 @@ import pytest
 
 from pyspark_moldau import versions
 from pyspark_moldau.session import sessions
-from pyspark_moldau.session.sessions import CLUSTER_DEFAULTS, DEFAULTS, PUSHDOWN, REDACTED, SECRET_OPTIONS, prepare
+from pyspark_moldau.session.sessions import CLUSTER_DEFAULTS, DEFAULTS, REDACTED, SECRET_OPTIONS, prepare
 from pyspark_moldau.source.data_source import DefaultSource
 
 
@@ -46,13 +46,11 @@ PATTERNS = {
 
 def test_a_session_is_made_ready_and_stays_as_it_was_else():
     """A thread without an active session gets this one; a session of Spark Connect has no JVM."""
-    for pushdown, pattern, (active, connect) in itertools.product(
-        (None, "true", "false"), PATTERNS, ((True, False), (False, False), (False, True))
-    ):
-        given = {PUSHDOWN: pushdown, REDACTED: pattern, "other": "x"}
+    for pattern, (active, connect) in itertools.product(PATTERNS, ((True, False), (False, False), (False, True))):
+        given = {REDACTED: pattern, "other": "x"}
         session = Session({name: value for name, value in given.items() if value is not None}, active, connect)
         assert prepare(session) is session
-        assert session.settings == {PUSHDOWN: pushdown or "true", REDACTED: PATTERNS[pattern], "other": "x"}
+        assert session.settings == {REDACTED: PATTERNS[pattern], "other": "x"}
         assert session.registered == [DefaultSource]
         assert session.activated == (["of Java"] if not active and not connect else [])
         assert prepare(session).settings == session.settings, "a second time changes nothing"

@@ -25,6 +25,16 @@ def test_defaults_are_those_of_sparks_kafka_source():
     assert "headers" not in options.columns
 
 
+def test_options_of_streams_mean_nothing_in_a_batch():
+    """Spark's source looks at none of them there; only a stream refuses their values."""
+    options = dict.fromkeys(("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"), "x")
+    options |= {"maxBytesPerTrigger": "x", "publishOffsetsToGroup": "g"}
+    assert parse(streaming=False, **options) == parse(streaming=False)
+    for name in options.keys() - {"publishOffsetsToGroup"}:
+        with pytest.raises(OptionError, match=name):
+            parse(**{name: "x"})
+
+
 def test_names_are_case_insensitive():
     assert parse(STARTINGOFFSETS="Earliest", MaxOffsetsPerTrigger="10").max_offsets_per_trigger == 10
     assert columns_of({"IncludeHeaders": "TRUE"})[-1] == "headers"
@@ -80,6 +90,9 @@ def test_timestamps_take_precedence_over_offsets():
         ({"maxOffsetsPerTrigger": "9223372036854775808"}, "expected a positive number of at most 9223372036854775807"),
         ({"minPartitions": "x"}, "minPartitions: expected a positive number"),
         ({"startingOffsets": "soon"}, "expected earliest, latest or"),
+        ({"startingOffsets": ""}, "startingOffsets: expected earliest, latest or"),
+        ({"streaming": False, "endingOffsets": ""}, "endingOffsets: expected earliest, latest or"),
+        ({"filterPushdown": "yes"}, "filterPushdown: expected true or false, got 'yes'"),
         ({"startingOffsets": '{"a": {"x": 1}}'}, "got partition 'x' at 1"),
         ({"startingOffsets": '{"a": {"0": -3}}'}, "got partition '0' at -3"),
         ({"startingOffsets": '{"a": '}, "startingOffsets: expected"),

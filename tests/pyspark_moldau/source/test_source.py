@@ -620,6 +620,23 @@ def test_errors_hide_the_traceback_in_sparks_workers_only(log, monkeypatch):
     assert os.environ.pop(errors.HIDE_TRACEBACK) == "1"
 
 
+CATALOG = {
+    "new": {"option.subscribe": "t", "subscribe": "t", "provider": "moldau", "owner": "al"},
+    "used": {},
+}
+
+
+@pytest.mark.parametrize("given", CATALOG.values(), ids=CATALOG)
+def test_a_table_of_the_catalog_is_refused_with_what_works(given):
+    """Spark gives its options to a Python source at its creation, with a prefix, and none when it is used."""
+    made = source.DefaultSource(given)
+    value = types.StructType([types.StructField("value", types.BinaryType())])
+    stream = made.streamReader(value)
+    for use in (made.schema, lambda: made.reader(value), lambda: made.writer(value, False), stream.initialOffset):
+        with pytest.raises(OptionError, match=r"CREATE TEMPORARY VIEW \.\.\. USING moldau OPTIONS"):
+            use()
+
+
 def test_wrong_options_of_a_stream_come_at_its_first_use():
     """Spark hides an error that streamReader raises behind one of its own."""
     given = {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "endingOffsets": "latest"}

@@ -37,6 +37,9 @@ __all__ = ["ClientOptions", "OptionError", "Position", "SourceOptions", "Subscri
 EARLIEST: Final = -2
 LATEST: Final = -1
 
+TABLE_OPTION: Final = "option."
+"""Prefix of the options of a table that is being created in Spark's catalog."""
+
 TopicOffsets = dict[str, dict[int, int]]
 """Topic to partition to offset (or timestamp)."""
 
@@ -67,6 +70,7 @@ _KNOWN = {
         "maxBytesPerTrigger",
         "maxBytesPerPartition",
         "columns",
+        "filterPushdown",
         "publishOffsetsToGroup",
         "kafkaConsumer.pollTimeoutMs",
         "fetchOffset.numRetries",
@@ -137,6 +141,7 @@ class SourceOptions:
     max_bytes_per_trigger: int | None = None
     max_bytes_per_partition: int | None = None
     publish_to_group: str | None = None
+    filter_pushdown: bool = False  # of a batch; Spark may give the narrowed ranges to other queries of one load()
 
 
 def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
@@ -147,6 +152,19 @@ def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
     """
     given = _lowered(options)
     return parse_columns(given.get("columns"), headers=_boolean(given, "includeHeaders", default=False))
+
+
+def refuse_catalog_table(options: Mapping[str, str]) -> None:
+    """Refuses a table of the catalog: Spark gives a Python source the options of such a table only at its creation.
+
+    Raises:
+        OptionError: there is no option, or one with the prefix that Spark gives to those of a new table.
+    """
+    if not options or any(key.lower().startswith(TABLE_OPTION) for key in options):
+        raise OptionError(
+            "kafka.bootstrap.servers must be given, and Spark does not give a Python source the options of a table of "
+            "the catalog (CREATE TABLE ... USING moldau); use CREATE TEMPORARY VIEW ... USING moldau OPTIONS (...)"
+        )
 
 
 def check_names(options: Mapping[str, str]) -> None:
@@ -167,9 +185,9 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
     Raises:
         OptionError: with the option, its value and the accepted values.
     """
-    given = _lowered(options)
-    _refuse(given)
-    _refuse_kind(given, streaming=streaming)
+    lowered = _lowered(options)
+    _refuse(lowered)
+    given = _of_kind(lowered, streaming=streaming)
     starting = _position(
         given,
         "startingTimestamp",
@@ -182,8 +200,8 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         raise OptionError("startingOffsets: a batch query cannot start at latest; use earliest or offsets")
     if _mentions(ending, EARLIEST):
         raise OptionError("endingOffsets: a query cannot end at earliest; use latest or offsets")
-    least = _positive(given, "minOffsetsPerTrigger") if streaming else None
-    most = _positive(given, "maxOffsetsPerTrigger") if streaming else None
+    least = _positive(given, "minOffsetsPerTrigger")
+    most = _positive(given, "maxOffsetsPerTrigger")
     if least is not None and most is not None and least > most:
         raise OptionError(f"minOffsetsPerTrigger: {least} is higher than maxOffsetsPerTrigger, {most}")
     return SourceOptions(
@@ -201,6 +219,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         max_bytes_per_trigger=_positive(given, "maxBytesPerTrigger"),
         max_bytes_per_partition=_positive(given, "maxBytesPerPartition"),
         publish_to_group=given.get("publishoffsetstogroup") or None,
+        filter_pushdown=_boolean(given, "filterPushdown", default=False),
     )
 
 
@@ -227,15 +246,21 @@ def _refuse(given: Mapping[str, str]) -> None:
             logger.warning("option-without-effect name=%s: %s", name, _REPLACED[name])
 
 
-def _refuse_kind(given: Mapping[str, str], *, streaming: bool) -> None:
+def _of_kind(given: Mapping[str, str], *, streaming: bool) -> Mapping[str, str]:
+    """Returns the options that mean something to a batch query, or to a stream.
+
+    Raises:
+        OptionError: a stream has an option that only batch queries have.
+    """
     if streaming:
         for name in _BATCH_ONLY:
             if name.lower() in given:
                 raise OptionError(f"{name} is for batch queries: a stream has no end; remove it")
-        return
-    for name in _STREAM_ONLY:
-        if name.lower() in given:
-            logger.warning("option-without-effect name=%s: it is for streaming queries", name)
+        return given
+    useless = {name.lower(): name for name in _STREAM_ONLY if name.lower() in given}
+    for name in useless.values():
+        logger.warning("option-without-effect name=%s: it is for streaming queries", name)
+    return {key: value for key, value in given.items() if key not in useless}
 
 
 def _subscription(given: Mapping[str, str]) -> Subscription:
@@ -317,8 +342,10 @@ def _position(given: Mapping[str, str], single: str, by_timestamp: str, by_offse
     if by_timestamp.lower() in given:
         stamps = parse_topic_offsets(given[by_timestamp.lower()], by_timestamp, lowest=0)
         return Position(timestamps=stamps, latest_if_no_match=latest)
-    text = given.get(by_offset.lower(), "")
-    words = {"": default, "earliest": EARLIEST, "latest": LATEST}
+    if by_offset.lower() not in given:
+        return Position(everywhere=default)
+    text = given[by_offset.lower()]
+    words = {"earliest": EARLIEST, "latest": LATEST}
     if text.lower() in words:
         return Position(everywhere=words[text.lower()])
     if not text.startswith("{"):
