@@ -96,6 +96,11 @@ def explained(error: KafkaError | ValueError, topic: str, options: SinkOptions) 
                 f"longer than {PREFIX}{TRANSACTION_TIMEOUT}, raise it, and transaction.max.timeout.ms of the brokers, "
                 "or write fewer rows at a time"
             )
+        if error.code is ErrorCode.INVALID_TIMESTAMP:
+            return SinkError(
+                f"column timestamp: rows for topic {topic!r} were not written: {error}; correct the column, or change "
+                "message.timestamp.before.max.ms or message.timestamp.after.max.ms of the topic"
+            )
         return SinkError(f"rows for topic {topic!r} were not written: {error}")
     if "partition" in str(error):
         return SinkError(f"column partition: topic {topic!r}: {error}; null leaves the choice to the partitioner")

@@ -73,7 +73,7 @@ def split_topics(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str
     """Yields the rows of each topic; the option wins over the column, as in Spark's Kafka sink.
 
     Raises:
-        RowError: a topic is null.
+        RowError: a topic is null or empty.
     """
     if topic is not None:
         yield topic, batch
@@ -83,6 +83,8 @@ def split_topics(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str
         row = pc.index(pc.is_null(column), value=True).as_py()
         raise RowError(f"column topic: null in row {row} of a block; set the option topic, or filter such rows out")
     names = pc.unique(column).to_pylist()
+    if "" in names:
+        raise RowError("column topic: a row has an empty text; set the option topic, or filter such rows out")
     if len(names) == 1:
         yield names[0], batch
         return

@@ -31,6 +31,7 @@ EXPLAINED = DENIED | {
     ErrorCode.INVALID_TOPIC_EXCEPTION: r"{place}: topic 't' is not on h:1; create it, or correct the {place} \(",
     ErrorCode.MESSAGE_TOO_LARGE: r"column value: a row for topic 't' is too large: .*max\.request\.size",
     ErrorCode.RECORD_LIST_TOO_LARGE: r"column value: a row for topic 't' is too large: .*max\.request\.size",
+    ErrorCode.INVALID_TIMESTAMP: r"column timestamp: rows for topic 't' were not written: .*; correct the column, or ",
     ErrorCode.PRODUCER_FENCED: r"rows for topic 't' were not written: their transaction was aborted .*\.ms, raise",
     ErrorCode.INVALID_PRODUCER_EPOCH: r"rows for topic 't' were not written: their transaction was aborted .*raise it",
 }

@@ -72,6 +72,9 @@ def test_wrong_rows_are_refused_by_column():
     topics = pa.RecordBatch.from_pylist([{"topic": "a", "value": "1"}, {"topic": None, "value": "2"}])
     with pytest.raises(RowError, match="column topic: null in row 1"):
         list(split_topics(topics, None))
+    unnamed = pa.RecordBatch.from_pylist([{"topic": "a", "value": "1"}, {"topic": "", "value": "2"}])
+    with pytest.raises(RowError, match="column topic: a row has an empty text; set the option topic"):
+        list(split_topics(unnamed, None))
     partitions = pa.record_batch({"value": pa.array(["1"]), "partition": pa.array([-2], pa.int32())})
     with pytest.raises(RowError, match="column partition: -2 is negative"):
         to_columns(partitions)
