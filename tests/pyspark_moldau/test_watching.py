@@ -126,6 +126,14 @@ def test_a_report_may_lack_figures():
     assert batch_of(least | {"durationMs": {}, "sources": [{}]}) == expected
 
 
+def test_a_report_of_spark_connect_counts_by_source():
+    """It has no sums; the table showed no row at all."""
+    figures_of_sources = [{"numInputRows": 3, "processedRowsPerSecond": 1.5}, {"numInputRows": 4}]
+    least = {"batchId": 3, "timestamp": "2026-01-02T03:04:05Z", "sources": figures_of_sources}
+    found = batch_of(least)
+    assert (found.rows, found.rows_per_second) == (7, 1.5)
+
+
 @pytest.mark.parametrize(
     ("sources", "lag"),
     [

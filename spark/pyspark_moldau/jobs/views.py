@@ -31,6 +31,7 @@ from pyspark_moldau.jobs.queries.reading import read_batch, read_dead_letters, r
 from pyspark_moldau.jobs.queries.running import (
     DEAD_LETTERS,
     JobReport,
+    check_session,
     first_line,
     job_session,
     run_queries,
@@ -157,6 +158,7 @@ def build(
     Raises:
         JobError: A query failed, or the SQL does not fit the records.
     """
+    check_session(session)
     check_job(job.config, "view", {"source": job.source}, None, view=job.path)
     session = session or job_session(job.config)
     versions = versions_of(job.path)
@@ -192,6 +194,7 @@ def follow(job: ViewJob, session: SparkSession | None = None, timeout_s: float |
     if version.form != "stream":
         raise JobError(f"version {number} is a batch; build another one, or serve it merged with newer records")
     _check_query(job, version)
+    check_session(session)
     check_job(job.config, "view", {"source": job.source}, None, view=job.path)
     session = session or job_session(job.config)
     with held(job.config.root, _folder(job.path, number)):

@@ -69,11 +69,19 @@ def batch_of(report: Mapping[str, object]) -> Batch:
     return Batch(
         number=int(str(report["batchId"])),
         started=str(report["timestamp"]),
-        rows=int(str(report.get("numInputRows", 0))),
-        rows_per_second=float(str(report.get("processedRowsPerSecond", 0.0))),
+        rows=int(_over_sources(report, "numInputRows")),
+        rows_per_second=_over_sources(report, "processedRowsPerSecond"),
         duration_ms=int(str(duration)),
         lag=lag_of(report),
     )
+
+
+def _over_sources(report: Mapping[str, object], name: str) -> float:
+    """Returns a figure of a report; those of Spark Connect have it for each source only."""
+    if name in report:
+        return float(str(report[name]))
+    sources = report.get("sources")
+    return sum(float(str(each.get(name, 0))) for each in (sources if isinstance(sources, list) else []))
 
 
 def lag_of(report: Mapping[str, object]) -> int | None:

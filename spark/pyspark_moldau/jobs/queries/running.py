@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.2
+CONNECT: Final = "pyspark.sql.connect"
 MASTER: Final = "spark.master"
 LOCAL: Final = "local"
 SPARK_LOG: Final = "spark.log"
@@ -140,9 +141,23 @@ def running(
         OptionError: The login was refused, or the principal may not describe a topic.
         ReadTimeoutError: No broker answered in time.
     """
+    check_session(session)
     with held(config.root, config.checkpoint):
         check_job(config, kind, sources, sink, state=state)
         yield session or job_session(config)
+
+
+def check_session(session: SparkSession | None) -> None:
+    """Checks that the driver of a session is this process, where the code of a job's micro-batches runs.
+
+    Raises:
+        JobError: It is a session of Spark Connect.
+    """
+    if type(session).__module__.startswith(CONNECT):
+        raise JobError(
+            "a job cannot run in a session of Spark Connect, whose driver is another process; leave the session out, "
+            "or give one of local_session or cluster_session (pyspark_moldau.session)"
+        )
 
 
 def job_session(config: JobConfig) -> SparkSession:

@@ -291,6 +291,15 @@ def test_a_spark_that_does_not_start_is_explained(spark, tmp_path, start):
             job_session(config(tmp_path, **settings))
 
 
+def test_a_job_refuses_a_session_of_spark_connect(tmp_path):
+    """Its micro-batches run in another process; the job failed in the first of them."""
+    session = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    message = "a job cannot run in a session of Spark Connect, .* leave the session out, or give one of local_session"
+    with pytest.raises(JobError, match=message), running.running(config(tmp_path), "load", {}, None, session):
+        pass
+    assert not list(tmp_path.iterdir()), "the folder is not the job's yet"
+
+
 class Writer:
     """Stands in for Spark's writer of a stream; it notes its calls."""
 
