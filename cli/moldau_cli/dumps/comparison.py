@@ -7,7 +7,7 @@ after it was killed, the file may be older than those.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from xxhash import xxh3_64_hexdigest
@@ -35,7 +35,8 @@ from moldau_broker.log.files.transaction_index import ENTRY as TRANSACTION_ENTRY
 from moldau_broker.log.files.transaction_index import decode_entries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import struct
+    from collections.abc import Callable, Iterator, Sequence
 
     from moldau.records import BatchHeader
     from moldau.runtime.ports.environment import Disk
@@ -58,15 +59,29 @@ class Damage(NamedTuple):
     reason: str
 
 
-class _Segment(NamedTuple):
-    """The batches of a segment, by their positions, up to the first damaged one."""
+class _Segment:
+    """The batches of a segment with their positions, up to the first damaged one; they are not held in memory."""
 
-    base_offset: int
-    batches: dict[int, BatchHeader]
-    end: int
-    """Position behind the last of them."""
-    is_whole: bool
-    """Whether the file has nothing behind them."""
+    def __init__(self, disk: Disk, log: str, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self.end = 0
+        """Position behind the batches that were read."""
+        self.is_whole = False
+        """Whether all were read, and the file has nothing behind them."""
+        self._disk = disk
+        self._log = log
+
+    def __iter__(self) -> Iterator[tuple[int, BatchHeader]]:
+        """Yields position and header of each batch."""
+        file = self._disk.open(self._log, OpenMode.READ)
+        try:
+            size = file.size
+            for position, batch in scan_headers(file, 0, size):
+                self.end = position + batch.size_bytes
+                yield position, batch
+            self.is_whole = self.end == size
+        finally:
+            file.close()
 
 
 def cut_head(disk: Disk, path: str) -> Damage | None:
@@ -94,20 +109,8 @@ def hidden_damage(disk: Disk, path: str) -> Damage | None:
     if name is not None and name.kind in _INDEXES:
         log = f"{directory}/{segment_file(name.base_offset, LOG_SUFFIX)}{name.state}"
         if disk.exists(log):
-            found = _INDEXES[name.kind](read_file(disk, path), _segment(disk, log, name.base_offset))
+            found = _INDEXES[name.kind](read_file(disk, path), _Segment(disk, log, name.base_offset))
     return found or _change_since_stop(disk, path)
-
-
-def _segment(disk: Disk, log: str, base_offset: int) -> _Segment:
-    file = disk.open(log, OpenMode.READ)
-    try:
-        size = file.size
-        batches = dict(scan_headers(file, 0, size))
-    finally:
-        file.close()
-    last = max(batches, default=0)
-    end = last + batches[last].size_bytes if batches else 0
-    return _Segment(base_offset, batches, end, end == size)
 
 
 def _change_since_stop(disk: Disk, path: str) -> Damage | None:
@@ -128,37 +131,43 @@ def _change_since_stop(disk: Disk, path: str) -> Damage | None:
 
 def _wrong_position(data: bytes, segment: _Segment) -> Damage | None:
     """Compares an offset index: each entry has the last offset of the batch at its position."""
-    layout = OffsetIndex.LAYOUT
-    for byte in range(0, len(data), layout.size):
-        relative, position = layout.unpack_from(data, byte)
-        if byte > 0 and (relative, position) == (0, 0):
-            return _end_of_space(data, byte)
+    entries = _entries(data, OffsetIndex.LAYOUT)
+    wanted = {position for _, position in entries}
+    last_offsets = {position: batch.last_offset for position, batch in segment if position in wanted}
+    for number, (relative, position) in enumerate(entries):
+        byte, offset = number * OffsetIndex.LAYOUT.size, segment.base_offset + relative
         if position >= segment.end and not segment.is_whole:
             return None  # the dump of the segment names what is wrong there
-        batch = segment.batches.get(position)
-        offset = segment.base_offset + relative
-        if batch is None:
+        if position not in last_offsets:
             return Damage(byte, f"no batch begins at position {position}")
-        if batch.last_offset != offset:
-            return Damage(byte, f"offset {offset}, but the batch at position {position} ends with {batch.last_offset}")
-    return None
+        if (last := last_offsets[position]) != offset:
+            return Damage(byte, f"offset {offset}, but the batch at position {position} ends with {last}")
+    return _end_of_space(data, len(entries) * OffsetIndex.LAYOUT.size)
 
 
 def _wrong_timestamp(data: bytes, segment: _Segment) -> Damage | None:
     """Compares a time index: each entry is a batch with a timestamp above those of all batches before it."""
+    entries = _entries(data, TimeIndex.LAYOUT)
+    wanted = {segment.base_offset + relative for _, relative in entries}
     largest, raised = -1, {}
-    for batch in segment.batches.values():
+    for _, batch in segment:
         if batch.max_timestamp > largest:
-            largest = raised[batch.last_offset] = batch.max_timestamp
-    layout = TimeIndex.LAYOUT
-    for byte in range(0, len(data), layout.size):
-        timestamp, relative = layout.unpack_from(data, byte)
-        if byte > 0 and (timestamp, relative) == (0, 0):
-            return _end_of_space(data, byte)
+            largest = batch.max_timestamp
+            if batch.last_offset in wanted:
+                raised[batch.last_offset] = largest
+    for number, (timestamp, relative) in enumerate(entries):
         offset = segment.base_offset + relative
-        if raised.get(offset) != timestamp and segment.is_whole:
-            return Damage(byte, f"the batch that ends with offset {offset} does not raise the timestamp to {timestamp}")
-    return None
+        if raised.get(offset) != timestamp:
+            reason = f"the batch that ends with offset {offset} does not raise the timestamp to {timestamp}"
+            return Damage(number * TimeIndex.LAYOUT.size, reason) if segment.is_whole else None
+    return _end_of_space(data, len(entries) * TimeIndex.LAYOUT.size)
+
+
+def _entries(data: bytes, layout: struct.Struct) -> list[tuple[int, int]]:
+    """Returns the entries of an index, without the zeros with which Kafka reserves space behind them."""
+    entries = [*layout.iter_unpack(data)]
+    unused = next((number for number, entry in enumerate(entries) if number and entry == (0, 0)), len(entries))
+    return [(first, second) for first, second in entries[:unused]]
 
 
 def _end_of_space(data: bytes, byte: int) -> Damage | None:
@@ -169,7 +178,11 @@ def _end_of_space(data: bytes, byte: int) -> Damage | None:
 
 def _wrong_transaction(data: bytes, segment: _Segment) -> Damage | None:
     """Compares the index of aborted transactions with their markers and with the batches that it names."""
-    batches = [*segment.batches.values()]
+    entries = decode_entries("", data, segment.base_offset)
+    named = sorted(
+        {at for entry in entries for at in (entry.first_offset, entry.last_offset, entry.last_stable_offset)}
+    )
+    batches = [batch for _, batch in segment if _holds_any(batch, named)]
     offsets = [batch.base_offset for batch in batches]
 
     def holding(offset: int) -> BatchHeader | None:
@@ -177,7 +190,7 @@ def _wrong_transaction(data: bytes, segment: _Segment) -> Damage | None:
         return batches[at] if at >= 0 and offset <= batches[at].last_offset else None
 
     before = -1
-    for number, entry in enumerate(decode_entries("", data, segment.base_offset)):
+    for number, entry in enumerate(entries):
         first, marker = holding(entry.first_offset), holding(entry.last_offset)
         if marker is None and not segment.is_whole:
             return None  # the dump of the segment names what is wrong there
@@ -192,6 +205,12 @@ def _wrong_transaction(data: bytes, segment: _Segment) -> Damage | None:
             return Damage(number * TRANSACTION_ENTRY.size, reason)
         before = entry.last_stable_offset
     return None
+
+
+def _holds_any(batch: BatchHeader, offsets: Sequence[int]) -> bool:
+    """Returns whether one of some ascending offsets is in a batch."""
+    at = bisect_left(offsets, batch.base_offset)
+    return at < len(offsets) and offsets[at] <= batch.last_offset
 
 
 def _begins(batch: BatchHeader, offset: int, producer_id: int) -> bool:

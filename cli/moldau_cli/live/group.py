@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Taken(NamedTuple):
-    """When the offsets of a look were told, in seconds of trio's clock: one of the brokers may be slow."""
+    """When brokers answered with the offsets of a look, in seconds of trio's clock: one of the brokers may be slow."""
 
     committed_s: float
     """The time of all committed offsets: the coordinator has them."""

@@ -185,8 +185,8 @@ def test_rows_with_one_figure_are_in_the_order_of_names():
 def test_the_rate_of_a_group_is_over_the_time_of_its_offsets():
     """It was over the time between the looks, although a coordinator may answer seconds later in one of them."""
     views, rates = Views(), []
-    for look_ms, committed, told_ms in ((0, 0, 0.0), (2000, 100, 2000.0), (4000, 400, 8000.0)):
-        group = GroupSample(state="Stable", members=1, offsets={("busy", 0): committed}, taken_ms=told_ms)
+    for look_ms, committed, answered_ms in ((0, 0, 0.0), (2000, 100, 2000.0), (4000, 400, 8000.0)):
+        group = GroupSample(state="Stable", members=1, offsets={("busy", 0): committed}, taken_ms=answered_ms)
         seen = Sample(
             now_ms=look_ms, brokers={1: "a:1"}, controller=1, partitions={("busy", 0): part(500)}, groups={"g": group}
         )

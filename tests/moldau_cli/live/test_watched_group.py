@@ -129,8 +129,8 @@ def test_each_look_has_its_rate_and_its_age(looks: list[tuple[float, bool]]) -> 
         assert row["offset"] == offsets[last]
         if answers and before is not None:
             grown = offsets[last] - offsets[before]
-            told_s = [begun[number] + looks[number][0] for number in (before, last)]
-            assert row["consumed_per_s"] == round(grown / (told_s[1] - told_s[0]), 1)
+            answered_s = [begun[number] + looks[number][0] for number in (before, last)]
+            assert row["consumed_per_s"] == round(grown / (answered_s[1] - answered_s[0]), 1)
             assert row["produced_per_s"] == round(grown / (begun[last] - begun[before]), 1)
 
 

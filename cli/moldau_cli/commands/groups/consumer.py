@@ -241,8 +241,8 @@ class _Known(NamedTuple):
 
     description: GroupDescription
     committed: Mapping[TopicPartition, CommittedOffset]
-    told_s: float
-    """When the coordinator told the committed offsets, in seconds of trio's clock."""
+    answered_s: float
+    """When the coordinator answered with the committed offsets, in seconds of trio's clock."""
     owners: Mapping[TopicPartition, str]
 
     @property
@@ -272,9 +272,9 @@ async def _known(admin: Admin, group: str) -> _Known:
 
     description = await _existing(admin, group)
     committed = await admin.list_group_offsets(group)
-    told_s = trio.current_time()
+    answered_s = trio.current_time()
     owners = {partition: member.member_id for member in description.members for partition in member.assignment}
-    return _Known(description, committed, told_s, owners)
+    return _Known(description, committed, answered_s, owners)
 
 
 def _headline(description: GroupDescription, rows: list[dict[str, output.Json]]) -> str:
@@ -308,7 +308,7 @@ def _watch(group: str, every_s: float, times: int | None, bootstrap_server: str 
             if ends.failures:
                 output.note(f"offsets are missing: {summarize_failures(ends.failures)}")
             description, rows = known.description, known.rows(ends.offsets)
-            taken = Taken(known.told_s, {(one.topic, one.partition): at_s for one, at_s in ends.told_s.items()})
+            taken = Taken(known.answered_s, {(one.topic, one.partition): at_s for one, at_s in ends.answered_s.items()})
             return Look(_headline(description, rows), _document(description, rows), rows, taken)
 
         await watch(look, every_s, times)

@@ -88,13 +88,13 @@ async def living(admin: Admin, partitions: Iterable[TopicPartition]) -> list[Top
 
 
 class LogEnds(NamedTuple):
-    """The log end offsets that are known, when each was told, and the errors of partitions whose leader did not tell.
+    """The log end offsets that are known, the times of the answers with them, and the errors of other partitions.
 
     Times are seconds of trio's clock.
     """
 
     offsets: dict[TopicPartition, int]
-    told_s: dict[TopicPartition, float]
+    answered_s: dict[TopicPartition, float]
     failures: dict[str, KafkaError]
 
 
@@ -130,7 +130,7 @@ async def log_ends(admin: Admin, partitions: Sequence[TopicPartition]) -> LogEnd
             nursery.cancel_scope.cancel()
             return
         ends.offsets.update({one: at for one, (at, _) in found.items()})
-        ends.told_s.update(dict.fromkeys(found, trio.current_time()))
+        ends.answered_s.update(dict.fromkeys(found, trio.current_time()))
         ends.failures.update(failures)
 
     async with trio.open_nursery() as nursery:

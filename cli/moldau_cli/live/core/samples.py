@@ -48,7 +48,7 @@ class GroupSample:
     members: int
     offsets: Mapping[Place, int]
     taken_ms: float | None = None
-    """When the coordinator told the offsets; None: at the time of the look."""
+    """When the coordinator answered with the offsets; None: at the time of the look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
