@@ -71,13 +71,16 @@ def resolve(reader: LogReader, partitions: Sequence[Partition], position: Positi
         asked = dict.fromkeys(partitions, timestamp)
         fixed: Offsets = {}
     else:
+        by_time = position.timestamps is not None
         named = {(topic, number): value for topic, numbers in given.items() for number, value in numbers.items()}
         unlike = sorted(set(named).symmetric_difference(partitions))
         if unlike:
             topic, number = unlike[0]
             problem = "names a partition that is not subscribed" if unlike[0] in named else "leaves out a partition"
-            raise OptionError(f"{name} {problem}: {topic}-{number}; -2 means earliest and -1 latest")
-        by_time = position.timestamps is not None
+            remedy = "-1 means latest" if name.startswith("ending") else "-2 means earliest and -1 latest"
+            if by_time:
+                remedy = "name a timestamp for each partition of the query"
+            raise OptionError(f"{name} {problem}: {topic}-{number}; {remedy}")
         asked = {partition: value for partition, value in named.items() if by_time or value < 0}
         fixed = {partition: value for partition, value in named.items() if partition not in asked}
     found = reader.offsets(asked) if asked else {}

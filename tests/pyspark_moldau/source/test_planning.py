@@ -100,9 +100,16 @@ def test_a_time_is_the_offset_of_the_first_record_as_late(log, lenient):
     ],
 )
 def test_a_position_names_each_partition_and_no_other(log, given, problem):
-    for position in (Position(offsets=given), Position(timestamps=given)):
-        with pytest.raises(OptionError, match=rf"^x {problem}; -2 means earliest and -1 latest$"):
-            resolve(log, PARTITIONS, position, "x")
+    """The remedy has only what the option takes."""
+    timestamp = "name a timestamp for each partition of the query"
+    for name, position, remedy in (
+        ("startingOffsets", Position(offsets=given), "-2 means earliest and -1 latest"),
+        ("endingOffsets", Position(offsets=given), "-1 means latest"),
+        ("startingOffsetsByTimestamp", Position(timestamps=given), timestamp),
+        ("endingOffsetsByTimestamp", Position(timestamps=given), timestamp),
+    ):
+        with pytest.raises(OptionError, match=rf"^{name} {problem}; {remedy}$"):
+            resolve(log, PARTITIONS, position, name)
 
 
 IDS = (None, "one", "two")
