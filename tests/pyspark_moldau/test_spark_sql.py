@@ -71,11 +71,11 @@ def test_a_view_reads_to_the_ends_that_it_found_first(session, bootstrap):
     assert sum(count for _, count in offsets_of(session, "grows")) == 30
 
 
-def test_a_table_of_the_catalog_says_what_works(session, bootstrap):
+def test_a_table_of_the_catalog_says_what_works(session, bootstrap, tmp_path):
     options = f"('kafka.bootstrap.servers' '{bootstrap}', subscribe 't', topic 't')"
     with pytest.raises(Exception, match="use CREATE TEMPORARY VIEW"):
         session.sql(f"CREATE TABLE flights_table USING moldau OPTIONS {options}")
-    session.sql(f"CREATE TABLE typed_table (value binary) USING moldau OPTIONS {options}")
+    session.sql(f"CREATE TABLE typed_table (value binary) USING moldau OPTIONS {options} LOCATION '{tmp_path}'")
     try:
         for use in ("SELECT * FROM typed_table", "INSERT INTO typed_table SELECT binary('v')"):
             with pytest.raises(Exception, match="use CREATE TEMPORARY VIEW"):

@@ -623,6 +623,7 @@ def test_errors_hide_the_traceback_in_sparks_workers_only(log, monkeypatch):
 CATALOG = {
     "new": {"option.subscribe": "t", "subscribe": "t", "provider": "moldau", "owner": "al"},
     "used": {},
+    "used, at a place": {"path": "file:/data"},
 }
 
 

@@ -160,7 +160,7 @@ def refuse_catalog_table(options: Mapping[str, str]) -> None:
     Raises:
         OptionError: there is no option, or one with the prefix that Spark gives to those of a new table.
     """
-    if not options or any(key.lower().startswith(TABLE_OPTION) for key in options):
+    if set(options) <= {"path"} or any(key.lower().startswith(TABLE_OPTION) for key in options):
         raise OptionError(
             "kafka.bootstrap.servers must be given, and Spark does not give a Python source the options of a table of "
             "the catalog (CREATE TABLE ... USING moldau); use CREATE TEMPORARY VIEW ... USING moldau OPTIONS (...)"
