@@ -43,14 +43,15 @@ def offsets_of(session, view):
 
 
 def test_the_statements_of_the_page_copy_a_topic(session, bootstrap):
-    (block,) = re.findall(r"^```sql\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+    (block,) = (each for each in blocks if "INSERT INTO" in each)
     for topic in ("sql-flights", "sql-copies"):
         block = block.replace(f"'{topic[4:]}'", f"'{topic}'")
         create_topic(bootstrap, topic, 1, 1)
     produce(bootstrap, "sql-flights", 20)
-    *views, insert = block.replace("127.0.0.1:9092", bootstrap).strip().rstrip(";").split(";")
-    for statement in (*views, insert, insert):
-        session.sql(statement)
+    code = block.replace("127.0.0.1:9092", bootstrap)
+    exec(code, {"spark": session})
+    exec(code.splitlines()[-1], {"spark": session})
     read = session.read.format("moldau").option("kafka.bootstrap.servers", bootstrap).option("subscribe", "sql-copies")
     assert sorted(bytes(row["value"]) for row in read.load().collect()) == sorted([b"v%d" % n for n in range(20)] * 2)
 

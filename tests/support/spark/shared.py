@@ -5,9 +5,11 @@ A JVM, its first queries, and a cluster cost far more processor time than the te
 
 from __future__ import annotations
 
+import tempfile
 import time
 import warnings
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moldau_jepsen.testing import cluster
@@ -25,6 +27,7 @@ SETTINGS = {
     # Java checks the bytecode of each class that it loads, which takes a tenth of the start.
     "spark.driver.extraJavaOptions": f"{DEFAULTS['spark.driver.extraJavaOptions']} {UNVERIFIED}",
     "spark.sql.streaming.stopTimeout": "120000",
+    "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "moldau-tests-warehouse"),  # stays empty
     # The tables of the tests have a few rows: one task for each, and no compiled query plans.
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.codegen.wholeStage": "false",
