@@ -23,7 +23,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
-from pyspark.sql.types import DateType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, DateType, DoubleType, FloatType, StringType, StructField, StructType
 
 from pyspark_moldau.jobs.errors import JobError
 from pyspark_moldau.jobs.files import OWNER, delta_problem, write_atomically
@@ -42,8 +42,14 @@ COMPACTION: Final = "_moldau_compaction.json"
 STAGING: Final = "_moldau_staging"
 BATCH: Final = "batch"
 COLUMNS: Final = "columns"
+ZONE: Final = "time_zone"
+"""The key, in the file of the owner, of the time zone in which names of folders say timestamps."""
 PLAN: Final = "-plan"
 """Ends the name under which a Delta table keeps the plan of its last batch."""
+NO_FOLDER: Final = (
+    "column {}: a value is no UTF-8, and cannot be the name of a folder; partition the table by another column "
+    "([sink] partition_by)"
+)
 QUERY_ID: Final = "sql.streaming.queryId"
 TIMESTAMPS: Final = "spark.sql.parquet.outputTimestampType"
 MICROS: Final = "TIMESTAMP_MICROS"
@@ -84,8 +90,9 @@ class TableWriter:
         check_columns(rows.columns, self._format)
         owner = own_table(self._path, query, self._format, self._partition_by)
         rows.sparkSession.conf.set(TIMESTAMPS, MICROS)
+        rows = with_names_of_folders(rows, self._partition_by)
         if self._format == "delta":
-            self._commit_delta(rows, batch, query)
+            self._commit_delta(rows, batch, query, owner)
             return
         from pyspark.sql import functions
 
@@ -96,11 +103,11 @@ class TableWriter:
                 raise _set_back(self._path, batch, f"has batch {newest} already")
             self._has_newest = True
         _take_columns(self._path, owner, rows)
-        rows.withColumn(BATCH, functions.lit(batch)).write.mode("overwrite").option(
-            "partitionOverwriteMode", "dynamic"
+        rows.withColumn(BATCH, functions.lit(batch)).write.mode("overwrite").options(
+            partitionOverwriteMode="dynamic", **_zone_of(owner)
         ).partitionBy(*self._partition_by, BATCH).parquet(str(self._path))
 
-    def _commit_delta(self, rows: DataFrame, batch: int, query: str) -> None:
+    def _commit_delta(self, rows: DataFrame, batch: int, query: str, owner: dict[str, Any]) -> None:
         from deltalake import CommitProperties, DeltaTable, Transaction
         from deltalake.schema import Schema
         from deltalake.transaction import AddAction, create_table_with_add_actions
@@ -117,7 +124,7 @@ class TableWriter:
             return
         staging = self._path / STAGING
         shutil.rmtree(staging, ignore_errors=True)
-        writer = rows.write.mode("overwrite")
+        writer = rows.write.mode("overwrite").options(**_zone_of(owner))
         if self._partition_by:
             writer = writer.partitionBy(*self._partition_by)
         writer.option("compression", "snappy").parquet(str(staging))
@@ -208,6 +215,7 @@ def own_table(path: Path, query: str, table_format: str, partition_by: Sequence[
         if path.exists() and any(not each.name.startswith(OWNER) for each in path.iterdir()):
             raise JobError(f"{path} holds something other than a table of this job; name an empty folder") from None
         path.mkdir(parents=True, exist_ok=True)
+        wanted[ZONE] = "UTC"
         write_atomically(file, json.dumps(wanted))
         return wanted
     except ValueError as error:
@@ -222,6 +230,37 @@ def own_table(path: Path, query: str, table_format: str, partition_by: Sequence[
             )
         raise JobError(f"{path} has {key} {found.get(key)!r}, and the job says {value!r}; name an empty folder")
     return found
+
+
+def with_names_of_folders(rows: DataFrame, partition_by: Sequence[str]) -> DataFrame:
+    """Returns rows whose values can be read from the names of folders; bytes that cannot end the query.
+
+    Spark writes bytes that are no UTF-8 all as the same text. It takes 0.0 and -0.0 for equal, and fails where one
+    follows the other, because their names differ.
+    """
+    from pyspark.sql import functions
+
+    for name in partition_by:
+        kind = rows.schema[name].dataType
+        if not isinstance(kind, BinaryType | DoubleType | FloatType):
+            continue
+        column = functions.col(*aliased([name]))
+        if isinstance(kind, BinaryType):
+            refused = functions.raise_error(NO_FOLDER.format(name)).cast(kind)
+            column = functions.when(column.isNull() | functions.is_valid_utf8(column.cast("string")), column)
+            rows = rows.withColumn(name, column.otherwise(refused))
+        else:
+            rows = rows.withColumn(name, functions.when(column == 0, functions.lit(0).cast(kind)).otherwise(column))
+    return rows
+
+
+def _zone_of(owner: dict[str, Any]) -> dict[str, str]:
+    """Returns the options with which Spark writes and reads timestamps in the names of folders.
+
+    Two times have the same name in a zone that sets its clocks back. Tables of earlier releases have that of the
+    session.
+    """
+    return {"timeZone": owner[ZONE]} if ZONE in owner else {}
 
 
 def _take_columns(path: Path, owner: dict[str, Any], rows: DataFrame) -> None:
@@ -290,7 +329,7 @@ def read_table(session: SparkSession, path: Path) -> DataFrame:
         written = StructType(
             [StructField(each.name, StringType(), True) if each.name in dates else each for each in schema.fields]
         )
-        rows = session.read.schema(written).option("basePath", str(path)).parquet(*files)
+        rows = session.read.schema(written).options(basePath=str(path), **_zone_of(owner)).parquet(*files)
         return rows.selectExpr(
             *(
                 f"cast({sql} as date) as {sql}" if name in dates else sql
@@ -302,7 +341,7 @@ def read_table(session: SparkSession, path: Path) -> DataFrame:
     if columns is None or not _data_files(path):
         raise JobError(f"{path} has no rows yet")
     # Without the columns, Spark would take those of any one file, and guess the types of partitions from their names.
-    return session.read.schema(columns).parquet(spark_path(path)).drop(BATCH)
+    return session.read.schema(columns).options(**_zone_of(owner)).parquet(spark_path(path)).drop(BATCH)
 
 
 def _dates_among(schema: StructType, partition_by: Sequence[str]) -> set[str]:

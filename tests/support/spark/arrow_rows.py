@@ -68,14 +68,18 @@ class ArrowWriter:
     def __init__(self, frame: ArrowRows) -> None:
         self.frame = frame
         self.by: tuple[str, ...] = ()
-        self.options: dict[str, str] = {}
+        self.given: dict[str, str] = {}
 
     def mode(self, mode: str) -> ArrowWriter:
         assert mode == "overwrite"
         return self
 
     def option(self, name: str, value: str) -> ArrowWriter:
-        self.options[name] = value
+        self.given[name] = value
+        return self
+
+    def options(self, **given: str) -> ArrowWriter:
+        self.given |= given
         return self
 
     def partitionBy(self, *names: str) -> ArrowWriter:
@@ -87,7 +91,7 @@ class ArrowWriter:
         for row in self.frame.rows:
             folder = "/".join(partition_name(name, row[name]) for name in self.by)
             groups.setdefault(folder, []).append({key: each for key, each in row.items() if key not in self.by})
-        is_dynamic = self.options.get("partitionOverwriteMode") == "dynamic"
+        is_dynamic = self.given.get("partitionOverwriteMode") == "dynamic"
         former = [file for file in Path(path).rglob("*.parquet") if not is_dynamic or _folder(file, path) in groups]
         for file in former:
             self.frame.step()
