@@ -33,7 +33,7 @@ from pyspark_moldau.jobs.queries.session_values import (
 from pyspark_moldau.jobs.queries.writing import starts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pandas as pd
@@ -139,10 +139,7 @@ def sessions_of(records: DataFrame, job: SessionsJob) -> DataFrame:
     with checked_sql("[sessions]"):
         rows = records.where(job.where) if job.where else records
         rows = rows.select(
-            *(
-                checked_text(functions.expr(sql).cast(StringType())).alias(key)
-                for key, sql in zip(keys, job.keys.values(), strict=True)
-            ),
+            *keys_of(rows, job.keys, keys),
             functions.expr(job.event_time).alias(TIME),
             *(functions.col(name).alias(f"{OWN}{name}") for name in PLACE),
             *(functions.expr(sql).alias(f"{OWN}{number}") for number, (_, sql) in enumerate(job.columns.values())),
@@ -186,6 +183,45 @@ def sessions_of(records: DataFrame, job: SessionsJob) -> DataFrame:
             for field, each in zip(fields, columns, strict=True)
         ),
     )
+
+
+def keys_of(rows: DataFrame, expressions: Mapping[str, str], names: Sequence[str]) -> list[Column]:
+    """Returns the keys of sessions as texts with the given names.
+
+    Raises:
+        JobConfigError: A key has parts whose texts may run into each other.
+    """
+    from pyspark.sql import functions
+
+    found = [functions.expr(sql) for sql in expressions.values()]
+    kinds = [field.dataType for field in rows.select(*found).schema.fields]
+    return [
+        key_text(key, column, kind).alias(name)
+        for key, column, kind, name in zip(expressions, found, kinds, names, strict=True)
+    ]
+
+
+def key_text(name: str, column: Column, kind: DataType) -> Column:
+    """Returns a key as a text: equal keys have equal texts, and others have not.
+
+    Raises:
+        JobConfigError: The key has parts whose texts may run into each other.
+    """
+    from pyspark.sql import functions
+    from pyspark.sql.types import ArrayType, DoubleType, FloatType, MapType, StructType, TimestampType, VariantType
+
+    if isinstance(kind, ArrayType | MapType | StructType | VariantType):
+        raise JobConfigError(
+            f"[sessions] keys: {name} is {kind.simpleString()}, and keys are kept as texts, which may be the same for "
+            f"different values; write to_json(...) around it, or name each part as a key"
+        )
+    text = column.cast("string")
+    if isinstance(kind, DoubleType | FloatType):
+        text = functions.when(column == 0, "0.0").otherwise(text)  # -0.0 is equal to it
+    elif isinstance(kind, TimestampType):  # a second time has the same text where clocks are set back
+        offset = functions.date_format(column, "XXX")
+        text = functions.when(text.try_cast(kind) != column, functions.concat(text, offset)).otherwise(text)
+    return checked_text(text)
 
 
 def checked_text(column: Column) -> Column:

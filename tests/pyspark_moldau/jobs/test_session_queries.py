@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import functions
 
+from pyspark_moldau.jobs.errors import JobConfigError
 from pyspark_moldau.jobs.sessions import TIME as EVENT_TIME
-from pyspark_moldau.jobs.sessions import checked_text, sessions_of, with_checked_times
+from pyspark_moldau.jobs.sessions import checked_text, keys_of, sessions_of, with_checked_times
 from pyspark_moldau.session.java import find_java
 from support.spark.shared import patiently, shared_session
 
@@ -146,3 +147,43 @@ def test_a_text_that_is_no_utf8_is_named():
     assert [tuple(row) for row in texts.where("n = 1").collect()] == [(1, "ab")]
     with pytest.raises(Exception, match=r"a key or a text of a session is no UTF-8.*hex\(key\)"):
         texts.collect()
+
+
+def test_keys_have_the_same_text_if_they_are_equal():
+    """New York sets its clocks back at 6:00 in UTC; Spark takes 0.0 and -0.0 for equal."""
+    spark = shared_session()
+    former = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        times = (
+            "timestamp'2026-11-01 05:30:00Z', timestamp'2026-11-01 06:30:00Z', timestamp'2026-11-01 07:30:00Z', null"
+        )
+        values = spark.sql(
+            f"select inline(arrays_zip(array({times}), array(0D, -0D, double('NaN'), 0.1D), "
+            "array(float('-0'), float('0'), float('0.1'), null), array(1, 2, 3, null))) as (t, d, f, n)"
+        )
+        keys = {name: name for name in values.columns}
+        found = values.select(*keys_of(values, keys, values.columns)).collect()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", former)
+    assert [tuple(row) for row in found] == [
+        ("2026-11-01 01:30:00", "0.0", "0.0", "1"),
+        ("2026-11-01 01:30:00-05:00", "0.0", "0.0", "2"),
+        ("2026-11-01 02:30:00", "NaN", "0.1", "3"),
+        (None, "0.1", None, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        ("array('a, b')", "array<string>"),  # its text is that of array('a', 'b')
+        ("struct('a' as x, 1 as y)", "struct<x:string,y:int>"),
+        ("map('a', 'b')", "map<string,string>"),
+    ],
+)
+def test_a_key_whose_parts_run_into_each_other_is_refused(key, kind):
+    with pytest.raises(JobConfigError) as refused:
+        keys_of(shared_session().range(1), {"plane": key}, ["k"])
+    assert str(refused.value).startswith(f"[sessions] keys: plane is {kind}, and keys are kept as texts")
+    assert str(refused.value).endswith("write to_json(...) around it, or name each part as a key")
