@@ -80,6 +80,8 @@ def join_job(path: Path, client: Mapping[str, str] | None = None) -> JoinJob:
 def joined(left: DataFrame, right: DataFrame, job: JoinJob) -> DataFrame:
     """Returns the joined rows: a right record lies at most ``before`` before its left one, and ``after`` after it.
 
+    Records with a null event time are left out.
+
     Raises:
         JobConfigError: An expression does not fit the records.
     """
@@ -87,7 +89,10 @@ def joined(left: DataFrame, right: DataFrame, job: JoinJob) -> DataFrame:
 
     with checked_sql("[join]"):
         sides = [
-            side.withColumn(EVENT_TIME, functions.expr(time)).withWatermark(EVENT_TIME, watermark).alias(name)
+            side.withColumn(EVENT_TIME, functions.expr(time))
+            .where(f"{EVENT_TIME} is not null")  # Spark would neither write such a left record nor forget it
+            .withWatermark(EVENT_TIME, watermark)
+            .alias(name)
             for side, time, watermark, name in zip((left, right), job.times, job.watermarks, "lr", strict=True)
         ]
         near = (

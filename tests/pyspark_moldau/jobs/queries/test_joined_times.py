@@ -1,4 +1,4 @@
-"""Goal: the bounds of a join are lengths of time, in every time zone of the session.
+"""Goal: the bounds of a join are lengths of time, in every time zone of the session, and each record has a time.
 
 Method: pairs of records around the two changes of the clocks of New York, joined by the session that all Spark tests
 share.
@@ -29,15 +29,13 @@ def side(spark, time, hours=0.0):
     return spark.sql(f"select 'a' as key, timestamp_micros({micros}) as timestamp")
 
 
-def job(**bounds):
-    given = {"before": "1 minute", "after": "1 minute"} | bounds
+def job(**settings):
+    given = {"before": "1 minute", "after": "1 minute", "kind": "inner", "columns": {"at": "r.timestamp"}} | settings
     return SimpleNamespace(
         **given,
         times=("timestamp", "timestamp"),
         watermarks=("1 hour", "1 hour"),
         on="l.key = r.key",
-        kind="inner",
-        columns={"at": "r.timestamp"},
     )
 
 
@@ -54,3 +52,11 @@ def test_a_day_has_24_hours_in_every_time_zone(zone, length):
             assert joined(second, first, job(before=length)).count() == (hours < 24), (time, "before")
     finally:
         spark.conf.set(ZONE, former)
+
+
+def test_a_record_without_a_time_is_left_out():
+    """A stream would keep such a left record for ever, and never write it."""
+    times = "inline(array(struct('a', timestamp'2026-03-07 17:00:00 UTC'), struct('b', null))) as (key, timestamp)"
+    sides = [shared_session().sql(f"select {times}") for _ in range(2)]
+    rows = joined(*sides, job(kind="left-outer", columns={"l": "l.key", "r": "r.key"}))
+    assert [tuple(row) for row in rows.collect()] == [("a", "a")]
