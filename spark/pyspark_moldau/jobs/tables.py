@@ -97,15 +97,21 @@ class TableWriter:
         from pyspark.sql import functions
 
         finish_compaction(self._path)
+        former: list[Path] = []  # files of an earlier attempt at this batch
         if not self._has_newest:
-            newest = max(map(_batch_of, _data_files(self._path)), default=batch)
+            found = _data_files(self._path)
+            newest = max(map(_batch_of, found), default=batch)
             if newest > batch:
                 raise _set_back(self._path, batch, f"has batch {newest} already")
-            self._has_newest = True
+            former = [file for file in found if _batch_of(file) == batch]
+        self._has_newest = False
         _take_columns(self._path, owner, rows)
         rows.withColumn(BATCH, functions.lit(batch)).write.mode("overwrite").options(
             partitionOverwriteMode="dynamic", **_zone_of(owner)
         ).partitionBy(*self._partition_by, BATCH).parquet(str(self._path))
+        # Spark has left those in partitions that the batch has no rows in now, because the job has changed.
+        _remove(former)
+        self._has_newest = True
 
     def _commit_delta(self, rows: DataFrame, batch: int, query: str, owner: dict[str, Any]) -> None:
         from deltalake import CommitProperties, DeltaTable, Transaction
@@ -452,11 +458,16 @@ def finish_compaction(path: Path) -> None:
             f"{path / missing[0]} is missing, and no file that it replaces was removed; remove the new files (moves) "
             f"that {plan} names, and then that file"
         )
-    for name in document["gone"]:
-        (path / name).unlink(missing_ok=True)
-        (path / name).with_name(f".{(path / name).name}.crc").unlink(missing_ok=True)
+    _remove([path / name for name in document["gone"]])
     plan.unlink(missing_ok=True)
     shutil.rmtree(path / STAGING, ignore_errors=True)
+
+
+def _remove(files: Sequence[Path]) -> None:
+    """Removes files with the checksums that Hadoop keeps beside them."""
+    for file in files:
+        file.unlink(missing_ok=True)
+        file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
 
 
 def _data_files(path: Path) -> list[Path]:

@@ -119,6 +119,29 @@ def test_a_batch_is_there_once_wherever_the_job_was_killed(tmp_path, at_each_ste
                 break  # a batch like the others, or no step was left
 
 
+def test_a_replay_by_a_changed_job_leaves_no_former_row(tmp_path, at_each_step):
+    """Spark replaces the partitions that the batch has rows in now, and keeps the others."""
+    changed = [{"id": 100, "name": "b"}, {"id": 101, "name": "a"}]
+    expected = counted([*BATCHES[0], *changed])
+    for killed_before in range(STEPS_MAX):
+        path = tmp_path / str(killed_before)
+        for batch in (0, 2):
+            write(path, "parquet", ("name",), batch)
+        step = Steps(killed_before)
+        at_each_step.append(step)
+        is_killed = False
+        try:
+            TableWriter(path, "parquet", ("name",)).write(ArrowRows(changed, SCHEMA, step), 2, "query")
+        except KilledError:
+            is_killed = True
+        at_each_step.clear()
+        for _ in range(2):
+            TableWriter(path, "parquet", ("name",)).write(ArrowRows(changed, SCHEMA, lambda: None), 2, "query")
+            assert counted(rows_of(path, "parquet")) == expected, killed_before
+        if not is_killed:
+            break
+
+
 @pytest.mark.parametrize("goes_on_by", ["compaction", "batch", "reader"])
 @pytest.mark.parametrize("by", [(), ("name",)], ids=["plain", "by name"])
 def test_a_compaction_that_is_killed_changes_no_row(tmp_path, at_each_step, by, goes_on_by):
