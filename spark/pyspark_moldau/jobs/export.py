@@ -117,7 +117,9 @@ def run_export(job: ExportJob, session: SparkSession | None = None) -> ExportRep
     session = session or job_session(job.config)
     try:
         is_own = (job.table / OWNER).exists()
-        rows = read_table(session, job.table) if is_own else session.read.parquet(address_of(job.table))
+        # Without mergeSchema, Spark would leave out columns that the file which it looks at first does not have.
+        files = session.read.option("mergeSchema", "true")
+        rows = read_table(session, job.table) if is_own else files.parquet(address_of(job.table))
         rows = rows.where(job.where) if job.where else rows
         rows = rows.repartition(1).sortWithinPartitions(*job.order_by) if job.order_by else rows
     except AnalysisException as error:
