@@ -38,6 +38,7 @@ from pyspark_moldau.jobs.queries.running import (
     started,
     topic_writer,
 )
+from pyspark_moldau.jobs.schemas import all_nullable
 from pyspark_moldau.jobs.tables import spark_path
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import DataType
 
     from pyspark_moldau.jobs.config.job_config import JobConfig, SourceConfig
 
@@ -205,15 +207,28 @@ def compare(path: Path, first: int, second: int, session: SparkSession) -> Diffe
     """Compares two versions as multisets of rows.
 
     Raises:
-        JobError: A version is missing or not complete, or their columns differ.
+        JobError: A version is missing or not complete, or their columns differ in name or kind.
     """
     one, two = (_read_version(session, path, number) for number in (first, second))
     if one.columns != two.columns:
         raise JobError(f"version {first} has the columns {one.columns}, version {second} {two.columns}")
+    for here, there in zip(one.schema.fields, two.schema.fields, strict=True):
+        if not _are_alike(here.dataType, there.dataType):
+            raise JobError(
+                f"column {here.name} is {here.dataType.simpleString()} in version {first} and "
+                f"{there.dataType.simpleString()} in version {second}; cast it in the query, and build that again"
+            )
     only_first, only_second = one.exceptAll(two), two.exceptAll(one)
     examples = [f"{first}: {row}" for row in only_first.limit(5).collect()]
     examples += [f"{second}: {row}" for row in only_second.limit(5).collect()]
     return Difference(only_first=only_first.count(), only_second=only_second.count(), examples=examples)
+
+
+def _are_alike(one: DataType, two: DataType) -> bool:
+    """Returns whether values of two types are compared as they are; Spark would take the text 1 for the number."""
+    from pyspark.sql.types import NumericType
+
+    return all_nullable(one) == all_nullable(two) or (isinstance(one, NumericType) and isinstance(two, NumericType))
 
 
 def switch(path: Path, number: int) -> tuple[int, int]:

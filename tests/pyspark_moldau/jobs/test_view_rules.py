@@ -13,6 +13,7 @@ from unittest.mock import MagicMock
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from pyspark.sql.types import DateType, DoubleType, IntegerType, LongType, StringType, StructField, StructType
 
 from pyspark_moldau.jobs import views
 from pyspark_moldau.jobs.errors import JobBusyError, JobConfigError, JobError
@@ -224,8 +225,9 @@ def test_a_version_has_one_run_at_a_time(tmp_path, first, second):
 class Compared:
     """A version as a multiset of rows."""
 
-    def __init__(self, columns, rows):
+    def __init__(self, columns, rows, kind=None):
         self.columns, self.rows = columns, rows
+        self.schema = StructType([StructField(name, kind or LongType()) for name in columns])
 
     def exceptAll(self, other):
         left = list(self.rows)
@@ -253,6 +255,21 @@ def test_the_rows_of_two_versions_are_compared_by_number(monkeypatch):
     assert views.compare(Path("x"), 1, 1, None) == views.Difference(only_first=0, only_second=0, examples=[])
     with pytest.raises(JobError, match=r"version 1 has the columns \['a'\], version 3 \['b'\]"):
         views.compare(Path("x"), 1, 3, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_compared"), [(IntegerType(), True), (DoubleType(), True), (StringType(), False), (DateType(), False)]
+)
+def test_columns_of_other_kinds_are_not_compared(monkeypatch, kind, is_compared):
+    """Spark would take the text 1 for the number, and a date for a time."""
+    found = {1: Compared(["n"], [1]), 2: Compared(["n"], [1], kind)}
+    monkeypatch.setattr(views, "_read_version", lambda session, path, number: found[number])
+    if is_compared:
+        assert views.compare(Path("x"), 1, 2, None).only_first == 0
+        return
+    message = f"^column n is bigint in version 1 and {kind.simpleString()} in version 2; cast it in the query"
+    with pytest.raises(JobError, match=message):
+        views.compare(Path("x"), 1, 2, None)
 
 
 def test_a_merge_needs_a_batch_and_a_query(tmp_path):
