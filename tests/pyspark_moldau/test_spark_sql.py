@@ -83,3 +83,23 @@ def test_a_table_of_the_catalog_says_what_works(session, bootstrap, tmp_path):
                 session.sql(use).collect()
     finally:
         session.sql("DROP TABLE typed_table")
+
+
+def test_a_write_that_names_a_table_writes_its_rows(session, bootstrap):
+    """The sink sees what it sees of ``save()``, so it cannot refuse the table that stays behind."""
+    create_topic(bootstrap, "sql-tables", 1, 1)
+    options = {"kafka.bootstrap.servers": bootstrap, "topic": "sql-tables"}
+    rows = session.sql("SELECT 'v' AS value")
+    writes = {
+        "saved_table": lambda name: rows.write.format("moldau").options(**options).saveAsTable(name),
+        "created_table": lambda name: rows.writeTo(name).using("moldau").options(**options).create(),
+    }
+    read = session.read.format("moldau").option("kafka.bootstrap.servers", bootstrap).option("subscribe", "sql-tables")
+    for count, (name, write) in enumerate(writes.items(), start=1):
+        write(name)
+        try:
+            assert read.load().count() == count
+            with pytest.raises(Exception, match="use CREATE TEMPORARY VIEW"):
+                session.table(name).count()
+        finally:
+            session.sql(f"DROP TABLE {name}")
