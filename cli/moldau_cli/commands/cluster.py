@@ -68,7 +68,7 @@ def start(
     """Start a new or stopped cluster and return when every broker serves; the nodes keep running."""
     from moldau_jepsen.chaos.network.panel import lacks_links, resume_links
     from moldau_jepsen.launcher import ClusterSpec, open_cluster, start_cluster
-    from moldau_jepsen.launcher.cluster import exclusive
+    from moldau_jepsen.launcher.directories import exclusive
     from moldau_jepsen.launcher.ports import usual_base_port
     from moldau_jepsen.launcher.spec import FILE_NAME
 
@@ -192,7 +192,7 @@ def _start_with_links(
     """Starts a cluster whose nodes are reached through proxies; the proxies have the ports that are asked for."""
     from moldau_jepsen.chaos.network.panel import start_links, stop_links
     from moldau_jepsen.launcher import ClusterSpec, start_cluster
-    from moldau_jepsen.launcher.cluster import refuse_used
+    from moldau_jepsen.launcher.directories import refuse_used
     from moldau_jepsen.launcher.ports import choose_ports, take_free_ports, usual_base_port
     from moldau_jepsen.launcher.spec import CONTROLLER_ID_FIRST
 

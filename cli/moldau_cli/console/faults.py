@@ -8,7 +8,7 @@ import trio
 
 from moldau_jepsen.chaos.network.panel import change_cuts, cut_nodes
 from moldau_jepsen.launcher import LauncherError, open_cluster, process
-from moldau_jepsen.launcher.cluster import exclusive
+from moldau_jepsen.launcher.directories import exclusive
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -35,7 +35,7 @@ def locked_cluster(directory: Path) -> Iterator[LocalCluster]:
         LauncherError: there is no cluster, or another command changes it.
     """
     from moldau_jepsen.launcher import open_cluster
-    from moldau_jepsen.launcher.cluster import exclusive
+    from moldau_jepsen.launcher.directories import exclusive
 
     open_cluster(directory)  # without a cluster there is nothing to lock
     with exclusive(directory):

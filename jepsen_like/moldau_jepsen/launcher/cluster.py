@@ -7,13 +7,11 @@ state. No process keeps the file open between commands. A command that changes t
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
 import threading
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +19,7 @@ from typing import TYPE_CHECKING
 from moldau.values import join_address
 from moldau_jepsen.launcher import process, undo
 from moldau_jepsen.launcher.control import CONTROL, ControlWriter
+from moldau_jepsen.launcher.directories import draft_of, made_whole, refuse_moved, refuse_used
 from moldau_jepsen.launcher.ports import choose_ports, port_in_use
 from moldau_jepsen.launcher.process import ProcessState
 from moldau_jepsen.launcher.secured import SecuredFiles, administrator, secured_properties, write_files
@@ -41,7 +40,7 @@ from moldau_jepsen.launcher.waker import Waker
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from moldau.protocol.messages.metadata import MetadataResponsePartition
     from moldau.runtime.config.sasl import LoginSettings
@@ -55,8 +54,6 @@ STOP_TIMEOUT_MS = 330_000  # A broker gives up its controlled shutdown after fiv
 SIGNAL_TIMEOUT_MS = 60_000  # A process that is killed during a sync ends only after the sync.
 PROBE_TIMEOUT_MS = 1_000
 POLL_S = 0.03
-LINK_FILES = frozenset({"links.json", "links.log"})
-"""Files in the cluster's directory that belong to proxies, which start before the nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,13 +260,15 @@ class LocalCluster:
     def shut_down(self) -> None:
         """Kills all processes at once: for the end of a test whose data is not needed any more.
 
-        That includes processes that others, such as a console, have started since.
+        That includes processes that others, such as a console, have started since, and those that a full disk has kept
+        out of ``cluster.json``.
         """
-        self._reread()
-        for node in self.nodes:
-            process.send_signal(node, signal.SIGKILL)
-        for node in self.nodes:
-            self._await_state(node, ProcessState.STOPPED, SIGNAL_TIMEOUT_MS, "end after SIGKILL")
+        for learn in (_nothing, self._reread):
+            learn()
+            for node in self.nodes:
+                process.send_signal(node, signal.SIGKILL)
+            for node in self.nodes:
+                self._await_state(node, ProcessState.STOPPED, SIGNAL_TIMEOUT_MS, "end after SIGKILL")
 
     def wait_ready(
         self,
@@ -433,14 +432,15 @@ class LocalCluster:
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _spawn(self, nodes: Sequence[Node]) -> None:
+        refuse_moved(self.directory, nodes)
         for node in nodes:
             if not node.namespace and port_in_use(node.port):
                 raise LauncherUsageError(f"port {node.port} of {node.role} {node.node_id} is in use by another process")
-        self._save()  # a start that is killed leaves a directory that the next one knows
+        self.save()  # a start that is killed leaves a directory that the next one knows
         try:
             process.spawn_all(nodes, tied_to_parent=self._tied_to_parent)
         finally:
-            self._save()
+            self.save()
 
     def _await_state(self, node: Node, wanted: ProcessState, timeout_ms: float, what: str) -> None:
         if not process.wait_state(node, wanted, timeout_ms):
@@ -459,11 +459,16 @@ class LocalCluster:
             node = self.node(found.node_id)
             node.pid, node.started = found.pid, found.started
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Writes ``cluster.json``."""
         target = self.directory / FILE_NAME
-        draft = target.with_suffix(".tmp")
+        draft = draft_of(target)
         draft.write_text(to_json(self.nodes, str(self.client_config or "")), encoding="utf-8")
         os.replace(draft, target)
+
+
+def _nothing() -> None:
+    """Learns of no further processes."""
 
 
 def refuse_wrong(spec: ClusterSpec) -> None:
@@ -494,7 +499,8 @@ def start_cluster(
         for node, port in zip(nodes, choose_ports(spec.nodes, None), strict=True):
             node.metrics = join_address(node.host, port)
     texts = _checked_properties(nodes, spec, directory)
-    try:
+    cluster = LocalCluster(directory, nodes, tied_to_parent=tied_to_parent)
+    with made_whole(directory, nodes):
         for node in nodes:
             Path(node.directory).mkdir(parents=True)
             if node.hostile:
@@ -506,29 +512,13 @@ def start_cluster(
             texts = _properties(nodes, spec, files, files.reference)
         for node in nodes:
             Path(node.config).write_text(texts[node.node_id], encoding="utf-8")
-    except OSError as error:
-        raise LauncherUsageError(f"cannot write {error.filename or directory}: {error.strerror}") from error
-    cluster = LocalCluster(directory, nodes, tied_to_parent=tied_to_parent)
+        cluster.save()
     try:
         cluster.start_all(ready_timeout_ms=ready_timeout_ms)
     except BaseException:
         cluster.shut_down()
         raise
     return cluster
-
-
-def refuse_used(directory: Path) -> None:
-    """Refuses a directory that holds other files than the lock and the links of a cluster that is about to start.
-
-    Raises:
-        LauncherUsageError: It holds others, or is none, or its name is not UTF-8 as the nodes' files are.
-    """
-    if str(directory).encode("utf-8", "replace").decode() != str(directory):
-        raise LauncherUsageError(f"{str(directory)!r} is not UTF-8; give another --dir")
-    if directory.exists() and not directory.is_dir():
-        raise LauncherUsageError(f"{directory} is not a directory")
-    if directory.is_dir() and any(one.name not in LINK_FILES for one in directory.iterdir()):
-        raise LauncherUsageError(f"{directory} is not empty and holds no {FILE_NAME}; give another --dir")
 
 
 def _properties(
@@ -572,26 +562,3 @@ def open_cluster(directory: Path, *, tied_to_parent: bool = False) -> LocalClust
     except OSError as error:
         raise LauncherUsageError(f"cannot read {path}: {error.strerror}") from error
     return LocalCluster(directory, from_json(text, str(path)), tied_to_parent=tied_to_parent)
-
-
-@contextmanager
-def exclusive(directory: Path) -> Iterator[None]:
-    """Keeps other commands from changing the cluster of ``directory`` for the length of the block.
-
-    The lock file is beside the directory, so that an empty directory stays empty.
-
-    Raises:
-        LauncherError: Another command holds the lock; raised without waiting.
-    """
-    path = directory.absolute()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = (path.parent / f".{path.name}.lock").open("ab")
-    except OSError as error:
-        raise LauncherUsageError(f"cannot use {directory}: {error.strerror}") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LauncherError(f"another command is changing the cluster in {directory}") from None
-        yield

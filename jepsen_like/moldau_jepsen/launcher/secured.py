@@ -69,6 +69,11 @@ class SecuredFiles:
         """Returns the certificate of the authority."""
         return self.directory / TRUST_FILE
 
+    @property
+    def shared(self) -> tuple[Path, ...]:
+        """Returns all files that do not belong to one node."""
+        return (self.client, self.directory / JAVA_CLIENT_FILE, self.secrets, self.trust)
+
     def key(self, node: Node) -> Path:
         """Returns the file with a node's key and certificate."""
         return Path(node.config).parent / KEY_FILE

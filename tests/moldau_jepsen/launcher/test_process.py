@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from moldau_jepsen.launcher import process, process_table
-from moldau_jepsen.launcher.cluster import exclusive, open_cluster, start_cluster
+from moldau_jepsen.launcher.cluster import open_cluster, start_cluster
+from moldau_jepsen.launcher.directories import exclusive
 from moldau_jepsen.launcher.process import ProcessState
 from moldau_jepsen.launcher.spec import ClusterSpec, LauncherError, LauncherUsageError, Node
 

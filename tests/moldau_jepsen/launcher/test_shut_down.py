@@ -44,6 +44,16 @@ def test_a_process_that_another_command_started_ends_too(tmp_path, sleep):
     assert state_of(*second) is ProcessState.STOPPED
 
 
+def test_a_process_that_the_file_does_not_know_ends(tmp_path, sleep):
+    """A disk that was full when the nodes had started kept their processes out of the file."""
+    known = sleep()
+    (tmp_path / FILE_NAME).write_text(to_json([node_of(0, "")]), encoding="utf-8")
+    cluster = open_cluster(tmp_path)
+    cluster.node(1).pid, cluster.node(1).started = known
+    cluster.shut_down()
+    assert state_of(*known) is ProcessState.STOPPED
+
+
 def test_without_the_file_known_processes_end(tmp_path, sleep):
     known = sleep()
     (tmp_path / FILE_NAME).write_text(to_json([node_of(*known)]), encoding="utf-8")
