@@ -23,10 +23,10 @@ imports nothing but the standard library until a test asks for a cluster.
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from moldau_jepsen.testing.imports import require_kit
 
@@ -35,11 +35,41 @@ if TYPE_CHECKING:
 
     from moldau_jepsen.cluster.simulated import SimulatedCluster
     from moldau_jepsen.testing.local import TestCluster
-    from moldau_jepsen.testing.pipeline import PipelineHistory
+    from moldau_jepsen.testing.pipeline import PipelineError, PipelineHistory
+    from moldau_jepsen.testing.plugin import ClusterFactory
+    from moldau_jepsen.testing.scenario import Cluster
+    from moldau_jepsen.testing.simulated import SimulationError
 
-__all__ = ["cluster", "new_history", "simulate"]
+__all__ = [
+    "Cluster",
+    "ClusterFactory",
+    "PipelineError",
+    "PipelineHistory",
+    "SimulationError",
+    "TestCluster",
+    "cluster",
+    "new_history",
+    "simulate",
+]
 
 T = TypeVar("T")
+
+MODULES: Final = {
+    "Cluster": "scenario",
+    "ClusterFactory": "plugin",
+    "PipelineError": "pipeline",
+    "PipelineHistory": "pipeline",
+    "SimulationError": "simulated",
+    "TestCluster": "local",
+}
+"""Modules of the classes, which are imported at the first use of a name."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    require_kit()
+    return getattr(import_module(f"{__name__}.{MODULES[name]}"), name)
 
 
 @contextmanager
@@ -62,7 +92,7 @@ def cluster(
             override the one default that a test cluster changes: ``group.initial.rebalance.delay.ms`` is 0, so that
             the first read of a group does not wait 3 s.
         directory: Directory for data, logs and ``cluster.json``; its contents stay. None uses a temporary directory,
-            which is removed afterwards.
+            which is removed afterwards: by the next cluster if this process is killed.
         ready_timeout_ms: How long the cluster may take until every broker is unfenced.
         links: Puts a proxy in front of every node, so that links can be cut, slowed and reset. Proxies cost
             throughput. Without them clients connect to the nodes directly, and link faults are refused.
@@ -78,13 +108,13 @@ def cluster(
         ImportError: The extra ``kit`` is not installed.
     """
     require_kit()
+    from moldau_jepsen.testing.folders import temporary_folder
     from moldau_jepsen.testing.local import start_test_cluster
 
     with ExitStack() as stack:
-        temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="moldau-", ignore_cleanup_errors=True))
         yield start_test_cluster(
             stack,
-            Path(directory or temporary),
+            Path(directory) if directory else stack.enter_context(temporary_folder()),
             brokers=brokers,
             controllers=controllers,
             settings=dict(settings or {}),

@@ -19,26 +19,32 @@ that reads the marker, which imports nothing of Moldau.
 
 from __future__ import annotations
 
+import argparse
 import inspect
+import shlex
 import tempfile
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 import pytest
 
 from moldau_jepsen.testing.imports import end_plain_imports, use_plain_imports
-from moldau_jepsen.testing.wanted import Wanted, hint_of_outsiders, read_marker
+from moldau_jepsen.testing.wanted import Wanted, hint_of_asyncio, hint_of_outsiders, parse_seeds, read_marker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Collection, Coroutine, Generator, Iterator, Mapping
 
+    from moldau_jepsen.testing import scenario
     from moldau_jepsen.testing.local import TestCluster
     from moldau_jepsen.testing.pipeline import PipelineHistory
     from moldau_jepsen.testing.scenario import Scenario
 
 MARKER = "moldau"
 OPTION = "--moldau-simulated"
+SEEDS_OPTION = "--moldau-seeds"
 KEEP_OPTION, KEEP_INI = "--moldau-keep", "moldau_keep"
 FOLDER = "moldau_folder"
 """Name of the report property that holds the kept folder of a cluster."""
@@ -88,7 +94,7 @@ SHARED: pytest.StashKey[TestCluster] = pytest.StashKey()
 """The session's cluster; set once it has started."""
 USED: pytest.StashKey[list[TestCluster]] = pytest.StashKey()
 """The process clusters that a test uses."""
-TEST: pytest.StashKey[Callable[..., object]] = pytest.StashKey()
+TEST: pytest.StashKey[Callable[..., Coroutine[object, object, None]]] = pytest.StashKey()
 """The coroutine function of a test, as it is before a plugin such as pytest-asyncio puts another function around it."""
 TIMELINE: pytest.StashKey[str] = pytest.StashKey()
 """The last events of a simulated test that failed."""
@@ -99,9 +105,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("moldau", "clusters of Moldau")
     group.addoption(OPTION, action="store_true", help="run coroutine tests of moldau_cluster in the simulation")
     group.addoption(
+        SEEDS_OPTION,
+        type=seeds_of_option,
+        metavar="SEEDS",
+        help="seeds of simulated tests, in place of those of their markers: 7, or 1-20, or 3,7,40-60",
+    )
+    group.addoption(
         KEEP_OPTION, action="store_true", help="keep the folders of clusters: configurations, data and logs"
     )
     parser.addini(KEEP_INI, f"as {KEEP_OPTION}", type="bool", default=False)
+
+
+def seeds_of_option(text: str) -> Collection[int]:
+    """Reads the option's value as argparse demands."""
+    try:
+        return parse_seeds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -126,20 +146,28 @@ def wanted_by(request: pytest.FixtureRequest) -> Wanted:
 
     if TEST in request.node.stash and issubclass(request.cls or object, unittest.TestCase):
         # unittest runs its methods itself, and a coroutine that is not awaited passes.
-        raise pytest.UsageError(f"{request.node.nodeid}: a coroutine test cannot be a method of unittest.TestCase")
+        raise pytest.UsageError(
+            f"{request.node.nodeid}: a coroutine test cannot be a method of unittest.TestCase: write it as a function, "
+            "or in a unittest.IsolatedAsyncioTestCase, which runs it on asyncio against processes"
+        )
     try:
-        return read_marker(
+        wanted = read_marker(
             request.node.get_closest_marker(MARKER),
             is_coroutine=TEST in request.node.stash,
             simulate=request.config.getoption(OPTION),
         )
     except ValueError as error:
         raise pytest.UsageError(f"{request.node.nodeid}: {error}") from error
+    seeds = request.config.getoption(SEEDS_OPTION)
+    return replace(wanted, seeds=seeds) if wanted.simulated and seeds is not None else wanted
 
 
 def is_kept(config: pytest.Config) -> bool:
     """Returns whether the folders of clusters are kept."""
-    return bool(config.getoption(KEEP_OPTION) or config.getini(KEEP_INI))
+    try:
+        return bool(config.getoption(KEEP_OPTION) or config.getini(KEEP_INI))
+    except (TypeError, ValueError, pytest.UsageError) as error:
+        raise pytest.UsageError(f"{KEEP_INI} in pytest's configuration: {error}; it is true or false") from error
 
 
 def folder_to_keep(config: pytest.Config) -> Path | None:
@@ -170,6 +198,8 @@ def moldau_cluster(request: pytest.FixtureRequest) -> Iterator[TestCluster | Sim
         shared.make_whole()
         request.node.stash.setdefault(USED, []).append(shared)
         yield shared
+        if request.config.stash.get(SHARED, None) is not shared:
+            shared.restore()  # a fixture of the user's with this name, of which the hook below knows nothing
         return
     from moldau_jepsen.testing import cluster
 
@@ -200,8 +230,12 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
 def _is_of_another_plugin(item: pytest.Item) -> bool:
     """Returns whether the test, its class or its module has the marker of pytest-asyncio or anyio.
 
+    A ``unittest.IsolatedAsyncioTestCase`` runs its tests on asyncio itself.
     In its mode ``auto`` pytest-asyncio marks all coroutine tests itself, which does not count; anyio marks none.
     """
+    bases = getattr(getattr(item, "cls", None), "__mro__", ())
+    if any(base.__module__ == "unittest.async_case" for base in bases):
+        return True
     own = getattr(getattr(item, "obj", None), "pytestmark", ())
     above = item.parent is not None and any(item.parent.get_closest_marker(name) is not None for name in LOOPS)
     return above or any(mark.name in LOOPS for mark in own)
@@ -244,6 +278,52 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"moldau: a cluster's folder is kept: {folder}")
 
 
+def _arguments_of_trio(item: pytest.Function) -> list[str]:
+    """Returns the arguments that pytest-trio makes when it runs the test itself; until then they are placeholders."""
+    given = ((name, item.funcargs.get(name)) for name in item._fixtureinfo.argnames)
+    return [name for name, value in given if type(value).__module__.partition(".")[0] == "pytest_trio"]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Leaves a test on processes to pytest-trio if that has fixtures for it, which run in the same event loop.
+
+    Raises:
+        UsageError: The test is simulated: the simulation has an event loop of its own.
+    """
+    test = item.stash.get(TEST, None)
+    held = item.funcargs.get("moldau_cluster") if isinstance(item, pytest.Function) else None
+    if isinstance(item, pytest.Function) and test and held is not None and (names := _arguments_of_trio(item)):
+        if isinstance(held, SimulatedTest):
+            raise pytest.UsageError(
+                f"{item.nodeid}: pytest-trio runs {', '.join(names)}, and cannot do so in the simulation; write each "
+                "as an asynchronous context manager that the test opens"
+            )
+        item.obj = _beside_fixtures(item, test)
+        del item.stash[TEST]
+    yield
+
+
+def _beside_fixtures(
+    item: pytest.Function, test: Callable[..., Coroutine[object, object, None]]
+) -> Callable[..., Coroutine[object, object, None]]:
+    """Returns a function that runs a test with a cluster of processes in the event loop that calls it."""
+
+    @wraps(test)
+    async def run(**given: object) -> None:
+        from moldau_jepsen.testing import scenario
+
+        local = cast("TestCluster", item.funcargs["moldau_cluster"])  # another one each time the test is repeated
+        await scenario.run_beside_fixtures(lambda cluster: test(**_with_cluster(given, cluster)), local)
+
+    return run
+
+
+def _with_cluster(given: Mapping[str, object], cluster: scenario.Cluster) -> dict[str, object]:
+    """Returns the arguments of a test, with the cluster that a coroutine gets if the test asks for it."""
+    return {**given, "moldau_cluster": cluster} if "moldau_cluster" in given else dict(given)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Runs the coroutine of a test that uses ``moldau_cluster``; leaves all other tests to others.
@@ -256,18 +336,28 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     from moldau_jepsen.testing import scenario
 
-    names = pyfuncitem._fixtureinfo.argnames
-    given = {name: pyfuncitem.funcargs[name] for name in names}
+    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
 
-    def run(cluster: scenario.Cluster) -> object:
-        return test(**(given | {"moldau_cluster": cluster} if "moldau_cluster" in names else given))
+    def run(cluster: scenario.Cluster) -> Coroutine[object, object, None]:
+        return test(**_with_cluster(given, cluster))
 
-    chosen: Scenario = run  # type: ignore[assignment]
-    if not isinstance(held, SimulatedTest):
-        scenario.run_on_processes(chosen, held)
-        return True
-    wanted = held.wanted
-    history = cast("PipelineHistory | None", pyfuncitem.funcargs.get("moldau_history"))
+    try:
+        if isinstance(held, SimulatedTest):
+            _run_seeds(pyfuncitem, run, held.wanted)
+        else:
+            scenario.run_on_processes(run, held)
+    except Exception as error:
+        if (hint := hint_of_asyncio(error)) is not None:
+            error.add_note(hint)
+        raise
+    return True
+
+
+def _run_seeds(item: pytest.Function, run: Scenario, wanted: Wanted) -> None:
+    """Runs a test in the simulation, once for each seed."""
+    from moldau_jepsen.testing import scenario
+
+    history = cast("PipelineHistory | None", item.funcargs.get("moldau_history"))
     of_fixtures = None if history is None else history.copy()
     for seed in wanted.seeds:
         if history is not None and of_fixtures is not None:
@@ -275,7 +365,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         timeline: list[str] = []
         try:
             scenario.run_simulated(
-                chosen,
+                run,
                 seed=seed,
                 brokers=wanted.brokers,
                 controllers=wanted.controllers,
@@ -286,13 +376,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
             raise
         except BaseException as error:
             # pytest.fail does not raise an Exception. A note is shown even where pytest shortens a group of exceptions.
-            error.add_note(f"in the simulation, with seed {seed}")
+            option = [OPTION] if item.config.getoption(OPTION) else []
+            command = shlex.join(["pytest", item.nodeid, *option, SEEDS_OPTION, str(seed)])
+            note = f"in the simulation, with seed {seed}: {command}"
+            error.add_note(note)
             if (hint := hint_of_outsiders([str(error), *timeline])) is not None:
                 error.add_note(hint)
-            shown = "\n".join([*timeline[-TIMELINE_SHOWN:], f"in the simulation, with seed {seed}"])
-            pyfuncitem.stash[TIMELINE] = shown
+            item.stash[TIMELINE] = "\n".join([*timeline[-TIMELINE_SHOWN:], note])
             raise
-    return True
 
 
 @pytest.fixture

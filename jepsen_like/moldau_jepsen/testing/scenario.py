@@ -318,10 +318,16 @@ def run_on_processes(scenario: Scenario, local: TestCluster) -> None:
         ForgottenAwaitError: A call of the cluster was not awaited.
     """
 
-    async def main() -> None:
-        await _run(scenario, ProcessCluster(local))
+    trio.run(run_beside_fixtures, scenario, local, strict_exception_groups=True)
 
-    trio.run(main, strict_exception_groups=True)
+
+async def run_beside_fixtures(scenario: Scenario, local: TestCluster) -> None:
+    """Runs a test against processes in the event loop of the caller, where fixtures may run too.
+
+    Raises:
+        ForgottenAwaitError: A call of the cluster was not awaited.
+    """
+    await _run(scenario, ProcessCluster(local))
 
 
 def run_simulated(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
@@ -56,6 +56,62 @@ def hint_of_outsiders(texts: Iterable[str]) -> str | None:
     if any("host name 'broker-" in text and "cannot be resolved" in text for text in texts):
         return "a client without environment=moldau_cluster.environment does not find simulated brokers"
     return None
+
+
+MISSING_LOOP = ("no running event loop", "no current event loop", "should be created within an async function")
+"""What asyncio and aiokafka say if there is no event loop of asyncio."""
+ON_ASYNCIO = (
+    "this test runs under trio, where asyncio has no event loop; a test with the marker asyncio (pytest-asyncio) or "
+    "anyio runs on asyncio, against processes"
+)
+
+
+def hint_of_asyncio(error: BaseException) -> str | None:
+    """Returns what to do if code for asyncio has failed under trio with ``error``, else None."""
+    return ON_ASYNCIO if any(map(_misses_loop, _connected(error))) else None
+
+
+def _connected(error: BaseException) -> Iterator[BaseException]:
+    """Yields an exception, those in a group, and those that led to them, each once."""
+    found, seen = [error], set[int]()
+    while found:
+        one = found.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        found += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+        found += [before for before in (one.__cause__, one.__context__) if before is not None]
+
+
+def _misses_loop(error: BaseException) -> bool:
+    """Returns whether asyncio has found no event loop: it says so, or takes None for one."""
+    if isinstance(error, RuntimeError) and any(text in str(error) for text in MISSING_LOOP):
+        return True
+    if not isinstance(error, AttributeError) or error.obj is not None:
+        return False
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0] == "asyncio"
+
+
+def parse_seeds(text: str) -> Collection[int]:
+    """Reads the value of ``--moldau-seeds``: numbers and ranges such as ``1-20``, separated by commas.
+
+    Raises:
+        ValueError: The text is something else.
+    """
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        words = (first, last) if dash else (first,)
+        if not all(word.isascii() and word.isdecimal() for word in words):
+            raise ValueError(f"seeds are numbers and ranges such as 7 or 1-20, separated by commas, not {text!r}")
+        seeds += range(int(first), int(words[-1]) + 1)
+    if not seeds:
+        raise ValueError(f"{text!r} has no seed: a range ends at its greater number")
+    return seeds
 
 
 def read_marker(marker: pytest.Mark | None, *, is_coroutine: bool, simulate: bool) -> Wanted:

@@ -1,11 +1,14 @@
 """Goal: what the marker cannot mean is refused in one sentence. Method: markers, read without a test."""
 
+import asyncio
 import re
+from collections.abc import Callable, Coroutine
 from itertools import combinations
 
 import pytest
+import trio
 
-from moldau_jepsen.testing.wanted import KNOWN, Wanted, hint_of_outsiders, read_marker
+from moldau_jepsen.testing.wanted import KNOWN, Wanted, hint_of_asyncio, hint_of_outsiders, parse_seeds, read_marker
 
 ALL = "simulated, seeds, brokers, controllers, settings, links, hostile, fresh"
 
@@ -62,6 +65,50 @@ def test_a_client_outside_the_simulation_is_explained() -> None:
     assert "environment=moldau_cluster.environment" in hint
     assert hint_of_outsiders(["assert 1 == 2", "host name 'shop' cannot be resolved"]) is None
     assert hint_of_outsiders(["host name 'broker-1' has two addresses"]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"), [("7", [7]), ("0", [0]), ("1-3", [1, 2, 3]), ("3, 7,40-41", [3, 7, 40, 41]), ("5-5,5", [5, 5])]
+)
+def test_seeds_are_numbers_and_ranges(text: str, seeds: list[int]) -> None:
+    assert parse_seeds(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1-", "1-2-3", "1.5", "1,,2", "3-2", "\u0661"])
+def test_other_seeds_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="seed"):
+        parse_seeds(text)
+
+
+async def _waits_for_asyncio() -> None:
+    await asyncio.Queue[int]().get()
+
+
+async def _names_asyncio() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError as error:
+        raise ValueError("no connection") from error
+
+
+async def _fails_in_a_nursery() -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(asyncio.sleep, 1)
+
+
+async def _fails_otherwise() -> None:
+    await trio.lowlevel.checkpoint()
+    raise RuntimeError("no running engine")
+
+
+@pytest.mark.parametrize(
+    ("test", "hinted"),
+    [(_waits_for_asyncio, True), (_names_asyncio, True), (_fails_in_a_nursery, True), (_fails_otherwise, False)],
+)
+def test_code_for_asyncio_is_explained(test: Callable[[], Coroutine[None, None, None]], hinted: bool) -> None:
+    with pytest.raises((AttributeError, ValueError, RuntimeError, ExceptionGroup)) as raised:
+        trio.run(test, strict_exception_groups=True)
+    assert (hint_of_asyncio(raised.value) is not None) is hinted
 
 
 OTHERS = {
