@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from moldau_jepsen.cluster.simulated import SimulatedCluster
+    from moldau_jepsen.testing.factory import ClusterFactory
     from moldau_jepsen.testing.local import TestCluster
     from moldau_jepsen.testing.pipeline import PipelineError, PipelineHistory
-    from moldau_jepsen.testing.plugin import ClusterFactory
     from moldau_jepsen.testing.scenario import Cluster
     from moldau_jepsen.testing.simulated import SimulationError
 
@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 MODULES: Final = {
     "Cluster": "scenario",
-    "ClusterFactory": "plugin",
+    "ClusterFactory": "factory",
     "PipelineError": "pipeline",
     "PipelineHistory": "pipeline",
     "SimulationError": "simulated",

@@ -27,10 +27,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from moldau_jepsen.testing.factory import ClusterFactory as ClusterFactory  # noqa: TC001  # projects import it from here
 from moldau_jepsen.testing.imports import end_plain_imports, use_plain_imports
 from moldau_jepsen.testing.wanted import Wanted, hint_of_asyncio, hint_of_outsiders, parse_seeds, read_marker
 
@@ -57,22 +58,6 @@ MARKER_TEXT = (
     "simulated: run the coroutine test in the deterministic simulation, once per seed; fresh: a cluster of the test's "
     "own; hostile: disks that power_loss can take unsynced data from; any of the others makes it fresh too"
 )
-
-
-class ClusterFactory(Protocol):
-    """Starts a cluster that lives until the end of the test."""
-
-    def __call__(
-        self,
-        *,
-        brokers: int = 3,
-        controllers: int = 3,
-        settings: Mapping[str, object] | None = None,
-        links: bool = True,
-        hostile: bool = False,
-    ) -> TestCluster:
-        """Returns the running cluster; see ``moldau_jepsen.testing.cluster`` for arguments and errors."""
-        ...
 
 
 class SimulatedTest:

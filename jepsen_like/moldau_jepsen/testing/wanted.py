@@ -59,7 +59,7 @@ def hint_of_outsiders(texts: Iterable[str]) -> str | None:
 
 
 MISSING_LOOP = ("no running event loop", "no current event loop", "should be created within an async function")
-"""What asyncio and aiokafka say if there is no event loop of asyncio."""
+"""Parts of the errors of asyncio and aiokafka about an absent event loop of asyncio."""
 ON_ASYNCIO = (
     "this test runs under trio, where asyncio has no event loop; a test with the marker asyncio (pytest-asyncio) or "
     "anyio runs on asyncio, against processes"
