@@ -13,7 +13,7 @@ from moldau_cli.commands import cluster as commands
 from moldau_cli.main import main
 from moldau_cli.operations.local import locked_cluster
 from moldau_jepsen import launcher
-from moldau_jepsen.launcher import cluster
+from moldau_jepsen.launcher import cluster, directories
 from moldau_jepsen.launcher.process import ProcessState
 from moldau_jepsen.launcher.spec import FILE_NAME, ClusterSpec, LauncherUsageError, plan_nodes, to_json
 
@@ -22,7 +22,7 @@ def test_a_command_sees_what_the_one_before_it_did(tmp_path, monkeypatch):
     """It opened the cluster before it had the lock, and wrote the processes that it had seen back."""
     nodes = plan_nodes(ClusterSpec(brokers=1, controllers=1), tmp_path, (1, 2))
     (tmp_path / FILE_NAME).write_text(to_json(nodes))
-    lock = cluster.exclusive
+    lock = directories.exclusive
 
     @contextmanager
     def late(directory):
@@ -31,7 +31,7 @@ def test_a_command_sees_what_the_one_before_it_did(tmp_path, monkeypatch):
         with lock(directory):
             yield
 
-    monkeypatch.setattr(cluster, "exclusive", late)
+    monkeypatch.setattr(directories, "exclusive", late)
     with locked_cluster(tmp_path) as opened:
         assert (opened.node(1).pid, opened.node(1).started) == (4321, "later")
 

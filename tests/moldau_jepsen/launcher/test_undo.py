@@ -412,10 +412,10 @@ def test_a_journal_with_a_partial_last_entry_is_read_up_to_it(tmp_path: Path) ->
 def test_a_journal_is_compacted_to_what_is_not_durable(tmp_path: Path) -> None:
     """The omitted entries change nothing: the unsynced end and the unsynced removal are still lost by some seeds."""
     ends, back = set(), set()
-    for seed in range(20):
+    for seed in range(10):
         machine = Machine(tmp_path / str(seed))
         journal, trash = machine.hostile / JOURNAL, machine.hostile / TRASH
-        for number in range(50):
+        for number in range(10):
             machine.put("log", b"%04d" % number * 1024)
             machine.put("gone", b"g")
             machine.disk.remove(machine.path("gone"))
@@ -423,7 +423,7 @@ def test_a_journal_is_compacted_to_what_is_not_durable(tmp_path: Path) -> None:
         machine.put("other", b"o")
         before = journal.stat().st_size
         machine.start()
-        assert before > 5_000
+        assert before > 1_000
         assert (journal.stat().st_size, list(trash.iterdir())) == (0, [])
         machine.put("log", b"end!" * 1024, sync=False, names=False)
         machine.disk.remove(machine.path("other"))
@@ -434,8 +434,8 @@ def test_a_journal_is_compacted_to_what_is_not_durable(tmp_path: Path) -> None:
         machine.put("log", b"more", sync=False, names=False)
         machine.lose_power(seed)
         tree = machine.tree()
-        assert tree["log"][: 50 * 4096] == b"".join(b"%04d" % number * 1024 for number in range(50))
-        ends.add(tree["log"][50 * 4096 :].count(b"end!") == 1024)
+        assert tree["log"][: 10 * 4096] == b"".join(b"%04d" % number * 1024 for number in range(10))
+        ends.add(tree["log"][10 * 4096 :].count(b"end!") == 1024)
         back.add("other" in tree)
     assert ends == back == {True, False}
 
