@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -227,7 +228,11 @@ def test_code_of_the_frameworks_guide_runs(local, capsys, monkeypatch, kept_logg
     request = RequestFactory().post("/orders/alice", {"item": "pianos"})
     assert json.loads(scope["order"](request, "alice").content) == {"offset": 0}
     scope["producer"]().close()
-    scope["Command"]().handle()
+    former = signal.getsignal(signal.SIGTERM)
+    try:
+        scope["Command"]().handle()
+    finally:
+        signal.signal(signal.SIGTERM, former)  # the command has a process of its own, and leaves its handler
     with start_worker(scope["app"], perform_ping_check=False, pool="solo", loglevel="ERROR"):
         assert scope["announce"].delay("sale").get(timeout=60) == 0
     scope["worker_shutdown"].send(sender=None)  # a worker of the test support sends none
