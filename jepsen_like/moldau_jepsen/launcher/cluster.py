@@ -263,12 +263,9 @@ class LocalCluster:
         That includes processes that others, such as a console, have started since, and those that a full disk has kept
         out of ``cluster.json``.
         """
-        for learn in (_nothing, self._reread):
-            learn()
-            for node in self.nodes:
-                process.send_signal(node, signal.SIGKILL)
-            for node in self.nodes:
-                self._await_state(node, ProcessState.STOPPED, SIGNAL_TIMEOUT_MS, "end after SIGKILL")
+        self._kill_all()
+        self._reread()
+        self._kill_all()
 
     def wait_ready(
         self,
@@ -442,6 +439,12 @@ class LocalCluster:
         finally:
             self.save()
 
+    def _kill_all(self) -> None:
+        for node in self.nodes:
+            process.send_signal(node, signal.SIGKILL)
+        for node in self.nodes:
+            self._await_state(node, ProcessState.STOPPED, SIGNAL_TIMEOUT_MS, "end after SIGKILL")
+
     def _await_state(self, node: Node, wanted: ProcessState, timeout_ms: float, what: str) -> None:
         if not process.wait_state(node, wanted, timeout_ms):
             raise LauncherError(
@@ -465,10 +468,6 @@ class LocalCluster:
         draft = draft_of(target)
         draft.write_text(to_json(self.nodes, str(self.client_config or "")), encoding="utf-8")
         os.replace(draft, target)
-
-
-def _nothing() -> None:
-    """Learns of no further processes."""
 
 
 def refuse_wrong(spec: ClusterSpec) -> None:
