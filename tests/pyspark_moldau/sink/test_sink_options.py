@@ -90,6 +90,7 @@ def test_an_application_has_a_name_of_limited_length(length, is_accepted):
     [
         ({"topics": "t"}, "unknown option topics; did you mean topic?"),
         ({"nonsense": "t"}, "unknown option nonsense; the sink knows topic, "),
+        ({"topic": "t", "path": "t"}, "unknown option path; save() and start() take no path; name the topic by the"),
         ({"compression.type": "zstd"}, "unknown option compression.type; did you mean kafka.compression.type?"),
         ({"kafka_batch_size": "many"}, "kafka.batch.size"),
         ({"topic": ""}, "topic: expected the name of a topic, got an empty value"),

@@ -120,10 +120,26 @@ def test_a_batch_limited_by_bytes_makes_progress(spans, bytes_max, mean):
     assert sum(taken.values()) * mean <= bytes_max + len(spans) * mean
 
 
-FOREIGN = [(from_checkpoint, each) for each in (7, [1], "8", None, {"a": 5}, {"a": {"x": 1}}, {"a": {"0": -1}})]
+FOREIGN = [
+    7,
+    [1],
+    "8",
+    None,
+    {"a": 5},
+    {"a": {"x": 1}},
+    {"a": {"0": -1}},
+    {"a": {"-1": 0}},
+    {"a": {"0": 2**63}},
+    {"a": {"9" * 5000: 0}},
+    {"a": {"0": 1, "00": 2}},
+]
+DAMAGED_STARTS = [7, *({f"a#from:{pairs}": {}} for pairs in ("0", "x=1", "-1=5", "0=-5", "0=1,0=2", f"0={2**63}"))]
 
 
-@pytest.mark.parametrize(("read", "document"), [*FOREIGN, (start_of, 7)])
+@pytest.mark.parametrize(
+    ("read", "document"),
+    [*((from_checkpoint, each) for each in FOREIGN), *((start_of, each) for each in DAMAGED_STARTS)],
+)
 def test_a_checkpoint_of_another_source_is_refused(read, document):
-    with pytest.raises(OptionError, match=r"checkpointLocation: its offsets are .* a checkpoint of its own"):
+    with pytest.raises(OptionError, match=r"checkpointLocation: its offsets .* a checkpoint of its own"):
         read(document)

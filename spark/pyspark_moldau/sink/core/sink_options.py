@@ -33,7 +33,6 @@ _KNOWN = {
         "txnAppId",
         "txnVersion",
         "checkpointLocation",
-        "path",
         "queryName",  # Spark passes the name of a query as an option
     )
 }
@@ -104,6 +103,8 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
             hint = f"; did you mean {_KNOWN[near[0]]}?" if near else "; the sink knows " + ", ".join(_KNOWN.values())
             if key in PRODUCER_CONFIG.keys or key in HARMLESS or f"{PREFIX}{key}" in _REFUSED:
                 hint = f"; did you mean {PREFIX}{key}? Keys of Kafka's clients have this prefix"
+            if key in ("path", "paths"):
+                hint = "; save() and start() take no path; name the topic by the option topic"
             raise OptionError(f"unknown option {key}{hint}")
     guarantee = given.get("deliveryguarantee", AT_LEAST_ONCE).lower()
     if guarantee not in (AT_LEAST_ONCE, EXACTLY_ONCE):

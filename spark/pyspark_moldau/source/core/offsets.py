@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from moldau.runtime.config.declaration import LONG_MAX
 from pyspark_moldau.client_options import OptionError
 
 if TYPE_CHECKING:
@@ -38,6 +40,9 @@ ID_MARK: Final = "#"
 
 START_MARK: Final = "#from:"
 """Stands between a topic and the offsets at which the query started. No topic id has a colon."""
+
+_PARTITION: Final = re.compile(r"[0-9]{1,10}")
+_OFFSET: Final = re.compile(r"[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +77,26 @@ def from_checkpoint(document: Mapping[str, object]) -> Offsets:
         if ID_MARK in topic:
             continue
         for partition, offset in partitions.items() if isinstance(partitions, dict) else ((None, None),):
-            if not isinstance(partition, str) or not partition.isdecimal() or type(offset) is not int or offset < 0:
+            if not isinstance(partition, str) or type(offset) is not int:
                 raise _foreign(document)
-            offsets[topic, int(partition)] = offset
+            _put(offsets, topic, partition, offset, document)
     return offsets
+
+
+def _put(offsets: Offsets, topic: str, partition: str, offset: int, document: object) -> None:
+    """Takes the offset of a partition.
+
+    Raises:
+        OptionError: the partition is no number or has an offset already, or the offset is out of range.
+    """
+    if not _PARTITION.fullmatch(partition) or not 0 <= offset <= LONG_MAX:
+        raise _foreign(document)
+    if (topic, int(partition)) in offsets:
+        raise OptionError(
+            f"checkpointLocation: its offsets name partition {int(partition)} of {topic} twice; put the file back as "
+            "Spark wrote it, or give the query a checkpoint of its own"
+        )
+    offsets[topic, int(partition)] = offset
 
 
 def _entries(document: object) -> Iterable[tuple[str, object]]:
@@ -114,7 +135,11 @@ def with_start(document: Checkpoint, start: Mapping[Partition, int]) -> Checkpoi
 
 
 def start_of(document: Mapping[str, object]) -> Offsets | None:
-    """Reads the offsets of ``with_start``; None for a document without them."""
+    """Reads the offsets of ``with_start``; None for a document without them.
+
+    Raises:
+        OptionError: they are damaged, or the document is of another source.
+    """
     found: Offsets = {}
     has_start = False
     for name, _ in _entries(document):
@@ -122,7 +147,9 @@ def start_of(document: Mapping[str, object]) -> Offsets | None:
         has_start = has_start or bool(mark)
         for pair in text.split(",") if text else ():
             partition, _, offset = pair.partition("=")
-            found[topic, int(partition)] = int(offset)
+            if not _OFFSET.fullmatch(offset):
+                raise _foreign(document)
+            _put(found, topic, partition, int(offset), document)
     return found if has_start else None
 
 

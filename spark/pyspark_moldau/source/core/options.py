@@ -234,7 +234,7 @@ def _refuse(given: Mapping[str, str]) -> None:
             hint = (
                 f"did you mean {_KNOWN.get(near[0], near[0])}?" if near else "known are " + ", ".join(_KNOWN.values())
             )
-            if key == "path":
+            if key in ("path", "paths"):
                 hint = "load() takes no path; name topics by the option subscribe"
             elif key in ("topic", "topics"):
                 hint = "name topics by the option subscribe"
@@ -299,9 +299,25 @@ def _assignment(value: str) -> dict[str, tuple[int, ...]]:
 
 
 def _json_object(value: str, expected: str) -> dict[str, object]:
+    """Reads a JSON object. A name that comes twice is refused: JSON leaves open which of its values counts.
+
+    Raises:
+        OptionError: with ``expected``, which begins with the name of the option.
+    """
+
+    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        found: dict[str, object] = {}
+        for name, each in pairs:
+            if name in found:
+                raise OptionError(f"{expected}, got {name!r} twice")
+            found[name] = each
+        return found
+
     try:
-        document = json.loads(value)
-    except ValueError as error:
+        document = json.loads(value, object_pairs_hook=once)
+    except OptionError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise OptionError(f"{expected}, got {value!r}") from error
     if not isinstance(document, dict):
         raise OptionError(f"{expected}, got {value!r}")
@@ -323,6 +339,8 @@ def parse_topic_offsets(value: str, name: str, *, lowest: int) -> TopicOffsets:
         for partition, offset in partitions.items():
             if not re.fullmatch(r"\d{1,9}", partition) or type(offset) is not int or not lowest <= offset <= LONG_MAX:
                 raise OptionError(f"{expected}, got partition {partition!r} at {offset!r}")
+            if int(partition) in result[topic]:
+                raise OptionError(f"{expected}, got partition {int(partition)} of {topic} twice")
             result[topic][int(partition)] = offset
     return result
 
