@@ -210,6 +210,34 @@ def test_poison_json_is_reported(value, message):
     assert error.encode().decode() == error  # a column holds it
 
 
+WHOLE = {
+    "7.0": 7,
+    "-0.0": 0,
+    "1e3": 1000,
+    "9007199254740993.0": 2**53 + 1,
+    "-9007199254740993.0": -(2**53) - 1,
+    "900719925474099300E-2": 2**53 + 1,
+    "9223372036854775807.0": 2**63 - 1,
+    "0.000e99999999999999999999": 0,
+}
+FRACTIONS = ["7.5", "1e-1", "1.0000000000000000000001", "9007199254740992.5", "1e-400", "-1e-99999999999999999999"]
+
+
+@pytest.mark.parametrize("text", WHOLE)
+def test_a_whole_number_with_a_point_is_exact(text):
+    """A double would make 9007199254740992 of 9007199254740993.0."""
+    decoded, errors = decode_values(decoder_of(json_payload()), [b'{"carrier":"UA","delay":%s}' % text.encode()])
+    assert (decoded[0].as_py()["delay"], errors) == (WHOLE[text], [None])
+
+
+@pytest.mark.parametrize("text", FRACTIONS)
+def test_a_fraction_that_a_double_loses_is_poison(text):
+    assert "delay must be integer" in only_error(json_payload(), b'{"carrier":"UA","delay":%s}' % text.encode())
+    value = b'{"carrier":"UA","legs":[{"miles":%s}]}' % text.encode()
+    decoded, _ = decode_values(decoder_of(json_payload()), [value])
+    assert decoded[0].as_py()["legs"][0]["miles"] == float(text)
+
+
 @pytest.mark.parametrize("digits", [300, 308, 309, 400, 4000])
 @pytest.mark.parametrize("sign", [b"", b"-"])
 def test_a_whole_number_beyond_a_double_is_poison(sign, digits):

@@ -10,7 +10,8 @@ from __future__ import annotations
 import datetime
 import json
 import math
-from typing import TYPE_CHECKING, Any, NoReturn
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pyarrow as pa
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _COMBINED = ("$ref", "anyOf", "oneOf", "allOf", "enum", "const")
 """Keywords that may stand in the place of a type."""
+_EXACT_CHARACTERS: Final = 16
+"""A point and 15 digits: a double keeps so many, so one without a fraction is made of a text without a fraction."""
 _SCALARS = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
 
 
@@ -51,7 +54,7 @@ class JsonDecoder:
         """
         text = split_frame(value)[1] if value[:1] == b"\0" else value
         try:
-            document = json.loads(text, parse_constant=_no_constant)
+            document = json.loads(text, parse_constant=_no_constant, parse_float=_number)
         except (ValueError, RecursionError) as error:
             raise PoisonError(f"not JSON: {error}") from error
         try:
@@ -61,6 +64,30 @@ class JsonDecoder:
             raise PoisonError(f"against the schema: {error}") from error
         except (AttributeError, TypeError) as error:  # drafts 4 to 7 do not look at a type beside a $ref
             raise PoisonError(f"does not fit its column: {error}") from error
+
+
+class _RoundedFraction(float):
+    """A double without a fraction, made of a text that has one; a check for integers must refuse it."""
+
+    def is_integer(self) -> bool:
+        """Returns False: the number in the text is no integer."""
+        return False
+
+
+def _number(text: str) -> float:
+    """Returns a number with a point or an exponent; one that is whole as an int where a double cannot hold it."""
+    found = float(text)
+    if not found.is_integer():
+        return found
+    mantissa, _, exponent = text.lower().partition("e")
+    if not exponent and len(text) <= _EXACT_CHARACTERS:
+        return found
+    if not found:  # its exponent may be too long for a Decimal
+        return found if not mantissa.strip("-.0") else _RoundedFraction(found)
+    exact = Decimal(text)
+    if exact != exact.to_integral_value():
+        return _RoundedFraction(found)
+    return found if exact == found else int(exact)
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -131,7 +158,7 @@ def _double(number: float) -> float:
 
 def _whole(number: float) -> int:
     found = int(number)  # of 7.0 too, which JSON Schema takes for an integer
-    if found != number:
+    if found != number or isinstance(number, _RoundedFraction):
         raise ValueError(f"{number!r} is no integer")
     return found
 
