@@ -118,7 +118,7 @@ def view_job(path: Path, client: Mapping[str, str] | None = None) -> ViewJob:
     job = ViewJob(
         config=config,
         source=source,
-        path=section.path("path", config.folder),
+        path=section.table_path("path", config.folder),
         query=section.text("query"),
         merge=section.text("merge", ""),
     )

@@ -105,6 +105,11 @@ def test_a_good_file_is_read(folder):
         ('table = "tables/flights"', 'topic = "t"', "a load writes a table"),
         ('"state"', '"state"\ntrigger = "often"', "expected available-now, or a duration"),
         ('"tables/flights"', '"s3a://bucket/flights"', r"\[sink\] table: 's3a://bucket/flights' is a URL"),
+        (
+            '"tables/flights"',
+            '"12:30/fl[1]"',
+            r"12:30/fl\[1\]: Spark reads no path with both ':' and '\[' in it; rename",
+        ),
         ('"state"', '"file:/data/state"', r"\[run\] checkpoint: 'file:/data/state' is a URL"),
         ("[sink]", "[sinks]", r"\[sink\]: must be given; is sinks meant"),
         ('topics = ["flights"]', 'topic = ["flights"]', r"\[source\] topics: must be given; is topic meant?"),

@@ -174,7 +174,7 @@ def sink_of(config: JobConfig, partition_by: tuple[str, ...] = ()) -> SinkConfig
         key, value = section.text("key", ""), section.text("value", "")
         section.finish()
         return SinkConfig(path=None, format="", partition_by=(), topic=topic, key=key, value=value)
-    path = section.path("table", config.folder)
+    path = section.table_path("table", config.folder)
     table_format = section.choice("format", TABLE_FORMATS, "parquet")
     if table_format == "delta" and (problem := delta_problem(path)) is not None:
         raise section.error("table", problem)

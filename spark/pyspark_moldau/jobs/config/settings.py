@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_PATTERN: Final = re.compile(r"[*?\[\]{}\\]")
 
 
 class Section:
@@ -62,6 +63,21 @@ class Section:
                 "give the path of one (a mount), or write a query of your own for such a store",
             )
         return folder / value
+
+    def table_path(self, key: str, folder: Path) -> Path:
+        """Takes the path of a table, which Spark must be able to read.
+
+        Raises:
+            JobConfigError: as ``path``; or it has a colon and a character of Spark's patterns of names. Spark looks for
+                the folders of such a path one by one, and takes the part before the colon for the scheme of a URL.
+        """
+        path = self.path(key, folder)
+        found = _PATTERN.search(str(path))
+        if ":" in str(path) and found is not None:
+            raise self.error(
+                key, f"{path}: Spark reads no path with both ':' and {found[0]!r} in it; rename the folder"
+            )
+        return path
 
     def choice(self, key: str, choices: Sequence[str], default: str | None = None) -> str:
         """Takes one of some words.
