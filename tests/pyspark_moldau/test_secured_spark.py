@@ -20,8 +20,10 @@ from moldau_cli.main import main
 from moldau_jepsen.launcher import ClusterSpec, start_cluster
 from pyspark_moldau.errors import ReadTimeoutError, SinkError
 from pyspark_moldau.session.java import find_java
-from pyspark_moldau.sink.cluster import Attempt, Names, commit_batch, write_at_least_once, write_exactly_once
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
+from pyspark_moldau.sink.driver import commit_batch
+from pyspark_moldau.sink.names import Attempt, Names
+from pyspark_moldau.sink.task import write_at_least_once, write_exactly_once
 from pyspark_moldau.source.core.options import OptionError, parse_options
 from pyspark_moldau.source.data_source import MoldauBatchReader
 from support.spark.shared import SLOW_START, patiently, shared_session

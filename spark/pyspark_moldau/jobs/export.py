@@ -108,7 +108,8 @@ def run_export(job: ExportJob, session: SparkSession | None = None) -> ExportRep
     """
     from pyspark.errors import AnalysisException, PySparkException
 
-    from pyspark_moldau.sink.cluster import Names, written_rows
+    from pyspark_moldau.sink.driver import written_rows
+    from pyspark_moldau.sink.names import Names
 
     if not job.table.exists() and not set(job.table.name) & set("*?[{"):  # Spark takes patterns of paths
         text = f"{job.table} does not exist; give the table of a job, or a folder of Parquet files"

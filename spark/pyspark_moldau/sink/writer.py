@@ -12,7 +12,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from pyspark_moldau.errors import SinkError, message_first
 from pyspark_moldau.plans import plan_of
-from pyspark_moldau.sink.core.protocol import ProtocolRefusedError, Report, TryAgainError
+from pyspark_moldau.sink.core.refusals import ProtocolRefusedError, TryAgainError
+from pyspark_moldau.sink.names import Attempt, Names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import TaskContext
 
-    from pyspark_moldau.sink.cluster import Names
+    from pyspark_moldau.sink.core.effects import Report
     from pyspark_moldau.sink.core.sink_options import SinkOptions
 
 logger = logging.getLogger(__name__)
@@ -91,19 +92,19 @@ class MoldauBatchWriter(DataSourceArrowWriter):
     @_explained
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Runs in a task."""
-        from pyspark_moldau.sink import cluster
+        from pyspark_moldau.sink import task
 
         if not self._options.is_exactly_once:
-            return Written(rows=cluster.write_at_least_once(self._options, iterator))
+            return Written(rows=task.write_at_least_once(self._options, iterator))
         context = _context()
-        attempt = cluster.Attempt(
+        attempt = Attempt(
             names=_names(self._options, self._app_id),
             batch=self._options.version,
             run=self._run,
             partition=context.partitionId(),
             attempt=context.attemptNumber(),
         )
-        report = cluster.write_exactly_once(self._options, attempt, iterator)
+        report = task.write_exactly_once(self._options, attempt, iterator)
         rows = 0 if report.entry is None else report.entry.rows
         return Written(rows=rows, app_id=self._app_id, run=self._run, report=report)
 
@@ -128,10 +129,10 @@ class MoldauStreamWriter(DataSourceStreamArrowWriter):
     @_explained
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Runs in a task."""
-        from pyspark_moldau.sink import cluster
+        from pyspark_moldau.sink import task
 
         if not self._options.is_exactly_once:
-            return Written(rows=cluster.write_at_least_once(self._options, iterator))
+            return Written(rows=task.write_at_least_once(self._options, iterator))
         context = _context()
         query, batch, run = (
             context.getLocalProperty(name)
@@ -142,14 +143,14 @@ class MoldauStreamWriter(DataSourceStreamArrowWriter):
                 f"Spark names no query ({query}), batch ({batch}) or run ({run}) to "
                 "this task; in foreachBatch write with the options txnAppId and txnVersion"
             )
-        attempt = cluster.Attempt(
+        attempt = Attempt(
             names=_names(self._options, query),
             batch=int(batch),
             run=run,
             partition=context.partitionId(),
             attempt=context.attemptNumber(),
         )
-        report = cluster.write_exactly_once(self._options, attempt, iterator)
+        report = task.write_exactly_once(self._options, attempt, iterator)
         rows = 0 if report.entry is None else report.entry.rows
         return Written(rows=rows, app_id=query, run=run, report=report)
 
@@ -165,24 +166,22 @@ class MoldauStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _names(options: SinkOptions, app_id: str) -> Names:
-    from pyspark_moldau.sink import cluster
-
-    return cluster.Names(app_id=app_id, has_notes=options.is_repeatable)
+    return Names(app_id=app_id, has_notes=options.is_repeatable)
 
 
 def _commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
     if not options.is_exactly_once or not messages:
         return
-    from pyspark_moldau.sink import cluster
+    from pyspark_moldau.sink import driver
 
     app_id, run, reports = _reports(messages, batch)
-    cluster.commit_batch(options, _names(options, app_id), batch, run, reports, plan_of(options.checkpoint, batch))
+    driver.commit_batch(options, _names(options, app_id), batch, run, reports, plan_of(options.checkpoint, batch))
 
 
 def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
     reported = [message for message in messages if isinstance(message, Written) and message.app_id]
     if not options.is_exactly_once or not reported:
         return  # no task has reported the query's id; the next commit aborts what is open, or its time-out does
-    from pyspark_moldau.sink import cluster
+    from pyspark_moldau.sink import driver
 
-    cluster.abort_batch(options, _names(options, reported[0].app_id), batch)
+    driver.abort_batch(options, _names(options, reported[0].app_id), batch)

@@ -9,23 +9,20 @@ from dataclasses import replace
 
 import pytest
 
-from pyspark_moldau.sink.core.protocol import (
-    MARKER_AGE_MAX_MS,
+from pyspark_moldau.sink.core.effects import (
     Decision,
-    DriverCore,
     EndDecided,
     Ended,
     Entry,
     Fence,
     Kind,
-    ProtocolRefusedError,
     ReadMarker,
     ReadNotes,
     Report,
-    TaskCore,
-    TryAgainError,
     WriteDecision,
 )
+from pyspark_moldau.sink.core.protocol import MARKER_AGE_MAX_MS, DriverCore, TaskCore
+from pyspark_moldau.sink.core.refusals import ProtocolRefusedError, TryAgainError
 
 DEAD = Entry(transactional_id="t-0", producer_id=1, producer_epoch=0, rows=3, fingerprint=99)
 AGAIN = replace(DEAD, producer_epoch=1)

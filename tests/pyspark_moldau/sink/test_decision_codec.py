@@ -3,7 +3,8 @@
 import pytest
 
 from pyspark_moldau.sink.core.decision_codec import PART_BYTES_MAX, decode_decision, encode_decision, parts_of
-from pyspark_moldau.sink.core.protocol import Decision, Entry, ProtocolRefusedError
+from pyspark_moldau.sink.core.effects import Decision, Entry
+from pyspark_moldau.sink.core.refusals import ProtocolRefusedError
 
 
 def decision(count, batch=7, amendments=0, topic=None, plan=""):

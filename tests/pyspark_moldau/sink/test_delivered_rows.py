@@ -10,8 +10,8 @@ import trio
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.config import ConfigError
 from pyspark_moldau.errors import SinkError
-from pyspark_moldau.sink import cluster
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
+from pyspark_moldau.sink.task import RowWriter, write_at_least_once
 
 OPTIONS = parse_sink_options({"kafka.bootstrap.servers": "h:1", "topic": "t"}, streaming=True)
 
@@ -63,7 +63,7 @@ class Producer:
 @pytest.fixture
 def producer(monkeypatch):
     monkeypatch.setattr(Producer, "made", [])
-    monkeypatch.setattr(cluster, "Producer", Producer)
+    monkeypatch.setattr("pyspark_moldau.sink.task.Producer", Producer)
     return Producer
 
 
@@ -75,7 +75,7 @@ def blocks(*lengths):
 
 @pytest.mark.parametrize("lengths", [(), (0,), (3,), (3, 0, 4), (1,) * 9])
 def test_the_rows_of_all_blocks_are_counted_and_delivered(producer, lengths):
-    assert cluster.write_at_least_once(OPTIONS, blocks(*lengths)) == sum(lengths)
+    assert write_at_least_once(OPTIONS, blocks(*lengths)) == sum(lengths)
     (made,) = producer.made
     assert made.config == dict(OPTIONS.producer)
     assert made.flushed == len(made.deliveries) == sum(length > 0 for length in lengths)
@@ -90,7 +90,7 @@ def test_a_row_that_is_not_delivered_is_an_error(producer, monkeypatch, way, at)
         "^option topic: topic 't' is not on h:1" if way == "fails" else "^column value: a row for topic 't' is too"
     )
     with pytest.raises(SinkError, match=message):
-        cluster.write_at_least_once(OPTIONS, blocks(1, 2, 3))
+        write_at_least_once(OPTIONS, blocks(1, 2, 3))
     assert producer.made[0].is_closed
 
 
@@ -111,17 +111,17 @@ def test_an_error_of_the_client_names_its_option(producer, monkeypatch, error, k
     def refused(config):
         raise error
 
-    monkeypatch.setattr(cluster, "Producer", refused)
+    monkeypatch.setattr("pyspark_moldau.sink.task.Producer", refused)
     with pytest.raises(kind, match=message):
-        cluster.write_at_least_once(OPTIONS, blocks(1))
+        write_at_least_once(OPTIONS, blocks(1))
 
 
 def test_deliveries_are_not_kept_until_the_end(producer, monkeypatch):
     """A task may write millions of blocks."""
-    monkeypatch.setattr(cluster, "UNDELIVERED_MAX", 4)
+    monkeypatch.setattr("pyspark_moldau.sink.task.UNDELIVERED_MAX", 4)
 
     async def main():
-        writer = cluster.RowWriter(OPTIONS, producer({}))
+        writer = RowWriter(OPTIONS, producer({}))
         for number in range(20):
             for block in blocks(1):
                 await writer.write(block, fingerprints=False)
@@ -138,7 +138,7 @@ def test_deliveries_are_not_kept_until_the_end(producer, monkeypatch):
 def test_fingerprints_do_not_depend_on_blocks(producer):
     def fingerprint(*texts, topic="t", divided=False):
         async def main():
-            writer = cluster.RowWriter(OPTIONS, producer({}))
+            writer = RowWriter(OPTIONS, producer({}))
             rows = [[text] for text in texts] if divided else [list(texts)]
             for each in rows:
                 names = pa.array([topic] * len(each), pa.string())

@@ -13,9 +13,12 @@ import trio
 
 from moldau.admin import AdminError
 from moldau.protocol.errors import ErrorCode, KafkaError
-from pyspark_moldau.sink import cluster as sink
-from pyspark_moldau.sink.core.protocol import Decision, DriverCore, Ended, Entry, Kind, Notes, Report, TryAgainError
+from pyspark_moldau.sink.cluster import ONGOING
+from pyspark_moldau.sink.core.effects import Decision, Ended, Entry, Kind, Notes, Report
+from pyspark_moldau.sink.core.protocol import DriverCore
+from pyspark_moldau.sink.core.refusals import TryAgainError
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
+from pyspark_moldau.sink.driver import _find_ended
 from pyspark_moldau.sink.explanations import explained
 
 ENTRIES = tuple(
@@ -100,8 +103,8 @@ class Transactions:
         return found
 
 
-AS_PREPARED = (sink.ONGOING, 0, 0)
-STATES = [sink.ONGOING, "PrepareAbort", "CompleteAbort", "Empty"]
+AS_PREPARED = (ONGOING, 0, 0)
+STATES = [ONGOING, "PrepareAbort", "CompleteAbort", "Empty"]
 FOUND = [None, *itertools.product(STATES, (0, 1), (0, 1))]
 """Descriptions of a prepared transaction: its state, and whether producer id and epoch are later ones."""
 
@@ -125,7 +128,7 @@ def test_only_the_prepared_transactions_are_taken_for_open():
             pairs = list(zip(entries, both, strict=True))
             admin = Transactions({entry.transactional_id: described(entry, found) for entry, found in pairs})
             ended = [entry for entry, found in pairs if found != AS_PREPARED]
-            result = await sink._find_ended(admin, decision)
+            result = await _find_ended(admin, decision)
             assert bool(result) == bool(ended), both
             assert all(entry in ended for entry in result), both
 

@@ -9,10 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from pyspark_moldau.sink.core.protocol import (
+from pyspark_moldau.sink.core.effects import (
     AbortOrphans,
     Decision,
-    DriverCore,
     EndDecided,
     Ended,
     FenceDriver,
@@ -22,8 +21,8 @@ from pyspark_moldau.sink.core.protocol import (
     ReadDecision,
     ReadNotes,
     StageMarker,
-    TaskCore,
 )
+from pyspark_moldau.sink.core.protocol import DriverCore, TaskCore
 from support.proof import proof_beyond
 from support.spark.sink_model import Model, Scope, Violation, explore
 

@@ -11,7 +11,9 @@ from pyspark.errors import StreamingQueryException
 
 from pyspark_moldau.plans import plan_of
 from pyspark_moldau.session.java import find_java
-from pyspark_moldau.sink.core.protocol import Decision, DriverCore, Kind, NoteBegun, ProtocolRefusedError, Report
+from pyspark_moldau.sink.core.effects import Decision, Kind, NoteBegun, Report
+from pyspark_moldau.sink.core.protocol import DriverCore
+from pyspark_moldau.sink.core.refusals import ProtocolRefusedError
 from support.interop.clients import ConfluentClient, create_topic
 from support.interop.committed import committed_values
 from support.spark.shared import patiently, shared_brokers, shared_session

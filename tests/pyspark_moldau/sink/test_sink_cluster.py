@@ -9,9 +9,14 @@ import trio
 from moldau import Producer
 from moldau.blocking import Admin
 from moldau.consumer import CommittedOffset
-from pyspark_moldau.sink import cluster as sink
-from pyspark_moldau.sink.core.protocol import Kind, ProtocolRefusedError, TryAgainError
+from pyspark_moldau.sink.cluster import MARKER_PARTITION, wall_ms
+from pyspark_moldau.sink.core.effects import EndDecided, Kind, WriteDecision
+from pyspark_moldau.sink.core.protocol import DriverCore
+from pyspark_moldau.sink.core.refusals import ProtocolRefusedError, TryAgainError
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
+from pyspark_moldau.sink.driver import _Driver, abort_batch, commit_batch
+from pyspark_moldau.sink.names import Attempt, Names
+from pyspark_moldau.sink.task import write_exactly_once
 from support.interop.clients import create_topic
 from support.interop.committed import committed_values
 from support.spark.shared import shared_brokers
@@ -34,7 +39,7 @@ class Job:
             {"kafka.bootstrap.servers": brokers.bootstrap, "topic": "out", "deliveryGuarantee": "exactly-once"},
             streaming=True,
         )
-        self.names = sink.Names(app_id=name)
+        self.names = Names(app_id=name)
         self.first = first
 
     def task(self, batch, partition, partitions=2, *, run="r", attempt=0, shift=0):
@@ -42,11 +47,11 @@ class Job:
         begin = self.first + 20 * batch
         rows = [n for n in range(begin, begin + 20) if (n + shift) % partitions == partition]
         blocks = iter([pa.record_batch({"value": pa.array([str(n) for n in rows])})])
-        attempt = sink.Attempt(names=self.names, batch=batch, run=run, partition=partition, attempt=attempt)
-        return sink.write_exactly_once(self.options, attempt, blocks)
+        attempt = Attempt(names=self.names, batch=batch, run=run, partition=partition, attempt=attempt)
+        return write_exactly_once(self.options, attempt, blocks)
 
     def commit(self, batch, reports, run="r"):
-        sink.commit_batch(self.options, self.names, batch, run, reports)
+        commit_batch(self.options, self.names, batch, run, reports)
 
     def open_ids(self):
         with Admin({"bootstrap.servers": self.options.producer["bootstrap.servers"]}) as admin:
@@ -67,7 +72,7 @@ def test_a_replay_before_the_decision_may_have_other_partitions(brokers):
     reports = [job.task(0, 0, 1, run="again")]
     job.commit(0, reports, "again")
     assert job.open_ids() == other.open_ids() == [other.names.task("r", 0, 0)], "the id of another query begins alike"
-    sink.abort_batch(other.options, other.names, 0)
+    abort_batch(other.options, other.names, 0)
     assert job.open_ids() == []
     assert job.found() == dict.fromkeys(range(20), 1)
 
@@ -124,7 +129,7 @@ def test_a_driver_that_dies_while_deciding_blocks_no_task(brokers):
         async with Producer(given) as producer:
             await producer.init_transactions()
             producer.begin_transaction()
-            offset = {sink.MARKER_PARTITION: CommittedOffset(offset=0, metadata="{}")}
+            offset = {MARKER_PARTITION: CommittedOffset(offset=0, metadata="{}")}
             await producer.send_offsets_to_transaction(offset, job.names.decision_group(0))
             producer.abandon()
 
@@ -139,18 +144,18 @@ def test_a_driver_that_dies_while_deciding_blocks_no_task(brokers):
     assert job.found() == dict.fromkeys(range(2000, 2020), 1)
 
 
-class DyingDriver(sink._Driver):
+class DyingDriver(_Driver):
     """A driver that dies when it has written its decision."""
 
     async def _perform(self, effect):
         result = await super()._perform(effect)
-        if isinstance(effect, sink.WriteDecision):
+        if isinstance(effect, WriteDecision):
             raise InterruptedError
         return result
 
 
 def decide_and_die(job, reports):
-    core = sink.DriverCore(batch=0, run="r", reports=tuple(reports), now_ms=sink.wall_ms())
+    core = DriverCore(batch=0, run="r", reports=tuple(reports), now_ms=wall_ms())
     with pytest.raises(InterruptedError):
         trio.run(DyingDriver(job.options, job.names, core).run)
 
@@ -175,7 +180,7 @@ def test_lost_rows_are_written_again_or_reported(brokers):
     assert [each.kind for each in other] == [Kind.DECIDED, Kind.PREPARED]
     with pytest.raises(ProtocolRefusedError, match="batch 0: 10 rows of partition 1 of 2 are missing"):
         job.commit(0, other, "other")
-    sink.abort_batch(job.options, job.names, 0)
+    abort_batch(job.options, job.names, 0)
     assert job.found() == dict.fromkeys(range(4000, 4020, 2), 1)
     job.commit(0, [job.task(0, 0, run="same"), job.task(0, 1, run="same")], "same")
     assert job.found() == dict.fromkeys(range(4000, 4020), 1)
@@ -190,7 +195,7 @@ def test_a_batch_whose_transaction_has_timed_out_stays_invisible(brokers):
         admin.terminate_transaction(reports[1].entry.transactional_id)
     with pytest.raises(TryAgainError, match="the transaction of partition 1 was aborted before"):
         job.commit(0, reports)
-    sink.abort_batch(job.options, job.names, 0)
+    abort_batch(job.options, job.names, 0)
     assert (job.found(), job.open_ids()) == ({}, [])
     job.commit(0, [job.task(0, number, 3, run="again") for number in range(3)], "again")
     assert job.found() == dict.fromkeys(range(8000, 8020), 1)
@@ -214,12 +219,12 @@ def test_a_batch_is_skipped_if_only_its_note_is_left(brokers):
     assert job.found() == dict.fromkeys(range(5000, 5020), 1)
 
 
-class InterruptedDriver(sink._Driver):
+class InterruptedDriver(_Driver):
     """A driver that dies when it has committed the first transaction."""
 
     async def _perform(self, effect):
         result = await super()._perform(effect)
-        if isinstance(effect, sink.EndDecided):
+        if isinstance(effect, EndDecided):
             raise InterruptedError
         return result
 
@@ -227,7 +232,7 @@ class InterruptedDriver(sink._Driver):
 def test_a_half_committed_batch_is_refused_after_a_long_rest(brokers):
     """Nothing says any more which of its rows are written; the user may have them written again."""
     job = Job(brokers, "half", 6000)
-    core = sink.DriverCore(batch=0, run="r", reports=(job.task(0, 0), job.task(0, 1)))
+    core = DriverCore(batch=0, run="r", reports=(job.task(0, 0), job.task(0, 1)))
     with pytest.raises(InterruptedError):
         trio.run(InterruptedDriver(job.options, job.names, core).run)
     with Admin({"bootstrap.servers": brokers.bootstrap}) as admin:
@@ -244,7 +249,7 @@ def test_a_half_committed_batch_is_refused_after_a_long_rest(brokers):
 
 def test_a_job_that_nothing_repeats_leaves_no_notes(brokers):
     job = Job(brokers, "once", 7000)
-    job.names = sink.Names(app_id="once", has_notes=False)
+    job.names = Names(app_id="once", has_notes=False)
     job.commit(0, [job.task(0, 0), job.task(0, 1)])
     with Admin({"bootstrap.servers": brokers.bootstrap}) as admin:
         groups = {each.group_id for each in admin.list_groups()}

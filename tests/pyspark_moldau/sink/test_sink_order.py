@@ -11,28 +11,31 @@ import trio
 from moldau.admin import TransactionListing
 from moldau.consumer import CommittedOffset
 from moldau.protocol.errors import ErrorCode, KafkaError
-from pyspark_moldau.sink import cluster as sink
+from pyspark_moldau.sink.cluster import MARKER_PARTITION, NOTE_RETENTION_MS, perform_shared
 from pyspark_moldau.sink.core.decision_codec import encode_decision
-from pyspark_moldau.sink.core.protocol import (
+from pyspark_moldau.sink.core.effects import (
     AbortOrphans,
     Decision,
-    DriverCore,
     EndDecided,
     Ended,
     Entry,
     Kind,
     NoteBegun,
     NoteDone,
-    ProtocolRefusedError,
     Report,
 )
+from pyspark_moldau.sink.core.protocol import DriverCore
+from pyspark_moldau.sink.core.refusals import ProtocolRefusedError
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
+from pyspark_moldau.sink.driver import _abort_orphans, _Driver, abort_batch
+from pyspark_moldau.sink.names import Names
 from pyspark_moldau.sink.writer import Written, _reports
+from pyspark_moldau.wire.reach import REACH_MS
 
 OPTIONS = parse_sink_options(
     {"kafka.bootstrap.servers": "h:1", "topic": "out", "deliveryGuarantee": "exactly-once"}, streaming=True
 )
-NAMES = sink.Names(app_id="q")
+NAMES = Names(app_id="q")
 DECIDED, ORPHAN = NAMES.task("r", 0, 0), NAMES.task("r", 1, 0)
 ENTRY = Entry(transactional_id=DECIDED, producer_id=7, producer_epoch=0, rows=1, fingerprint=1)
 
@@ -51,7 +54,7 @@ class Cluster:
         await trio.lowlevel.checkpoint()
 
     def within(self, timeout_ms):
-        assert timeout_ms == sink.REACH_MS
+        assert timeout_ms == REACH_MS
         return self
 
     async def describe_cluster(self):
@@ -66,11 +69,11 @@ class Cluster:
         assert self.is_fenced, "it would wait for the end of a transaction that nothing ends"
         assert (group, require_stable) == (NAMES.decision_group(0), True)
         (part,) = encode_decision(Decision(batch=3, run="r", entries=(ENTRY, None)))
-        return {sink.MARKER_PARTITION: CommittedOffset(offset=3, metadata=part)}
+        return {MARKER_PARTITION: CommittedOffset(offset=3, metadata=part)}
 
     async def list_transactions(self, *, states):
         await trio.lowlevel.checkpoint()
-        found = (DECIDED, ORPHAN, sink.Names(app_id="q-2").task("r", 0, 0))
+        found = (DECIDED, ORPHAN, Names(app_id="q-2").task("r", 0, 0))
         return [
             TransactionListing(transactional_id=name, producer_id=7, state="Ongoing", coordinator=1) for name in found
         ]
@@ -83,9 +86,9 @@ class Cluster:
 def aborted_by(monkeypatch, batch):
     """Returns the transactional ids whose transactions the abort of a batch ends."""
     cluster = Cluster()
-    monkeypatch.setattr(sink, "_admin", lambda options: cluster)
-    monkeypatch.setattr(sink, "Producer", lambda given: cluster)
-    sink.abort_batch(OPTIONS, NAMES, batch)
+    monkeypatch.setattr("pyspark_moldau.sink.driver.admin_of", lambda options: cluster)
+    monkeypatch.setattr("pyspark_moldau.sink.driver.Producer", lambda given: cluster)
+    abort_batch(OPTIONS, NAMES, batch)
     return cluster.aborted
 
 
@@ -117,7 +120,7 @@ def test_a_driver_that_was_stopped_aborts_nothing_later(batch, kept, aborted):
     """It wakes up at the end of its commit. Meanwhile another one has decided batch 3, and not committed it yet."""
     cluster = Cluster()
     cluster.is_fenced = True
-    driver = sink._Driver(OPTIONS, NAMES, DriverCore(batch=batch, run="r", reports=()))
+    driver = _Driver(OPTIONS, NAMES, DriverCore(batch=batch, run="r", reports=()))
     driver._admin = cluster
     trio.run(driver._perform, AbortOrphans(frozenset(kept)))
     assert cluster.aborted == aborted
@@ -139,7 +142,7 @@ def test_the_decision_is_looked_at_when_orphans_are_known():
 
     cluster = Overtaken()
     cluster.is_fenced = True
-    trio.run(sink._abort_orphans, cluster, NAMES, 3, frozenset())
+    trio.run(_abort_orphans, cluster, NAMES, 3, frozenset())
     assert cluster.aborted == []
 
 
@@ -151,13 +154,13 @@ def test_notes_outlast_a_rest_of_the_query(note):
     class Coordinator:
         async def alter_group_offsets(self, group, offsets, *, retention_ms):
             await trio.lowlevel.checkpoint()
-            kept.append((group, offsets[sink.MARKER_PARTITION].offset, retention_ms))
+            kept.append((group, offsets[MARKER_PARTITION].offset, retention_ms))
 
-    driver = sink._Driver(OPTIONS, NAMES, DriverCore(batch=3, run="r", reports=()))
+    driver = _Driver(OPTIONS, NAMES, DriverCore(batch=3, run="r", reports=()))
     driver._admin = Coordinator()
     trio.run(driver._perform, note)
     group = NAMES.begun_group if isinstance(note, NoteBegun) else NAMES.done_group
-    assert kept == [(group, 3, sink.NOTE_RETENTION_MS)]
+    assert kept == [(group, 3, NOTE_RETENTION_MS)]
     assert kept[0][2] > 7 * 86_400_000, "Kafka's default of offsets.retention.minutes"
 
 
@@ -185,7 +188,7 @@ def test_a_decided_transaction_that_has_ended_is_dead(code, ended):
                 raise KafkaError(code)
 
     if ended is not None:
-        assert trio.run(sink._shared, Coordinator(), OPTIONS, NAMES, EndDecided(ENTRY)) is ended
+        assert trio.run(perform_shared, Coordinator(), OPTIONS, NAMES, EndDecided(ENTRY)) is ended
         return
     with pytest.raises(KafkaError):
-        trio.run(sink._shared, Coordinator(), OPTIONS, NAMES, EndDecided(ENTRY))
+        trio.run(perform_shared, Coordinator(), OPTIONS, NAMES, EndDecided(ENTRY))

@@ -10,10 +10,9 @@ import trio
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.records import BatchBuilder, decode_records, group_rows, parse_batch_header
 from pyspark_moldau.errors import SinkError
-from pyspark_moldau.sink import cluster
-from pyspark_moldau.sink.cluster import RowWriter
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
 from pyspark_moldau.sink.rows import RowError, split_topics, to_columns
+from pyspark_moldau.sink.task import RowWriter
 
 HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 NOON = datetime.datetime(2026, 1, 2, 12, tzinfo=datetime.UTC)
@@ -147,7 +146,7 @@ class Refused:
 @pytest.mark.parametrize("is_done", [True, False], ids=["early", "late"])
 def test_a_refused_row_fails_the_write(monkeypatch, is_done):
     """Deliveries are looked at in between if there are many, and those that are not done then at the end."""
-    monkeypatch.setattr(cluster, "UNDELIVERED_MAX", 1)
+    monkeypatch.setattr("pyspark_moldau.sink.task.UNDELIVERED_MAX", 1)
     deliveries = [Refused(is_done=is_done), SimpleNamespace(is_done=True, topic="t", result=lambda: None)]
 
     async def send_columns(topic, columns, *, partitions):

@@ -10,12 +10,13 @@ import trio.testing
 from moldau.consumer import CommittedOffset
 from moldau.protocol.errors import ErrorCode, KafkaError
 from pyspark_moldau.errors import SinkError
-from pyspark_moldau.sink import cluster as sink
+from pyspark_moldau.sink.cluster import MARKER_PARTITION, admin_of, perform_shared, read_decision
 from pyspark_moldau.sink.core.decision_codec import encode_decision
-from pyspark_moldau.sink.core.protocol import Decision, Entry, ReadMarker
+from pyspark_moldau.sink.core.effects import Decision, Entry, ReadMarker
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
+from pyspark_moldau.sink.names import Names
 
-NAMES = sink.Names(app_id="q")
+NAMES = Names(app_id="q")
 
 
 class Offsets:
@@ -31,7 +32,7 @@ class Offsets:
         if require_stable and group in self._unstable:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "OffsetFetch: UNSTABLE_OFFSET_COMMIT")
         text = self._texts.get(group)
-        return {} if text is None else {sink.MARKER_PARTITION: CommittedOffset(offset=7, metadata=text)}
+        return {} if text is None else {MARKER_PARTITION: CommittedOffset(offset=7, metadata=text)}
 
 
 def options_of(**more):
@@ -58,7 +59,7 @@ def test_parts_that_never_fit_are_an_error(is_final, second):
     texts = {NAMES.decision_group(0): new[0], NAMES.decision_group(1): old[1] if second != "deleted" else None}
 
     async def read():
-        await sink.read_decision(Offsets(texts), NAMES, is_final=is_final, limit_ms=2000)
+        await read_decision(Offsets(texts), NAMES, is_final=is_final, limit_ms=2000)
 
     with pytest.raises(SinkError, match=r"together for 2 s; .* delete the consumer group moldau-spark-q-decision-0"):
         run(read)
@@ -76,7 +77,7 @@ def test_parts_that_become_visible_in_turn_are_read():
                 texts.update((NAMES.decision_group(number), text) for number, text in enumerate(parts))
 
             nursery.start_soon(finish)
-            return await sink.read_decision(Offsets(texts), NAMES, is_final=False, limit_ms=2000)
+            return await read_decision(Offsets(texts), NAMES, is_final=False, limit_ms=2000)
 
     assert run(read).batch == 7
 
@@ -85,7 +86,7 @@ def test_a_marker_behind_a_hanging_transaction_is_an_error():
     name = NAMES.task("r", 0, 0)
 
     async def read():
-        await sink._shared(Offsets({}, unstable=[name]), options_of(), NAMES, ReadMarker(name))
+        await perform_shared(Offsets({}, unstable=[name]), options_of(), NAMES, ReadMarker(name))
 
     with pytest.raises(SinkError, match=f"transaction of {name} does not end .*moldau txns describe {name}"):
         run(read)
@@ -95,4 +96,4 @@ def test_a_marker_behind_a_hanging_transaction_is_an_error():
 def test_requests_have_the_time_of_the_sinks_option(given, limit_ms):
     """But not less than a change of a coordinator takes: a commit that gives up leaves a part of a batch visible."""
     options = options_of(**{"kafka.max.block.ms": given} if given else {})
-    assert sink._admin(options)._config.get_int("default.api.timeout.ms") == limit_ms
+    assert admin_of(options)._config.get_int("default.api.timeout.ms") == limit_ms

@@ -7,18 +7,9 @@ given a decision of the first write.
 import pytest
 
 from pyspark_moldau.sink.cluster import job_topic
-from pyspark_moldau.sink.core.protocol import (
-    Decision,
-    DriverCore,
-    Entry,
-    FenceDriver,
-    Kind,
-    NoteBegun,
-    ProtocolRefusedError,
-    Report,
-    TaskCore,
-    WriteDecision,
-)
+from pyspark_moldau.sink.core.effects import Decision, Entry, FenceDriver, Kind, NoteBegun, Report, WriteDecision
+from pyspark_moldau.sink.core.protocol import DriverCore, TaskCore
+from pyspark_moldau.sink.core.refusals import ProtocolRefusedError
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
 
 ENTRY = Entry(transactional_id="t", producer_id=1, producer_epoch=0, rows=3, fingerprint=4)

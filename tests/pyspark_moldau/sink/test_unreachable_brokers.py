@@ -16,13 +16,15 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 from pyspark_moldau import DefaultSource
 from pyspark_moldau.errors import SinkError
-from pyspark_moldau.sink import cluster as sink
 from pyspark_moldau.sink import reach as sink_reach
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
+from pyspark_moldau.sink.driver import abort_batch, commit_batch
+from pyspark_moldau.sink.names import Attempt, Names
+from pyspark_moldau.sink.task import write_exactly_once
 from pyspark_moldau.wire import reach
 from pyspark_moldau.wire.cluster import Cluster
 
-NAMES = sink.Names(app_id="unreachable")
+NAMES = Names(app_id="unreachable")
 LIMIT_S = 5
 """The writes have half a second; before, they took a minute."""
 GUARANTEES = ["at-least-once", "exactly-once"]
@@ -31,14 +33,14 @@ SCHEMA = StructType([StructField("value", StringType())])
 
 
 def task(options):
-    attempt = sink.Attempt(names=NAMES, batch=0, run="r", partition=0, attempt=0)
-    sink.write_exactly_once(options, attempt, iter([pa.record_batch({"value": pa.array(["1"])})]))
+    attempt = Attempt(names=NAMES, batch=0, run="r", partition=0, attempt=0)
+    write_exactly_once(options, attempt, iter([pa.record_batch({"value": pa.array(["1"])})]))
 
 
 CALLS = {
     "task": task,
-    "commit": lambda options: sink.commit_batch(options, NAMES, 0, "r", []),
-    "abort": lambda options: sink.abort_batch(options, NAMES, 0),
+    "commit": lambda options: commit_batch(options, NAMES, 0, "r", []),
+    "abort": lambda options: abort_batch(options, NAMES, 0),
 }
 
 

@@ -12,9 +12,11 @@ import pytest
 from pyspark_moldau.client_options import OptionError
 from pyspark_moldau.errors import SinkError
 from pyspark_moldau.plans import plan_of
-from pyspark_moldau.sink import cluster, writer
-from pyspark_moldau.sink.core.protocol import Entry, Kind, ProtocolRefusedError, Report, TryAgainError
+from pyspark_moldau.sink import writer
+from pyspark_moldau.sink.core.effects import Entry, Kind, Report
+from pyspark_moldau.sink.core.refusals import ProtocolRefusedError, TryAgainError
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
+from pyspark_moldau.sink.names import Names
 from pyspark_moldau.sink.writer import MoldauBatchWriter, MoldauStreamWriter, Written
 
 BASE = {"kafka.bootstrap.servers": "h:1", "topic": "t"}
@@ -57,17 +59,19 @@ def calls(monkeypatch):
         return report_of(attempt.partition, attempt.batch, rows)
 
     monkeypatch.setattr(
-        cluster, "write_at_least_once", lambda options, rows: found.append(("at least once", rows)) or rows
+        "pyspark_moldau.sink.task.write_at_least_once",
+        lambda options, rows: found.append(("at least once", rows)) or rows,
     )
-    monkeypatch.setattr(cluster, "write_exactly_once", once)
+    monkeypatch.setattr("pyspark_moldau.sink.task.write_exactly_once", once)
     monkeypatch.setattr(
-        cluster,
-        "commit_batch",
+        "pyspark_moldau.sink.driver.commit_batch",
         lambda options, names, batch, run, reports, plan: found.append(
             ("commit", names, batch, run, reports, *([plan] if plan else []))
         ),
     )
-    monkeypatch.setattr(cluster, "abort_batch", lambda options, names, batch: found.append(("abort", names, batch)))
+    monkeypatch.setattr(
+        "pyspark_moldau.sink.driver.abort_batch", lambda options, names, batch: found.append(("abort", names, batch))
+    )
     return found
 
 
@@ -139,7 +143,7 @@ def test_a_micro_batch_is_committed_by_its_query_and_number(calls, monkeypatch, 
     in_task(monkeypatch, Context(partition=0, attempt=0))
     first = one.write(rows)
     attempts = [call[1] for call in calls]
-    names = cluster.Names(app_id="q1", has_notes=True)
+    names = Names(app_id="q1", has_notes=True)
     assert (first.rows, second.rows) == (rows, rows)
     assert [(each.names, each.batch, each.run, each.partition, each.attempt) for each in attempts] == [
         (names, 5, "r1", 1, 2),
@@ -216,8 +220,8 @@ def test_a_batch_is_committed_with_its_plan(calls, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("error", [ProtocolRefusedError("no"), TryAgainError("no")], ids=["refused", "again"])
 def test_an_error_of_the_protocol_is_one_of_the_sink(calls, monkeypatch, error):
-    for name in ("write_exactly_once", "commit_batch", "abort_batch"):
-        monkeypatch.setattr(cluster, name, raising(error))
+    for name in ("task.write_exactly_once", "driver.commit_batch", "driver.abort_batch"):
+        monkeypatch.setattr(f"pyspark_moldau.sink.{name}", raising(error))
     in_task(monkeypatch, Context())
     messages = [MESSAGES["of task 0"]]
     for call in (
@@ -231,7 +235,7 @@ def test_an_error_of_the_protocol_is_one_of_the_sink(calls, monkeypatch, error):
         with pytest.raises(SinkError, match=r"^deliveryGuarantee exactly-once: no$") as caught:
             call()
         assert caught.value.__cause__ is error
-    monkeypatch.setattr(cluster, "commit_batch", raising(OptionError("option x")))
+    monkeypatch.setattr("pyspark_moldau.sink.driver.commit_batch", raising(OptionError("option x")))
     with pytest.raises(OptionError, match=r"^option x$"):
         stream_writer(ONCE).commit(messages, 5)
 

@@ -12,8 +12,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from moldau_jepsen.launcher.ports import take_free_ports
 from pyspark_moldau.errors import DataLossError, SinkError
-from pyspark_moldau.sink.cluster import Attempt, Names, write_at_least_once, write_exactly_once
 from pyspark_moldau.sink.core.sink_options import parse_sink_options
+from pyspark_moldau.sink.names import Attempt, Names
+from pyspark_moldau.sink.task import write_at_least_once, write_exactly_once
 from pyspark_moldau.source import planning
 from pyspark_moldau.source.core.offsets import OffsetRange, from_checkpoint
 from pyspark_moldau.source.core.options import OptionError, Subscription, parse_options

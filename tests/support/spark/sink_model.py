@@ -15,11 +15,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark_moldau.sink.core import protocol
-from pyspark_moldau.sink.core.protocol import (
-    MARKER_AGE_MAX_MS,
+from pyspark_moldau.sink.core.effects import (
     AbortOrphans,
     Decision,
-    DriverCore,
     EndDecided,
     Ended,
     Entry,
@@ -31,18 +29,17 @@ from pyspark_moldau.sink.core.protocol import (
     NoteBegun,
     NoteDone,
     Notes,
-    ProtocolRefusedError,
     ReadDecision,
     ReadMarker,
     ReadNotes,
     Report,
     SkipRows,
     StageMarker,
-    TaskCore,
-    TryAgainError,
     WriteDecision,
     WriteRows,
 )
+from pyspark_moldau.sink.core.protocol import MARKER_AGE_MAX_MS, DriverCore, TaskCore
+from pyspark_moldau.sink.core.refusals import ProtocolRefusedError, TryAgainError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 
-from pyspark_moldau.sink.core.protocol import PROTOCOL_VERSION, Decision, Entry, ProtocolRefusedError
+from pyspark_moldau.sink.core.effects import PROTOCOL_VERSION, Decision, Entry
+from pyspark_moldau.sink.core.refusals import ProtocolRefusedError
 
 PART_BYTES_MAX = 4000
 """Below ``offset.metadata.max.bytes``, which is 4096 by default."""

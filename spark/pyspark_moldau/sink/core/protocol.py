@@ -23,62 +23,49 @@ The states are frozen, so that a test can explore every interleaving (``tests/py
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
+
+from pyspark_moldau.sink.core.effects import (
+    AbortOrphans,
+    Decision,
+    EndDecided,
+    Ended,
+    Entry,
+    Fence,
+    FenceDriver,
+    FindEnded,
+    HandOver,
+    Kind,
+    NoteBegun,
+    NoteDone,
+    Notes,
+    ReadDecision,
+    ReadMarker,
+    ReadNotes,
+    Report,
+    SkipRows,
+    StageMarker,
+    WriteDecision,
+    WriteRows,
+)
+from pyspark_moldau.sink.core.refusals import (
+    ProtocolRefusedError,
+    TryAgainError,
+    check_topic,
+    ended_early,
+    expired,
+    is_done,
+    not_the_same,
+    planned_again,
+    stale,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from pyspark_moldau.sink.core.effects import Effect
 
-
-class ProtocolRefusedError(RuntimeError):
-    """The protocol cannot continue without breaking its promise; the text says what to do."""
-
-
-class TryAgainError(RuntimeError):
-    """This attempt cannot continue; a replay of the batch can."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """A prepared transaction of one task: what ends it, and what it holds."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    rows: int
-    fingerprint: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """The transactions of a batch by partition; None for a partition without rows.
-
-    ``decided_ms`` is the driver's wall clock when it decided the batch first; 0 if an earlier release decided it.
-    ``topic`` is that of a job, empty if its rows name theirs; None for a query, whose batches no other write shares.
-    ``plan`` tells the batch from another one of the same number; empty where it is not known.
-    """
-
-    batch: int
-    run: str
-    entries: tuple[Entry | None, ...]
-    amendments: int = 0
-    decided_ms: int = 0
-    topic: str | None = None
-    plan: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notes:
-    """The notes of a query: the last batch whose commits were begun, and the last whose commits are done.
-
-    ``begun_group`` is the consumer group that holds the first.
-    """
-
-    begun: int = -1
-    done: int = -1
-    begun_group: str = ""
-
+FIRST_OF_TASK: Final = ReadDecision()
+FIRST_OF_DRIVER: Final = FenceDriver()
 
 MARKER_AGE_MAX_MS: Final = 12 * 3_600_000
 """How old a decision may be for the absence of a marker to mean that its transaction was not committed.
@@ -86,159 +73,6 @@ MARKER_AGE_MAX_MS: Final = 12 * 3_600_000
 Markers are written up to ``transaction.timeout.ms`` before the decision, so they expire before it. Twelve hours are far
 below Kafka's default of seven days, and below the day that was the default before.
 """
-
-
-class Kind(enum.Enum):
-    """A task's report on its rows."""
-
-    PREPARED = "prepared"
-    EMPTY = "empty"
-    DECIDED = "decided"  # the batch was decided before; the task wrote nothing
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """The report of a task to the driver."""
-
-    batch: int
-    partition: int
-    kind: Kind
-    entry: Entry | None = None
-
-
-# --- effects, and their results
-
-
-@dataclass(frozen=True, slots=True)
-class ReadDecision:
-    """Reads the last decision. Result: ``Decision`` or None.
-
-    A task may overlook a decision that is being committed, because the driver looks again; ``is_final`` must not. The
-    driver reads after ``FenceDriver``, when none can be under way.
-    """
-
-    is_final: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ReadMarker:
-    """Reads the batch that a transactional id committed last, once none of its transactions is open.
-
-    Result: int, -1 for none.
-    """
-
-    transactional_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReadNotes:
-    """Reads the notes of the query. Result: ``Notes``."""
-
-
-@dataclass(frozen=True, slots=True)
-class NoteBegun:
-    """Notes that the commits of a batch begin; durable on return, and it does not expire. Result: None."""
-
-    batch: int
-
-
-@dataclass(frozen=True, slots=True)
-class NoteDone:
-    """Notes that all commits of a batch are done; durable on return, and it does not expire. Result: None."""
-
-    batch: int
-
-
-@dataclass(frozen=True, slots=True)
-class EndDecided:
-    """Commits a decided transaction. Result: ``Ended``."""
-
-    entry: Entry
-
-
-class Ended(enum.Enum):
-    """How a transaction ended."""
-
-    COMMITTED = "committed"
-    DEAD = "dead"  # it has ended before; the marker shows how
-
-
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """Takes over a transactional id of the task that has no open transaction. Result: None."""
-
-
-@dataclass(frozen=True, slots=True)
-class WriteRows:
-    """Writes the task's rows in a transaction. Result: (number of rows, fingerprint)."""
-
-
-@dataclass(frozen=True, slots=True)
-class StageMarker:
-    """Adds the marker of the batch to the transaction. Result: None."""
-
-    batch: int
-
-
-@dataclass(frozen=True, slots=True)
-class HandOver:
-    """Waits until everything is delivered and leaves the transaction open. Result: ``Entry``."""
-
-    rows: int
-    fingerprint: int
-
-
-@dataclass(frozen=True, slots=True)
-class SkipRows:
-    """Reads the task's rows and drops them, because the batch is decided. Result: None."""
-
-
-@dataclass(frozen=True, slots=True)
-class FenceDriver:
-    """Takes over the driver's transactional id. Result: None."""
-
-
-@dataclass(frozen=True, slots=True)
-class FindEnded:
-    """Looks which transactions are not open any more. Result: their entries, a tuple."""
-
-    decision: Decision
-
-
-@dataclass(frozen=True, slots=True)
-class WriteDecision:
-    """Writes the decision in a transaction of the driver's id, and commits it. Result: None.
-
-    It fails if another driver has taken over the id since ``FenceDriver``.
-    """
-
-    decision: Decision
-
-
-@dataclass(frozen=True, slots=True)
-class AbortOrphans:
-    """Aborts the open transactions of tasks that are not among ``kept`` (transactional ids). Result: None."""
-
-    kept: frozenset[str]
-
-
-Effect: TypeAlias = (
-    ReadDecision
-    | ReadMarker
-    | ReadNotes
-    | NoteBegun
-    | NoteDone
-    | EndDecided
-    | Fence
-    | WriteRows
-    | StageMarker
-    | HandOver
-    | SkipRows
-    | FenceDriver
-    | FindEnded
-    | WriteDecision
-    | AbortOrphans
-)
 
 
 # --- the task
@@ -263,7 +97,7 @@ class TaskCore:
     decision: Decision | None = None
     entry: Entry | None = None
     begun: Notes | None = None
-    effect: Effect | None = ReadDecision()
+    effect: Effect | None = FIRST_OF_TASK
     report: Report | None = None
     rows: int = 0
     fingerprint: int = 0
@@ -366,7 +200,7 @@ class DriverCore:
     plan: str = ""
     now_ms: int = 0
     begun: Notes | None = None
-    effect: Effect | None = FenceDriver()
+    effect: Effect | None = FIRST_OF_DRIVER
     decision: Decision | None = None
     ended: int = 0
     lost: tuple[int, ...] = ()
@@ -510,87 +344,3 @@ def is_same_work(one: Entry, other: Entry) -> bool:
 def may_have_expired(marker: int, decision: Decision, now_ms: int) -> bool:
     """Returns whether a marker may be absent because it has expired, and not because its transaction was aborted."""
     return marker < 0 and now_ms - decision.decided_ms > MARKER_AGE_MAX_MS
-
-
-def check_topic(topic: str | None, decision: Decision) -> None:
-    """Checks that a batch which is decided already was decided for the topic of this write.
-
-    Raises:
-        ProtocolRefusedError: two jobs with the same name and version write to different topics.
-    """
-    if topic is not None and decision.topic is not None and topic != decision.topic:
-        here, there = (f"topic {name}" if name else "the column topic" for name in (topic, decision.topic))
-        raise ProtocolRefusedError(
-            f"batch {decision.batch}: this txnAppId has written this txnVersion to {there} already, so nothing would "
-            f"be written to {here}; give each of these writes a txnAppId of its own (an export: a name)"
-        )
-
-
-def is_done(batch: int, notes: Notes) -> bool:
-    """Returns whether all rows of a batch are written, from what does not expire.
-
-    Raises:
-        ProtocolRefusedError: a later batch was begun.
-    """
-    last = max(notes.begun, notes.done)
-    if last > batch:
-        raise outdated(batch, last, "")
-    return notes.done == batch
-
-
-def expired(batch: int, notes: Notes) -> ProtocolRefusedError:
-    """Returns the error of a batch whose commits were begun, and nothing says any more which of them are done."""
-    return ProtocolRefusedError(
-        f"batch {batch}: the query stopped while it committed this batch, and rested until the brokers had forgotten "
-        "how far it was (offsets.retention.minutes): some of its rows may be in the topic, and would come twice. "
-        "Compare the topic with the batch, and start with a new checkpoint behind it (a job: with the next "
-        f"txnVersion); or delete the consumer group {notes.begun_group} to have the whole batch written again"
-    )
-
-
-def ended_early(decision: Decision, entry: Entry) -> str:
-    """Returns why a batch is not decided one of whose transactions is not open any more."""
-    return (
-        f"batch {decision.batch}: the transaction of partition {decision.entries.index(entry)} was aborted before all "
-        "tasks had written their rows, so none of the batch is visible. If writing takes longer than "
-        "kafka.transaction.timeout.ms, raise it, and transaction.max.timeout.ms of the brokers, or write fewer rows at "
-        "a time; or another run of the query has aborted it"
-    )
-
-
-def not_the_same(
-    batch: int, number: int, dead: Entry, again: Entry | None, partitions: int, reports: Sequence[Report]
-) -> str:
-    """Returns why a replayed batch cannot replace rows that are lost."""
-    rows = 0 if again is None else again.rows
-    return (
-        f"batch {batch}: {dead.rows} rows of partition {number} of {partitions} are missing, because their transaction "
-        f"was aborted after the batch was decided, and the replay has {rows} other rows there, in {len(reports)} "
-        "partitions; restart the query with the plan and the options it had, so that the replay has the same rows"
-    )
-
-
-def stale(batch: int, decision: Decision) -> ProtocolRefusedError:
-    """Returns the error of a batch that is older than the last decision."""
-    return outdated(batch, decision.batch, f" (by run {decision.run})")
-
-
-def planned_again(batch: int, decision: Decision) -> ProtocolRefusedError:
-    """Returns the error of a batch that is decided, but with other offsets."""
-    rows = sum(entry.rows for entry in decision.entries if entry is not None)
-    return ProtocolRefusedError(
-        f"batch {batch} of this query is written already, with {rows} rows and other offsets: its checkpoint was set "
-        "back, and what the batch has in addition now would be lost; start the query with a new checkpoint behind the "
-        "rows that are written (startingOffsets)"
-    )
-
-
-def outdated(batch: int, last: int, run: str) -> ProtocolRefusedError:
-    """Returns the error of a batch that is older than the last one that is known."""
-    return ProtocolRefusedError(
-        f"batch {batch}: batch {last} of this query is decided already{run}; another driver has taken over the query, "
-        f"or its checkpoint was set back: start it with a new checkpoint. A job needs a txnVersion above {last}"
-    )
-
-
-PROTOCOL_VERSION: Final = 1

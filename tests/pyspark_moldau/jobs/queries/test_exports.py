@@ -15,7 +15,6 @@ from pyspark_moldau.jobs.config.settings import Section
 from pyspark_moldau.jobs.errors import JobConfigError, JobError
 from pyspark_moldau.jobs.export import ExportJob, ExportReport, run_export
 from pyspark_moldau.jobs.files import OWNER
-from pyspark_moldau.sink import cluster
 
 JAVA_ERROR = type("Py4JJavaError", (Exception,), {"__module__": "py4j.protocol"})
 
@@ -95,8 +94,7 @@ def exporting(tmp_path, monkeypatch):
         )
         asked = []
         monkeypatch.setattr(
-            cluster,
-            "written_rows",
+            "pyspark_moldau.sink.driver.written_rows",
             lambda options, names, version: (asked.append((options, names, version)), written)[1],
         )
         rows = Rows(calls, failure or {}, count)
