@@ -24,6 +24,25 @@ def write_atomically(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
+def write_first(path: Path, text: str) -> bool:
+    """Writes a small file as a whole, unless it is there; returns whether this call has made it.
+
+    Of several processes that do it at the same time, one makes the file. File systems without hard links cannot tell.
+    """
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+    write_atomically(temporary, text)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    except OSError:
+        os.replace(temporary, path)
+        return True
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
+
+
 _NOT_FOR_DELTA: Final = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]^|\\\x00-\x1f\x7f]")
 """Parts of paths that deltalake misreads: it unquotes the first ones, and fails or panics at the others."""
 

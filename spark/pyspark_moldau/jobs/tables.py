@@ -26,7 +26,7 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql.types import BinaryType, DateType, DoubleType, FloatType, StringType, StructField, StructType
 
 from pyspark_moldau.jobs.errors import JobError
-from pyspark_moldau.jobs.files import OWNER, delta_problem, write_atomically
+from pyspark_moldau.jobs.files import OWNER, delta_problem, write_atomically, write_first
 from pyspark_moldau.jobs.queries.expressions import aliased
 from pyspark_moldau.jobs.schemas import all_nullable, merged_schema
 from pyspark_moldau.plans import plan_of
@@ -221,9 +221,10 @@ def own_table(path: Path, query: str, table_format: str, partition_by: Sequence[
         if path.exists() and any(not each.name.startswith(OWNER) for each in path.iterdir()):
             raise JobError(f"{path} holds something other than a table of this job; name an empty folder") from None
         path.mkdir(parents=True, exist_ok=True)
-        wanted[ZONE] = "UTC"
-        write_atomically(file, json.dumps(wanted))
-        return wanted
+        owned = wanted | {ZONE: "UTC"}
+        if write_first(file, json.dumps(owned)):
+            return owned
+        found = json.loads(file.read_text(encoding="utf-8"))  # another job was faster
     except ValueError as error:
         raise JobError(f"{file} is damaged: {error}") from error
     for key, value in wanted.items():

@@ -47,6 +47,7 @@ _OWN_ERROR: Final = re.compile(r"\bpyspark_moldau\.[\w.]+Error: ")
 WRITE_FAILED: Final = "[TASK_WRITE_FAILED]"
 """Spark's error of a task that could not write a file; only its cause says why, for example a full disk."""
 CAUSE: Final = "Caused by: "
+NAME_TAKEN: Final = "a query with that name is already active"
 SLOW_START: Final = "connect back"
 """Spark gives the Python process of a stream's source ten seconds from its start to its first connection."""
 TORN_TASK: Final = "java.io.OptionalDataException"
@@ -191,11 +192,25 @@ def job_session(config: JobConfig) -> SparkSession:
 
 
 def started(writer: DataStreamWriter, name: str, config: JobConfig, checkpoint: Path) -> StreamingQuery:
-    """Starts a query with the job's trigger."""
+    """Starts a query with the job's trigger.
+
+    Raises:
+        JobError: Another job runs in the same session.
+    """
+    from pyspark.errors import IllegalArgumentException
+
     writer = writer.queryName(name).option("checkpointLocation", str(checkpoint))
-    if config.trigger == AVAILABLE_NOW:
-        return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=config.trigger).start()
+    is_once = config.trigger == AVAILABLE_NOW
+    writer = writer.trigger(availableNow=True) if is_once else writer.trigger(processingTime=config.trigger)
+    try:
+        return writer.start()
+    except IllegalArgumentException as error:
+        if NAME_TAKEN not in str(error):
+            raise
+        raise JobError(
+            f"query {name} cannot start: another job is at work in this session; let it end first, or give each job a "
+            "session of its own (session.newSession())"
+        ) from error
 
 
 def topic_writer(rows: DataFrame, config: JobConfig, topic: str) -> DataStreamWriter:

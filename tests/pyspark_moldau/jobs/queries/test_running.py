@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from pyspark.errors import IllegalArgumentException
 
 from pyspark_moldau import session as session_module
 from pyspark_moldau.jobs.config.cluster import ClusterKeys
@@ -333,3 +334,19 @@ def test_a_topic_is_written_exactly_once(tmp_path):
         "deliveryGuarantee": "exactly-once",
     }
     assert rows.writeStream.calls == [("format", "moldau", {}), ("options", options)]
+
+
+def test_a_second_job_in_a_session_says_so(tmp_path):
+    """Spark tells the queries of a session apart by their names, which are the same in all jobs."""
+
+    class Writer:
+        def __getattr__(self, name):
+            return lambda *_, **__: self
+
+        def start(self):
+            raise IllegalArgumentException(
+                "Cannot start query with name main as a query with that name is already active"
+            )
+
+    with pytest.raises(JobError, match=r"query main cannot start: another job is at work in this session; let it end"):
+        running.started(Writer(), "main", config(tmp_path, running.AVAILABLE_NOW), tmp_path)
