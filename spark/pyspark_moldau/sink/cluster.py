@@ -1,4 +1,4 @@
-"""What the tasks and the driver of the sink both ask of a cluster: the decision, markers and notes of a query.
+"""Reads and writes the decision, markers and notes of a query, for the tasks and the driver of the sink.
 
 All three are offsets of consumer groups, see ``core.protocol``.
 """

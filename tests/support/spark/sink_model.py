@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspark_moldau.sink.core import protocol
 from pyspark_moldau.sink.core.effects import (
     AbortOrphans,
     Decision,
@@ -43,6 +42,8 @@ from pyspark_moldau.sink.core.refusals import ProtocolRefusedError, TryAgainErro
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    from pyspark_moldau.sink.core.effects import Effect
 
 ROWS = 2
 DRIVER = "driver"
@@ -246,9 +247,7 @@ class Model:
             task = task._replace(is_over=True)
         return world._replace(tasks=(*world.tasks[:index], task, *world.tasks[index + 1 :]))
 
-    def perform_task(
-        self, world: World, task: Task, name: str, effect: protocol.Effect | None
-    ) -> tuple[World, Task, object]:
+    def perform_task(self, world: World, task: Task, name: str, effect: Effect | None) -> tuple[World, Task, object]:
         transaction = id_of(world, name)
         match effect:
             case Fence():
@@ -308,7 +307,7 @@ class Model:
 
     # --- what both do
 
-    def perform(self, world: World, effect: protocol.Effect | None) -> World:
+    def perform(self, world: World, effect: Effect | None) -> World:
         self.result = None
         match effect:
             case ReadDecision():
@@ -407,4 +406,4 @@ def explore(model: Model, states_max: int = 2_000_000) -> tuple[int, int, int]:
     return len(seen), finished, stopped
 
 
-__all__ = ["Kind", "Model", "Report", "Scope", "Violation", "explore", "protocol"]
+__all__ = ["Kind", "Model", "Report", "Scope", "Violation", "explore"]

@@ -1,4 +1,4 @@
-"""What the sink's protocol keeps about a batch, and the effects that it asks for. Pure.
+"""The records that the sink's protocol keeps about a batch, and the effects that it asks for. Pure.
 
 A task and the driver (``protocol``) return one effect at a time; the modules ``task`` and ``driver`` of the sink carry
 it out on a cluster and give its result back.
