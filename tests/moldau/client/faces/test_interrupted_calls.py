@@ -380,7 +380,7 @@ def test_an_interrupted_opening_leaves_no_client_open():
     with pytest.raises(Interrupt):
         opened.start()
     assert closed.wait(0)
-    with pytest.raises(RuntimeError, match="the client is closed"):
+    with pytest.raises(RuntimeError, match=r"the client (is|was) closed"):  # "was" while the thread still ends
         opened.call_sync(object)
 
 
