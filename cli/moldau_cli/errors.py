@@ -24,6 +24,17 @@ class UsageError(CommandError):
     exit_code = EXIT_USAGE
 
 
+class AnsweredError(CommandError):
+    """A command has answered, and the answer says that something is wrong, such as a node that does not run.
+
+    People read that in the answer; only with ``--json`` does the text follow on stderr.
+    """
+
+    def __init__(self, text: str, exit_code: int = EXIT_FAILED) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
 class OutputError(OSError):
     """The answer of a command could not be written to stdout."""
 

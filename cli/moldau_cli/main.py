@@ -4,7 +4,8 @@
 never loads the command-line library. All other commands belong to a typer application; their modules import other
 packages only when they run. Results go to stdout, notes to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130
 interrupted, 141 if the reader of a pipe closed it first (``moldau consume t | head``), as with cat and grep. A failure
-is one line on stderr, never a traceback; with ``--json`` that line is ``{"error": text, "exit_code": n}``.
+is one line on stderr, never a traceback. With ``--json`` that line is ``{"error": text, "exit_code": n}``, for every
+code but 0 and 141, and the last one of stderr.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import re
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
+from moldau_cli import output
 from moldau_cli.errors import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_READER_LEFT,
     EXIT_USAGE,
+    AnsweredError,
     CommandError,
     OutputError,
     UsageError,
@@ -121,28 +124,27 @@ def _escape_foreign_characters() -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs one command and returns its exit code."""
+    output.use_json(split_json_flag(arguments)[0])
     try:
         return _run(arguments)
     except KeyboardInterrupt:  # during the imports; later ones are answered where they arrive
-        return fail("interrupted", EXIT_INTERRUPTED)
+        return output.fail("interrupted", EXIT_INTERRUPTED)
 
 
 def _run(arguments: Sequence[str]) -> int:
     if sys.flags.optimize:
-        complain("python -O removes the assertions that guard committed data; run without -O and PYTHONOPTIMIZE")
-        return EXIT_USAGE
+        text = "python -O removes the assertions that guard committed data; run without -O and PYTHONOPTIMIZE"
+        return output.fail(text, EXIT_USAGE)
     if arguments and arguments[0] == "server":
         if missing := missing_requirements("server"):
-            complain(missing)
-            return EXIT_USAGE
+            return output.fail(missing, EXIT_USAGE)
         from moldau_cli.nodes.server import serve_command
 
         return serve_command(arguments[1:])
     if "--version" in arguments and {*arguments} <= {"--version", "--json"}:
         arguments = ["version" if each == "--version" else each for each in arguments]
     if missing := missing_requirements("cli"):
-        complain(missing)
-        return EXIT_USAGE
+        return output.fail(missing, EXIT_USAGE)
     return _run_application(arguments)
 
 
@@ -150,26 +152,6 @@ def missing_requirements(extra: str) -> str:
     """Returns one line that names missing packages of an extra and how to install them; empty if none is missing."""
     absent = [name for name in REQUIREMENTS[extra] if importlib.util.find_spec(name) is None]
     return f"{' and '.join(absent)} not installed; run: pip install 'moldau[{extra}]'" if absent else ""
-
-
-def complain(text: str) -> None:
-    """Writes one line to stderr."""
-    from moldau_cli.output import printable
-
-    sys.stderr.write(f"moldau: {printable(' '.join(text.split()))}\n")
-
-
-def fail(text: str, code: int) -> int:
-    """Writes why a command failed, as text or JSON, and returns its exit code."""
-    import json
-
-    from moldau_cli import output
-
-    if output.wants_json():
-        sys.stderr.write(json.dumps({"error": " ".join(text.split()), "exit_code": code}) + "\n")
-    else:
-        complain(text)
-    return code
 
 
 def split_json_flag(arguments: Sequence[str]) -> tuple[bool, list[str]]:
@@ -213,7 +195,6 @@ def split_option(arguments: Sequence[str], option: str, meaning: str) -> tuple[s
 def _run_application(arguments: Sequence[str]) -> int:
     import typer
 
-    from moldau_cli import output
     from moldau_cli.application import application
     from moldau_cli.client import use_command_config, use_profile
     from moldau_cli.words import brokers_last
@@ -226,15 +207,14 @@ def _run_application(arguments: Sequence[str]) -> int:
             return EXIT_DONE
         rest: list[str] = []  # the words stand in the environment
     else:
-        as_json, rest = split_json_flag(arguments)
-        output.use_json(as_json)
+        _, rest = split_json_flag(arguments)
         try:
             config_file, rest = split_command_config(rest)
             use_command_config(config_file)
             profile, rest = split_option(rest, "--profile", "the name of a profile")
             use_profile(profile)
         except CommandError as error:
-            return fail(str(error), error.exit_code)
+            return output.fail(str(error), error.exit_code)
         rest = brokers_last(rest)
     library_error: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, which typer does not export
     try:
@@ -243,19 +223,21 @@ def _run_application(arguments: Sequence[str]) -> int:
         if _asks_for_help(error) and not output.wants_json():
             sys.stderr.write(f"{error}\n")
             return EXIT_USAGE
-        return fail(_usage_text(error, rest), EXIT_USAGE)
+        return output.fail(_usage_text(error, rest), EXIT_USAGE)
+    except AnsweredError as error:
+        return output.fail(str(error), error.exit_code) if output.wants_json() else error.exit_code
     except CommandError as error:
-        return fail(str(error), error.exit_code)
+        return output.fail(str(error), error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
-        return fail("interrupted", EXIT_INTERRUPTED)
+        return output.fail("interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:
         return _end_after_closed_pipe()
     except OutputError as error:
         return _end_without_output(error)
     except OSError as error:
         if error.filename is None:  # such as a limit of the process; errors of connections are those of the client
-            return fail(error.strerror or str(error), EXIT_FAILED)
-        return fail(f"{error.filename}: {error.strerror}", EXIT_USAGE)
+            return output.fail(error.strerror or str(error), EXIT_FAILED)
+        return output.fail(f"{error.filename}: {error.strerror}", EXIT_USAGE)
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # the library itself would exit with code 1
             return _end_after_closed_pipe()
@@ -265,7 +247,7 @@ def _run_application(arguments: Sequence[str]) -> int:
     except BaseExceptionGroup as group:
         if group.subgroup(KeyboardInterrupt) is None:
             raise
-        return fail("interrupted", EXIT_INTERRUPTED)
+        return output.fail("interrupted", EXIT_INTERRUPTED)
     return result if isinstance(result, int) else EXIT_DONE
 
 
@@ -329,7 +311,7 @@ def _end_after_closed_pipe() -> int:
 def _end_without_output(error: OSError) -> int:
     """Ends a command whose answer could not be written, as to a full disk."""
     _drop_output()
-    return fail(f"cannot write the output: {error.strerror or error}", EXIT_FAILED)
+    return output.fail(f"cannot write the output: {error.strerror or error}", EXIT_FAILED)
 
 
 def _drop_output() -> None:

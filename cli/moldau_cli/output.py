@@ -1,6 +1,7 @@
 """The answers of commands: a table or sentences for people, one JSON document per answer with ``--json``.
 
-Only the answer goes to stdout; notes and progress go to stderr.
+Only the answer goes to stdout; errors, notes and progress go to stderr. A command that fails has written one error
+document with ``--json``, as its last line, also if it has answered before.
 """
 
 from __future__ import annotations
@@ -40,6 +41,24 @@ def wants_json() -> bool:
 def note(text: str) -> None:
     """Writes a line for people to stderr; it is not part of the answer."""
     sys.stderr.write(printable(text) + "\n")
+
+
+def complain(text: str) -> None:
+    """Writes why a command failed to stderr, as one line."""
+    sys.stderr.write(f"moldau: {printable(_in_one_line(text))}\n")
+
+
+def fail(text: str, code: int) -> int:
+    """Writes why a command failed to stderr, as text or JSON, and returns its exit code."""
+    if _as_json:
+        sys.stderr.write(json.dumps({"error": _in_one_line(text), "exit_code": code}) + "\n")
+    else:
+        complain(text)
+    return code
+
+
+def _in_one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def write_line(text: str) -> None:

@@ -28,7 +28,7 @@ from moldau.runtime.config import (
 )
 from moldau.runtime.ports.descriptors import COMFORTABLE
 from moldau_cli.errors import EXIT_USAGE
-from moldau_cli.nodes.server import _parse
+from moldau_cli.nodes.server_words import parse_words
 from moldau_cli.nodes.watchdog import BEATS_PER_LIMIT
 
 ROOT = Path(__file__).parents[2]
@@ -68,7 +68,7 @@ def kubernetes_nodes(stateful_set):
                 value = value.replace(f"$({known})", environ[known])
             environ[variable["name"]] = value
         mounted = {volume["name"]: volume["configMap"]["name"] for volume in pod["volumes"]}
-        file = Path(_parse(container["args"][1:])[0])
+        file = Path(parse_words(container["args"][1:])[0])
         mount = next(one for one in container["volumeMounts"] if one["mountPath"] == str(file.parent))
         text = objects["ConfigMap", mounted[mount["name"]]]["data"][file.name]
         yield f"{name}.{spec['serviceName']}.moldau.svc.cluster.local", parse_server_config(text, str(file), environ)
@@ -82,7 +82,7 @@ def test_the_image_runs_the_server_below_an_init():
     """A guard inside the container cannot kill process 1, so the node is another one."""
     command = yaml.safe_load(instruction("ENTRYPOINT")) + yaml.safe_load(instruction("CMD"))
     assert command[:4] == ["/usr/bin/tini", "--", "/opt/moldau/bin/moldau", "server"]
-    assert _parse(command[4:]) == ("/etc/moldau/node.properties", "info", "", False, None)
+    assert parse_words(command[4:]) == ("/etc/moldau/node.properties", "info", "", False, None)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     (extras,) = re.findall(r'"/source\[([\w,-]+)\]"', CONTAINERFILE)
     assert set(extras.split(",")) <= project["optional-dependencies"].keys()
@@ -224,7 +224,11 @@ def test_the_unit_runs_the_server_and_hears_it():
     """The unit expects what ``moldau server`` does; each key that differs would end or hide a healthy node."""
     unit = dict(re.findall(r"^(\w+)=(.*)$", UNIT.read_text(), re.MULTILINE))
     program, command, *words = unit["ExecStart"].split()
-    assert (program, command, _parse(words).path) == ("/opt/moldau/bin/moldau", "server", "/etc/moldau/%i.properties")
+    assert (program, command, parse_words(words).path) == (
+        "/opt/moldau/bin/moldau",
+        "server",
+        "/etc/moldau/%i.properties",
+    )
     # The node says when it is ready, which may take as long as the repair of its logs, and then beats.
     assert (unit["Type"], unit["NotifyAccess"], unit["TimeoutStartSec"]) == ("notify", "main", "infinity")
     assert int(unit["WatchdogSec"]) * 1000 >= BEATS_PER_LIMIT * BROKER_CONFIG.key("node.watchdog.ms").default

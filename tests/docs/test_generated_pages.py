@@ -11,7 +11,7 @@ from moldau_broker.server import admin_calls, compat
 from moldau_broker.server.handlers.apis import ABSENT_APIS, OLDER_VERSIONS
 from moldau_cli import reference
 from moldau_cli.application import application
-from moldau_cli.nodes.server import USAGE
+from moldau_cli.nodes.server_words import USAGE
 from support import rooms
 from support.answers import differences as answers
 

@@ -11,7 +11,7 @@ import typer
 
 from moldau_cli import output
 from moldau_cli.client import command_config_file, connection_config, own_config
-from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.errors import AnsweredError, CommandError, UsageError
 from moldau_cli.operations.local import launcher_errors
 from moldau_cli.signals import interrupted_by_sigterm
 from moldau_cli.words import parse_settings
@@ -213,8 +213,8 @@ def _run_controls(
             }
         )
     output.answer_rows("controls", ["control", "convicted", "found", "report"], rows)
-    if not all(row["convicted"] for row in rows):
-        raise typer.Exit(1)
+    if missed := [str(row["control"]) for row in rows if not row["convicted"]]:
+        raise AnsweredError(f"not convicted: {', '.join(missed)}")
 
 
 @commands.command()
@@ -268,7 +268,7 @@ def _answer(result: ChaosResult) -> None:
     document = cast("dict[str, output.Json]", dict(result.document))
     output.answer({**document, "report": str(result.report)}, text)
     if not result.valid:
-        raise typer.Exit(1)
+        raise AnsweredError(said)
 
 
 def parse_kinds(text: str, everything: tuple[FaultKind, ...]) -> tuple[FaultKind, ...]:

@@ -13,7 +13,7 @@ import typer
 
 from moldau_cli import output
 from moldau_cli.commands.operations.roll import roll
-from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.errors import AnsweredError, CommandError, UsageError
 from moldau_cli.operations.local import launcher_errors, locked_cluster
 from moldau_cli.signals import interrupted_by_sigterm
 from moldau_cli.words import a_number, counted, parse_settings
@@ -261,7 +261,7 @@ def _report_health(bootstrap_server: str | None) -> None:
         if rows:
             output.answer_rows("problems", ["problem", "subject", "detail"], rows)
     if problems:
-        raise typer.Exit(1)
+        raise AnsweredError(f"the cluster is {found}: {counted(len(problems), 'problem')}")
 
 
 @commands.command()
@@ -327,8 +327,8 @@ def status(
     else:
         columns = ["node", "role", "address", "pid", "state", "fenced", "leader", "rss_mb"]
         output.answer_rows("nodes", [*columns, "refused_logins"] if refusals.is_known else columns, rows)
-    if cuts or any(node.state is not ProcessState.RUNNING for node in nodes):
-        raise typer.Exit(1)
+    if failing := [f"{row['node']} ({row['state']})" for row in rows if row["state"] != ProcessState.RUNNING.value]:
+        raise AnsweredError(f"not in service: node {', '.join(failing)}")
 
 
 @commands.command()

@@ -12,7 +12,7 @@ import typer
 
 from moldau_cli import output
 from moldau_cli.client import whole_command_config
-from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.errors import AnsweredError, CommandError, UsageError
 from moldau_cli.progress import waiting
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def compare_views(file: ConfigFile, first: VersionNumber, second: VersionNumber)
         "\n".join([text, *found.examples]),
     )
     if found.only_first or found.only_second:
-        raise typer.Exit(1)
+        raise AnsweredError(text)
 
 
 @views.command("switch")

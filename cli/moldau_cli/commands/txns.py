@@ -9,7 +9,8 @@ import typer
 
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, refuse_failures, with_admin
-from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.errors import AnsweredError, CommandError, UsageError
+from moldau_cli.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -186,7 +187,7 @@ def find_hanging_transactions(
         )
     refuse_failures("partitions or coordinators are missing", failures)
     if found:
-        raise typer.Exit(1)
+        raise AnsweredError(f"{counted(len(found), 'transaction')} found that no coordinator will end")
 
 
 async def _topics(admin: Admin, name: str | None) -> dict[str, TopicDescription]:

@@ -18,7 +18,9 @@ import traceback
 from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.runtime.tasks.exceptions import leaves
+from moldau_cli import output
 from moldau_cli.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, UsageError
+from moldau_cli.nodes.server_words import HELP, ServerWords, parse_words
 from moldau_cli.signals import signals_of_nodes
 
 if TYPE_CHECKING:
@@ -37,32 +39,12 @@ if TYPE_CHECKING:
     from moldau_cli.nodes.traces import NodeTraces
     from moldau_quorum.node.server import ControllerNode
 
-USAGE = "usage: moldau server CONFIG [--check] [--node ID] [--log-level LEVEL] [--log-format FORM] [--with-parent]"
-HELP = """Usage: moldau server [OPTIONS] CONFIG
-
-  Run one node from a properties or TOML file (roles broker, controller, or
-  both). MOLDAU_... environment variables override keys of the file:
-  MOLDAU_NODE_ID is node.id.
-
-Options:
-  --check            Say whether the configuration can be used, and start
-                     nothing.
-  --node ID          Of the processes of broker.processes, run only this one;
-                     default: all, and restart those that end.
-  --log-level LEVEL  Of lines on stderr: debug, info, warning or error.
-                     [default: info]
-  --log-format FORM  Either text, or json with one object a line; default:
-                     node.log.format.
-  --with-parent      End when the process that started this one ends.
-  -h, --help         Show this message and exit.
-"""
-"""As that of other commands, but no library of theirs is loaded: see ``moldau_cli.main``."""
-LOG_LEVELS = ("debug", "info", "warning", "error")
-LOG_FORMATS = ("text", "json")
 PARENT_POLL_S = 1.0
 HANGING_END_S = 2.0
 """How long a broker that has given up may take to end in order."""
 COLLECT_AFTER = 20_000
+"""Number of allocations between garbage collections. A node makes few reference cycles, and each collection stalls
+every connection."""
 PASSING = (  # a port or a lock that another process still has, an address that is not up yet, a machine short of room
     errno.EADDRINUSE,
     errno.EADDRNOTAVAIL,
@@ -74,12 +56,7 @@ PASSING = (  # a port or a lock that another process still has, an address that 
     errno.ENOMEM,
     errno.ENOSPC,
 )
-"""Number of allocations between garbage collections. A node makes few reference cycles, and each collection stalls
-every connection."""
-
-
-class _Usage(Exception):
-    """The command was used wrongly. The text is one line."""
+"""Errors after which the same configuration may work later."""
 
 
 def serve_command(arguments: Sequence[str], make_environment: Callable[[], Environment] | None = None) -> int:
@@ -90,21 +67,20 @@ def serve_command(arguments: Sequence[str], make_environment: Callable[[], Envir
     if any(argument in ("-h", "--help") for argument in arguments):
         sys.stdout.write(HELP)
         return EXIT_DONE
+    output.use_json("--json" in arguments)  # also for callers other than the entry point
     try:
         checks = "--check" in arguments
-        words = _parse([argument for argument in arguments if argument != "--check"])
+        words = parse_words([argument for argument in arguments if argument != "--check"])
         path = words.path
         config = _read_config(path)
         configs = _chosen(config, words)
         extras = _extras_of(configs[0], path)
         if checks:
             _check_uses(configs, path)
-    except _Usage as error:
-        sys.stderr.write(f"moldau: {error}\n")
-        return EXIT_USAGE
+    except UsageError as error:
+        return output.fail(str(error), EXIT_USAGE)
     if checks:
-        for one in configs:
-            sys.stdout.write(f"{path}: node {one.get_int('node.id')} ({', '.join(one.get_list('process.roles'))})\n")
+        _answer_check(configs, path)
         return EXIT_DONE
     if make_environment is None:
         from moldau.runtime.ports.real import real_environment
@@ -123,73 +99,30 @@ def serve_command(arguments: Sequence[str], make_environment: Callable[[], Envir
     return _run_node(configs[0], words, parent, environment, extras)
 
 
+def _answer_check(configs: Sequence[Config], path: str) -> None:
+    """Answers which nodes the configuration is for."""
+    nodes = [(config.get_int("node.id"), config.get_list("process.roles")) for config in configs]
+    document: list[output.Json] = [{"node": number, "roles": [*roles]} for number, roles in nodes]
+    text = "\n".join(f"{path}: node {number} ({', '.join(roles)})" for number, roles in nodes)
+    output.answer({"file": path, "nodes": document}, text)
+
+
 def check_file(path: str) -> None:
     """Looks whether a node could use a configuration file, as ``--check`` does.
 
     Raises:
         UsageError: it could not.
     """
-    try:
-        configs = _chosen(_read_config(path), _parse([path]))
-        _extras_of(configs[0], path)
-        _check_uses(configs, path)
-    except _Usage as error:
-        raise UsageError(str(error)) from error
-
-
-class _Words(NamedTuple):
-    """The words of the command line."""
-
-    path: str
-    level: str
-    log_format: str
-    """One of ``LOG_FORMATS``; empty: as configured."""
-    with_parent: bool
-    node_id: int | None
-    """The only process to run; None: all."""
-
-
-def _parse(arguments: Sequence[str]) -> _Words:
-    path: str | None = None
-    level, log_format = "info", ""
-    with_parent = False
-    node_id: int | None = None
-    rest = list(arguments)
-    while rest:
-        argument = rest.pop(0)
-        if argument == "--with-parent":
-            with_parent = True
-        elif argument == "--node":
-            number = rest.pop(0) if rest else ""
-            if not number.isdecimal():
-                raise _Usage(f"--node must be the number of a node, not {number!r}; {USAGE}")
-            node_id = int(number)
-        elif argument == "--log-level":
-            level = rest.pop(0).lower() if rest else ""
-            if level not in LOG_LEVELS:
-                raise _Usage(f"--log-level must be one of {', '.join(LOG_LEVELS)}, not {level!r}; {USAGE}")
-        elif argument == "--log-format":
-            log_format = rest.pop(0).lower() if rest else ""
-            if log_format not in LOG_FORMATS:
-                raise _Usage(f"--log-format must be one of {', '.join(LOG_FORMATS)}, not {log_format!r}; {USAGE}")
-        elif argument == "--json":
-            continue  # accepted everywhere; a server has no answer to give
-        elif argument.startswith("-"):
-            raise _Usage(f"unknown option {argument}; {USAGE}")
-        elif path is not None:
-            raise _Usage(f"one configuration file expected, got {path} and {argument}; {USAGE}")
-        else:
-            path = argument
-    if path is None:
-        raise _Usage(f"configuration file missing; {USAGE}")
-    return _Words(path, level, log_format, with_parent, node_id)
+    configs = _chosen(_read_config(path), parse_words([path]))
+    _extras_of(configs[0], path)
+    _check_uses(configs, path)
 
 
 def _check_uses(configs: Iterable[Config], path: str) -> None:
     """Reads all certificates and keys, and opens the object store without a request, as a node does at its start.
 
     Raises:
-        _Usage: they cannot be used.
+        UsageError: they cannot be used.
     """
     from moldau.runtime.config import ConfigError
     from moldau.runtime.config.listeners import listeners
@@ -207,10 +140,10 @@ def _check_uses(configs: Iterable[Config], path: str) -> None:
             if "broker" in config.get_list("process.roles") and config.get_bool("remote.log.storage.system.enable"):
                 open_object_store(environment, config).close()
     except ConfigError as error:
-        raise _Usage(f"{path}: {'; '.join(error.problems)}") from error
+        raise UsageError(f"{path}: {'; '.join(error.problems)}") from error
 
 
-def _chosen(config: Config, words: _Words) -> tuple[Config, ...]:
+def _chosen(config: Config, words: ServerWords) -> tuple[Config, ...]:
     """Returns the configurations of the processes to run."""
     from moldau.runtime.config import process_configs
 
@@ -219,7 +152,7 @@ def _chosen(config: Config, words: _Words) -> tuple[Config, ...]:
         return configs
     ids = [one.get_int("node.id") for one in configs]
     if words.node_id not in ids:
-        raise _Usage(f"--node {words.node_id}: {words.path} stands for {', '.join(map(str, ids))}")
+        raise UsageError(f"--node {words.node_id}: {words.path} stands for {', '.join(map(str, ids))}")
     return (configs[ids.index(words.node_id)],)
 
 
@@ -232,13 +165,13 @@ def _read_config(path: str) -> Config:
             text = file.read()
         config = parse_server_config(text, path, os.environ)
     except OSError as error:
-        raise _Usage(f"cannot read {path}: {error.strerror}") from error
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise _Usage(f"{path} is not UTF-8 text: {error}") from error
+        raise UsageError(f"{path} is not UTF-8 text: {error}") from error
     except ConfigError as error:
-        raise _Usage(f"{path}: {'; '.join(error.problems)}") from error
+        raise UsageError(f"{path}: {'; '.join(error.problems)}") from error
     if unusable := unusable_directory(config):
-        raise _Usage(f"{path}: {unusable}")
+        raise UsageError(f"{path}: {unusable}")
     return config
 
 
@@ -265,7 +198,7 @@ def _extras_of(config: Config, path: str) -> _Extras:
 
             traces = NodeTraces(config)
     except ConfigError as error:
-        raise _Usage(f"{path}: {'; '.join(error.problems)}") from error
+        raise UsageError(f"{path}: {'; '.join(error.problems)}") from error
     return _Extras(console, traces)
 
 
@@ -296,7 +229,7 @@ def _warn_of_open_files(config: Config, path: str) -> None:
         EventLogger("moldau.server").warning("secrets-readable-by-all", file=place, change=f"chmod o-r {place}")
 
 
-def _start_log(config: Config, words: _Words, environment: Environment) -> None:
+def _start_log(config: Config, words: ServerWords, environment: Environment) -> None:
     import logging
 
     from moldau.runtime.telemetry.node_log import NodeLogHandler
@@ -311,7 +244,7 @@ def _start_log(config: Config, words: _Words, environment: Environment) -> None:
     logging.basicConfig(level=words.level.upper(), handlers=[handler])
 
 
-def _run_group(configs: Sequence[Config], words: _Words, parent: int | None, environment: Environment) -> int:
+def _run_group(configs: Sequence[Config], words: ServerWords, parent: int | None, environment: Environment) -> int:
     import trio
 
     from moldau_cli.nodes.group.supervisor import Supervisor
@@ -333,7 +266,7 @@ def _run_group(configs: Sequence[Config], words: _Words, parent: int | None, env
     return trio.run(run, strict_exception_groups=True)
 
 
-def _run_node(config: Config, words: _Words, parent: int | None, environment: Environment, extras: _Extras) -> int:
+def _run_node(config: Config, words: ServerWords, parent: int | None, environment: Environment, extras: _Extras) -> int:
     import trio
 
     path = words.path if words.node_id is None else f"{words.path}: node {words.node_id}"

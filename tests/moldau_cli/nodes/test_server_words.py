@@ -10,7 +10,9 @@ from itertools import combinations, permutations
 
 import pytest
 
-from moldau_cli.nodes.server import HELP, LOG_FORMATS, LOG_LEVELS, USAGE, _parse, _Usage, serve_command
+from moldau_cli.errors import UsageError
+from moldau_cli.nodes.server import serve_command
+from moldau_cli.nodes.server_words import HELP, LOG_FORMATS, LOG_LEVELS, USAGE, parse_words
 
 FILE = ("node.properties",)
 OPTIONS = {
@@ -30,7 +32,7 @@ def test_options_stand_in_any_order(count: int) -> None:
         for option in chosen:
             wanted |= OPTIONS[option]
         for words in permutations((FILE, *chosen)):
-            assert _parse([word for option in words for word in option])._asdict() == wanted
+            assert parse_words([word for option in words for word in option])._asdict() == wanted
 
 
 @pytest.mark.parametrize(
@@ -52,8 +54,8 @@ def test_options_stand_in_any_order(count: int) -> None:
     ],
 )
 def test_wrong_words_are_one_line_and_exit_code_2(words: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(_Usage, match=f"^{re.escape(text)}"):
-        _parse(words.split())
+    with pytest.raises(UsageError, match=f"^{re.escape(text)}"):
+        parse_words(words.split())
     for more in ([], ["--check"]):
         assert serve_command([*words.split(), *more]) == 2
         assert capsys.readouterr() == ("", f"moldau: {text}; {USAGE}\n")

@@ -11,7 +11,7 @@ import typer
 
 from moldau_cli import output
 from moldau_cli.client import BootstrapServer, bootstrap_of, command_environment, use_command_config, with_admin
-from moldau_cli.errors import CommandError, UsageError
+from moldau_cli.errors import AnsweredError, CommandError, UsageError
 from moldau_cli.words import a_number, counted, parse_ids
 
 if TYPE_CHECKING:
@@ -106,8 +106,7 @@ def _roll(
         wanted = _chosen(found, chosen)
         in_the_way = await reasons_against_roll(admin, found, wanted)
         if in_the_way and not options.force:
-            more = f" (and {len(in_the_way) - 1} more)" if len(in_the_way) > 1 else ""
-            raise CommandError(f"not begun: {in_the_way[0]}{more}; --force begins nevertheless")
+            raise CommandError(f"not begun: {_first_of(in_the_way)}; --force begins nevertheless")
         return await roll(admin, found, wanted, restarter, options, progress)
 
     if dry_run:
@@ -155,7 +154,13 @@ def _show(order: list[RollNode], in_the_way: list[str], restarter: Restarter | N
         for reason in in_the_way:
             output.note(f"in the way: {reason}")
     if in_the_way:
-        raise typer.Exit(1)
+        raise AnsweredError(f"in the way: {_first_of(in_the_way)}")
+
+
+def _first_of(in_the_way: list[str]) -> str:
+    """Returns the first reason against a roll, and how many more there are."""
+    more = len(in_the_way) - 1
+    return f"{in_the_way[0]} (and {more} more)" if more else in_the_way[0]
 
 
 def _in_order(nodes: list[RollNode], leader_id: int) -> list[RollNode]:

@@ -18,7 +18,7 @@ import typer
 from moldau_cli import output
 from moldau_cli.commands.sim import corpus as sim_corpus
 from moldau_cli.commands.sim.files import CampaignFiles, keep
-from moldau_cli.errors import EXIT_INTERRUPTED, CommandError, UsageError
+from moldau_cli.errors import EXIT_INTERRUPTED, AnsweredError, CommandError, UsageError
 from moldau_cli.progress import progress
 from moldau_cli.signals import interrupted_by_sigterm
 from moldau_cli.words import counted
@@ -262,7 +262,7 @@ def _campaign(
     if (failure := _failure_text(report, files)) is not None:
         raise CommandError(failure)
     if interrupts:
-        raise typer.Exit(EXIT_INTERRUPTED)
+        raise AnsweredError("interrupted", EXIT_INTERRUPTED)
 
 
 def _until(numbers: Iterable[int], began: float, hours: float | None) -> Iterator[int]:

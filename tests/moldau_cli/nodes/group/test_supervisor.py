@@ -100,7 +100,7 @@ def test_each_process_gets_the_words_of_its_group(words: str, monkeypatch, tmp_p
     """A process logs as its supervisor does: the words of its command line mean the same as those of the group."""
     path = tmp_path / "node.properties"
     path.write_text(FILE.replace("/data", str(tmp_path / "data")))
-    given, logs = server._parse([str(path), *words.split()]), []
+    given, logs = server.parse_words([str(path), *words.split()]), []
 
     class Fake:
         def __init__(self, command, configs, notifier) -> None:
@@ -110,7 +110,7 @@ def test_each_process_gets_the_words_of_its_group(words: str, monkeypatch, tmp_p
 
         async def run(self) -> int:
             assert len(logs) == 1, "the group's own lines come before those of its processes"
-            parsed = server._parse([*self.words, "--node", "11", "--with-parent"])
+            parsed = server.parse_words([*self.words, "--node", "11", "--with-parent"])
             assert parsed == given._replace(node_id=11, with_parent=True)
             await trio.lowlevel.checkpoint()
             return 7
