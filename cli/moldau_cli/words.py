@@ -30,6 +30,24 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else noun + 's'}"
 
 
+def absent_partition(topic: str, known: Iterable[int], number: int) -> str:
+    """Returns the text of an error: a topic has these partitions, and not the one that the user named."""
+    return f"topic {topic} has {partition_ranges(known)}, not {number}"
+
+
+def partition_ranges(numbers: Iterable[int]) -> str:
+    """Returns partitions in words: "no partition", "partition 0", "partitions 0 to 3", "partitions 0 to 3, 5"."""
+    ranges: list[range] = []
+    for number in sorted(set(numbers)):
+        if ranges and ranges[-1].stop == number:
+            ranges[-1] = range(ranges[-1].start, number + 1)
+        else:
+            ranges.append(range(number, number + 1))
+    texts = [str(one.start) if len(one) == 1 else f"{one.start} to {one.stop - 1}" for one in ranges]
+    count = sum(map(len, ranges))
+    return f"partition{'s' * (count > 1)} {', '.join(texts)}" if count else "no partition"
+
+
 def a_number(value: float | None) -> float | None:
     """Returns the value of an option with fractions, as a callback of typer: no range leaves NaN out."""
     import typer

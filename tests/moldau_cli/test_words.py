@@ -8,7 +8,17 @@ import pytest
 from moldau_cli.commands.administration import configs
 from moldau_cli.errors import UsageError
 from moldau_cli.main import main
-from moldau_cli.words import NUMBER_MAX, counted, expression_of, is_number, parse_ids, parse_settings, split_settings
+from moldau_cli.words import (
+    NUMBER_MAX,
+    absent_partition,
+    counted,
+    expression_of,
+    is_number,
+    parse_ids,
+    parse_settings,
+    partition_ranges,
+    split_settings,
+)
 
 KEYS = {"a", "b", "cleanup.policy", "match"}
 
@@ -129,3 +139,21 @@ def test_an_odd_expression_is_no_warning_of_python(recwarn):
     """Python remarks on `[[`, with a line of the source; people and programs that read stderr want neither."""
     assert expression_of("[[:alpha:]", "--include").fullmatch("[")
     assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ([], "no partition"),
+        ([0], "partition 0"),
+        ([7], "partition 7"),
+        ([1, 0], "partitions 0 to 1"),
+        (range(300), "partitions 0 to 299"),
+        ([0, 2], "partitions 0, 2"),
+        ([5, 0, 1, 2, 2], "partitions 0 to 2, 5"),
+        ([0, 2, 3, 9, 10, 11], "partitions 0, 2 to 3, 9 to 11"),
+    ],
+)
+def test_partitions_are_named_as_ranges(numbers, text):
+    assert partition_ranges(numbers) == text
+    assert absent_partition("t", numbers, 99) == f"topic t has {text}, not 99"

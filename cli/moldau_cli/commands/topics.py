@@ -12,7 +12,7 @@ from moldau_cli import output
 from moldau_cli.client import BootstrapServer, answer_results, answering_done, deleting, refuse_repeated, with_admin
 from moldau_cli.completion import names as completed
 from moldau_cli.errors import CommandError, UsageError
-from moldau_cli.words import counted, expression_of, is_number, parse_settings
+from moldau_cli.words import absent_partition, counted, expression_of, is_number, parse_settings
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -453,7 +453,7 @@ def delete_records(
             known = [part.partition for part in (await admin.describe_topics([topic]))[topic].partitions]
             for number in partition or known:
                 if number not in known:
-                    raise UsageError(f"topic {topic} has partitions 0 to {len(known) - 1}, not {number}")
+                    raise UsageError(absent_partition(topic, known, number))
                 wanted[topic, number] = -1 if before in (None, "end") else int(before)
         await answer_results(_delete_below(admin, wanted), _answer_starts, "not deleted")
 

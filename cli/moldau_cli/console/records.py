@@ -10,7 +10,7 @@ import trio
 
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli.console.core.content import PREVIEW_BYTES, WHOLE_BYTES, entered, shown
-from moldau_cli.words import counted
+from moldau_cli.words import absent_partition, counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -208,7 +208,7 @@ async def _partitions(identity: Identity, topic: str, wanted: int | None) -> tup
     if wanted is None:
         return numbers, [number for number in numbers if leaders[number] < 0]
     if wanted not in numbers:
-        raise ValueError(f"{topic} has partitions 0 to {len(numbers) - 1}, not {wanted}")
+        raise ValueError(absent_partition(topic, numbers, wanted))
     return [wanted], []
 
 
@@ -390,7 +390,7 @@ async def produce(identity: Identity, draft: Draft) -> dict[str, Json]:
     described = await identity.admin.describe_topics([draft.topic])  # a producer's request might create the topic
     count = len(described[draft.topic].partitions)
     if draft.partition is not None and draft.partition >= count:  # a producer would wait for it
-        text = f"topic {draft.topic} has partitions 0 to {count - 1}, not {draft.partition}"
+        text = absent_partition(draft.topic, range(count), draft.partition)
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
     config = writing_config(identity.settings, DELIVERY_TIMEOUT_MS)
     async with Producer(config, environment=identity.environment) as producer:

@@ -13,7 +13,7 @@ from moldau_cli import output
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.records.core.positions import LogRange, Origin, starts, stops
 from moldau_cli.records.core.values import Content, Row
-from moldau_cli.words import expression_of
+from moldau_cli.words import absent_partition, expression_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -114,7 +114,7 @@ async def assign(consumer: Consumer[Any, Any], request: Request) -> dict[TopicPa
     for topic in request.topics:
         known = [one.partition for one in await consumer.partitions_for(topic)]
         for number in sorted(request.partitions - set(known)):
-            raise UsageError(f"topic {topic} has partitions 0 to {len(known) - 1}, not {number}")
+            raise UsageError(absent_partition(topic, known, number))
         wanted += [TopicPartition(topic, number) for number in known if number in (request.partitions or known)]
     consumer.assign(wanted)
     begins, ends = await consumer.beginning_offsets(wanted), await consumer.end_offsets(wanted)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from moldau_cli.client import PROBE_TIMEOUT_S, command_config
 from moldau_cli.errors import UsageError
+from moldau_cli.words import absent_partition
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -41,7 +42,7 @@ async def check_topic(
                 if (count := max(count, await _partition_count(admin, topic, broker.node_id))) >= wanted:
                     return
         if count:
-            raise UsageError(f"topic {topic} has partitions 0 to {count - 1}, not {partition}")
+            raise UsageError(absent_partition(topic, range(count), wanted - 1))
         raise UsageError(f"topic {topic} does not exist; moldau topics create {topic}")
 
 

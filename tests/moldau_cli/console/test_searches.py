@@ -217,7 +217,7 @@ def test_a_search_that_stops_shows_the_next_ones(slots, step, origin, limit, rec
 @pytest.mark.parametrize("partition", [-1, 2, 99])
 def test_a_partition_that_does_not_exist_is_refused(partition):
     logs = {number: Log(number, 0, [True], [1]) for number in (0, 1)}
-    with pytest.raises(ValueError, match=rf"^t has partitions 0 to 1, not {partition}$"):
+    with pytest.raises(ValueError, match=rf"^topic t has partitions 0 to 1, not {partition}$"):
         found(logs, Search(topic=TOPIC, partition=partition), 1)
 
 

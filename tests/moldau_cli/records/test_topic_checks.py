@@ -69,7 +69,7 @@ def test_a_topic_that_any_broker_knows_exists(monkeypatch):
                 continue
             with pytest.raises(UsageError) as raised:
                 run(check_topic, "t", {}, partition)
-            wrong = f"topic t has partitions 0 to {known - 1}, not {partition}"
+            wrong = f"topic t has {'partition 0' if known == 1 else f'partitions 0 to {known - 1}'}, not {partition}"
             assert str(raised.value) == (wrong if known else "topic t does not exist; moldau topics create t")
 
 

@@ -27,7 +27,7 @@ def broker():
         (("--input", "jsonl"), '{"value": 3}', "value must be bytes or None, not int 3; --value-format json and"),
         (("--input", "jsonl"), '{"value": "a", "key": [1]}', "key must be bytes or None, not list [1]; --value-format"),
         (("--input", "jsonl", "-X", "max.request.size=500"), '{"value": "%s"}' % ("a" * 600), "MESSAGE_TOO_LARGE"),
-        (("--input", "jsonl"), '{"value": "a", "partition": 99}', "topic t has partitions 0 to 0, not 99"),
+        (("--input", "jsonl"), '{"value": "a", "partition": 99}', "topic t has partition 0, not 99"),
         (("--input", "jsonl"), "[]", "expected a JSON object, not list"),
         (("--input", "jsonl"), '{"value": "a", "timestamp": 9223372036854775808}', "timestamp 9223372036854775808 is"),
     ],

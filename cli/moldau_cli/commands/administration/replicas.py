@@ -12,7 +12,7 @@ from moldau_cli import output
 from moldau_cli.client import BootstrapServer, answer_results, answering_done, with_admin
 from moldau_cli.completion import names
 from moldau_cli.errors import CommandError, UsageError
-from moldau_cli.words import BROKER_IDS, counted, parse_ids
+from moldau_cli.words import BROKER_IDS, absent_partition, counted, parse_ids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -204,7 +204,7 @@ def elect(
         described = (await admin.describe_topics([topic]))[topic]
         numbers = [one.partition for one in described.partitions]
         if partition is not None and partition not in numbers:
-            raise UsageError(f"topic {topic} has partitions 0 to {len(numbers) - 1}, not {partition}")
+            raise UsageError(absent_partition(topic, numbers, partition))
         wanted = [(topic, number) for number in numbers if partition in (None, number)]
         return await admin.elect_leaders(wanted, unclean=unclean)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from moldau_cli.errors import UsageError
-from moldau_cli.words import counted
+from moldau_cli.words import absent_partition, counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence, Sized
@@ -76,7 +76,7 @@ async def named_partitions(admin: Admin, wanted: list[tuple[str, list[int] | Non
         known = [part.partition for part in described[name].partitions]
         for number in known if numbers is None else numbers:
             if number not in known:
-                raise UsageError(f"topic {name} has partitions 0 to {len(known) - 1}, not {number}")
+                raise UsageError(absent_partition(name, known, number))
             found.append(TopicPartition(name, number))
     return list(dict.fromkeys(found))
 

@@ -12,6 +12,7 @@ from moldau_cli import output
 from moldau_cli.client import BootstrapServer, refuse_failures, with_admin
 from moldau_cli.completion import names
 from moldau_cli.errors import UsageError
+from moldau_cli.words import absent_partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -148,7 +149,7 @@ async def _partitions(
         chosen = wanted.get(name)
         for number in known if chosen is None else chosen:
             if number not in known:
-                raise UsageError(f"topic {name} has partitions 0 to {len(known) - 1}, not {number}")
+                raise UsageError(absent_partition(name, known, number))
             partitions.append(TopicPartition(name, number))
             if known[number] >= 0:
                 living.append(TopicPartition(name, number))
