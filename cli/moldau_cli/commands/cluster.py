@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,13 +24,15 @@ if TYPE_CHECKING:
 
     from moldau import Admin
     from moldau_cli.inspection import Inspection
-    from moldau_jepsen.launcher import LocalCluster
+    from moldau_jepsen.launcher import ClusterSpec, LocalCluster
 
 commands = typer.Typer(help="Start, inspect and disturb a local cluster.", rich_markup_mode=None)
 
 commands.command("roll")(roll)
 
 DEFAULT_DIRECTORY = Path("moldau-cluster")
+USUAL_COUNT = 3
+"""Brokers, and controllers, of a new cluster."""
 
 Directory = Annotated[Path, typer.Option("--dir", help="Directory of the cluster.")]
 NodeId = Annotated[int, typer.Argument(metavar="NODE", help="Node id: brokers 1.., controllers 101..")]
@@ -48,8 +51,8 @@ def _changing(directory: Path) -> Iterator[LocalCluster]:
 @commands.command()
 def start(
     directory: Directory = DEFAULT_DIRECTORY,
-    controllers: Annotated[int, typer.Option(help="Number of controllers.")] = 3,
-    brokers: Annotated[int, typer.Option(help="Number of brokers.")] = 3,
+    controllers: Annotated[int | None, typer.Option(help="Number of controllers; default: 3.")] = None,
+    brokers: Annotated[int | None, typer.Option(help="Number of brokers; default: 3.")] = None,
     base_port: Annotated[
         int | None, typer.Option(help="First port; brokers come first. Default 9092, or free ports if it is taken.")
     ] = None,
@@ -80,6 +83,7 @@ def start(
             if parsed or base_port is not None:
                 raise UsageError(f"{directory} holds a cluster already; --set and --base-port are for a new one")
             cluster = open_cluster(directory)
+            _refuse_another_shape(cluster, brokers, controllers)
             if links and not any(node.advertised_port for node in cluster.nodes):
                 raise UsageError(f"{directory} holds a cluster without --links; start a new one in another --dir")
             if secure and cluster.client_config is None:
@@ -88,19 +92,19 @@ def start(
                 raise CommandError(f"the cluster in {directory} already runs at {cluster.bootstrap}")
             resume_links(cluster.directory)
             emptied = _start_again(cluster, timeout)
-        elif links:
-            cluster = _start_with_links(
-                directory, brokers, controllers, base_port, secure=secure, settings=parsed, timeout_s=timeout
-            )
         else:
             spec = ClusterSpec(
-                brokers=brokers,
-                controllers=controllers,
-                base_port=usual_base_port(brokers + controllers) if base_port is None else base_port,
+                brokers=USUAL_COUNT if brokers is None else brokers,
+                controllers=USUAL_COUNT if controllers is None else controllers,
+                base_port=base_port,
                 secure=secure,
                 settings=_with_watchdog(parsed),
             )
-            cluster = start_cluster(directory, spec, ready_timeout_ms=timeout * 1000, tied_to_parent=False)
+            if links:
+                cluster = _start_with_links(directory, spec, timeout)
+            else:
+                spec = replace(spec, base_port=usual_base_port(spec.nodes) if base_port is None else base_port)
+                cluster = start_cluster(directory, spec, ready_timeout_ms=timeout * 1000, tied_to_parent=False)
     took_ms = (time.monotonic() - began) * 1000
     output.answer(
         {
@@ -122,6 +126,18 @@ def start(
         _note_other_choice(cluster.bootstrap)
     for line in emptied:
         output.note(line)
+
+
+def _refuse_another_shape(cluster: LocalCluster, brokers: int | None, controllers: int | None) -> None:
+    """Refuses numbers of nodes that a cluster does not have; None is no wish.
+
+    Raises:
+        UsageError: a number differs.
+    """
+    has = len(cluster.brokers), len(cluster.controllers)
+    if brokers not in (None, has[0]) or controllers not in (None, has[1]):
+        shape = f"{counted(has[0], 'broker')} and {counted(has[1], 'controller')}"
+        raise UsageError(f"{cluster.directory} holds a cluster of {shape}; for another shape, give another --dir")
 
 
 def _runs(cluster: LocalCluster) -> bool:
@@ -179,36 +195,20 @@ def _with_watchdog(settings: dict[str, str]) -> dict[str, str]:
     return {"node.watchdog.ms": str(BROKER_CONFIG.key("node.watchdog.ms").default), **settings}
 
 
-def _start_with_links(
-    directory: Path,
-    brokers: int,
-    controllers: int,
-    base_port: int | None,
-    *,
-    secure: bool,
-    settings: dict[str, str],
-    timeout_s: float,
-) -> LocalCluster:
+def _start_with_links(directory: Path, wanted: ClusterSpec, timeout_s: float) -> LocalCluster:
     """Starts a cluster whose nodes are reached through proxies; the proxies have the ports that are asked for."""
     from moldau_jepsen.chaos.network.panel import start_links, stop_links
-    from moldau_jepsen.launcher import ClusterSpec, start_cluster
+    from moldau_jepsen.launcher import start_cluster
     from moldau_jepsen.launcher.directories import refuse_used
     from moldau_jepsen.launcher.ports import choose_ports, take_free_ports, usual_base_port
     from moldau_jepsen.launcher.spec import CONTROLLER_ID_FIRST
 
-    count = brokers + controllers
+    count = wanted.nodes
     refuse_used(directory)
-    advertised = choose_ports(count, usual_base_port(count) if base_port is None else base_port)
+    advertised = choose_ports(count, usual_base_port(count) if wanted.base_port is None else wanted.base_port)
     own = [port for port in take_free_ports(2 * count) if port not in advertised][:count]
-    spec = ClusterSpec(
-        brokers=brokers,
-        controllers=controllers,
-        ports=tuple(own),
-        advertised_ports=tuple(advertised),
-        secure=secure,
-        settings=_with_watchdog(settings),
-    )
-    ids = [*range(1, brokers + 1), *range(CONTROLLER_ID_FIRST, CONTROLLER_ID_FIRST + controllers)]
+    spec = replace(wanted, base_port=None, ports=tuple(own), advertised_ports=tuple(advertised))
+    ids = [*range(1, spec.brokers + 1), *range(CONTROLLER_ID_FIRST, CONTROLLER_ID_FIRST + spec.controllers)]
     beside = directory.absolute()
     start_links(beside, dict(zip(ids, own, strict=True)), dict(zip(ids, advertised, strict=True)))
     try:
