@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from moldau_cli.commands.chaos import parse_kinds
+from moldau_cli.commands.chaos import parse_kinds, progress_bar
 from moldau_cli.errors import UsageError
 from moldau_cli.main import run
 from moldau_cli.signals import interrupted_by_sigterm
@@ -179,6 +179,16 @@ def test_a_run_fails_if_one_of_its_controls_is_acquitted(
     for name in controls:
         assert f"control {name}: {'convicted by' if not code else ''}" in said
     assert ("ACQUITTED" in said) is bool(code)
+
+
+@pytest.mark.parametrize("note", ["moldau chaos report [a]/b", "moldau chaos report a[/b]", "no [/]"])
+def test_brackets_in_the_name_of_a_folder_are_shown(note: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """They were taken for markup: the name lost them, or the run ended in a traceback before its verdict."""
+    at = Progress(phase="end", elapsed_s=1.5, duration_s=2, acknowledged=1, polled=2, fault=f"kill {note}", note=note)
+    with progress_bar(2) as report:
+        report(at)
+    shown = capsys.readouterr().err.splitlines()
+    assert {note, f"     1.5 s  kill {note}"} <= {line.strip("\r") for line in shown}
 
 
 def test_a_failed_run_claims_no_soundness(

@@ -334,8 +334,8 @@ def progress_bar(duration_s: float) -> Iterator[Callable[[Progress], None]]:
             done = min(progress.elapsed_s, duration_s)
             bar.update(task, description=progress.phase, completed=done, figures=figures)
             if progress.note:
-                bar.console.print(progress.note, highlight=False, soft_wrap=True)
+                bar.console.print(progress.note, markup=False, highlight=False, soft_wrap=True)
             if progress.fault:
-                bar.console.print(f"{progress.elapsed_s:8.1f} s  {progress.fault}", highlight=False)
+                bar.console.print(f"{progress.elapsed_s:8.1f} s  {progress.fault}", markup=False, highlight=False)
 
         yield report
