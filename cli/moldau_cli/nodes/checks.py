@@ -64,6 +64,8 @@ CERTIFICATE_DAYS_MIN: Final = 14
 """With fewer days left an operator should renew a certificate now."""
 ASK_TIMEOUT_S: Final = 3.0
 """For each voter; a machine behind a firewall does not answer at all."""
+DESCRIPTORS_MIN: Final = 64
+"""A node with both roles has 33 open when it is ready, and some more while it starts."""
 STORE_TIMEOUT_S: Final = 15.0
 """For the object store, whose client repeats what fails."""
 
@@ -91,11 +93,7 @@ async def check_node(environment: Environment, config: Config, descriptors: int)
             found += check_directories(environment, one)
     if misplaced := misplaced_data(environment.disk, config):
         found.append(Finding(check="processes", subject="log.dirs", state=PROBLEM, detail=misplaced))
-    enough = descriptors >= COMFORTABLE
-    advice = "" if enough else f"; {COMFORTABLE} are comfortable (LimitNOFILE= in the unit, ulimit -Hn)"
-    found.append(
-        Finding(check="files", subject="limit", state=OK if enough else WARNING, detail=f"{descriptors} open{advice}")
-    )
+    found.append(check_open_files(descriptors))
     found += check_addresses(config)
     found += check_certificates(environment, config)
     found += await check_object_store(environment, config)
@@ -126,6 +124,14 @@ async def check_ports(
             ports[port] = subject
             found.append(Finding(check="port", subject=subject, state=OK, detail="free"))
     return found
+
+
+def check_open_files(descriptors: int) -> Finding:
+    """Judges the number of files that a process may open."""
+    state = OK if descriptors >= COMFORTABLE else WARNING if descriptors >= DESCRIPTORS_MIN else PROBLEM
+    least = f"; a node without partitions needs {DESCRIPTORS_MIN}" if state == PROBLEM else ""
+    advice = "" if state == OK else f"; {COMFORTABLE} are comfortable (LimitNOFILE= in the unit, ulimit -Hn)"
+    return Finding(check="files", subject="limit", state=state, detail=f"{descriptors} open{least}{advice}")
 
 
 def check_addresses(config: Config) -> list[Finding]:

@@ -272,10 +272,10 @@ def _run_node(config: Config, words: ServerWords, parent: int | None, environmen
     path = words.path if words.node_id is None else f"{words.path}: node {words.node_id}"
     _start_log(config, words, environment)
     _raise_limits()
-    _warn_of_open_files(config, words.path)
     gc.set_threshold(COLLECT_AFTER, 20, 50)
     node = _Node(environment, config, parent, extras)
     try:
+        _warn_of_open_files(config, words.path)
         trio.run(node.run, strict_exception_groups=True)
     except BaseException as error:  # noqa: BLE001 - the process ends: every error is reported here
         causes = list(leaves(error))
@@ -453,9 +453,9 @@ class _Node:
                     watchers.start_soon(self._console.run, self._environment, endpoints, log)
             gc.collect()
             gc.freeze()
-            self.ready = True
             notifier = SystemdNotifier(os.environ, os.getpid())
-            watchers.start_soon(supervise, self._config.get_int("node.watchdog.ms"), notifier, log)
+            await watchers.start(supervise, self._config.get_int("node.watchdog.ms"), notifier, log)
+            self.ready = True
             log.info("ready", roles=",".join(roles), pid=os.getpid())
 
     @property

@@ -105,12 +105,23 @@ class Guard:
         self._process.wait()
 
 
-async def supervise(silence_ms: int, notifier: SystemdNotifier, log: EventLogger) -> None:
-    """Beats until cancelled; ``silence_ms`` 0 starts no guard."""
+async def supervise(
+    silence_ms: int,
+    notifier: SystemdNotifier,
+    log: EventLogger,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Beats until cancelled; ``silence_ms`` 0 starts no guard. The node is started once its guard runs.
+
+    Raises:
+        OSError: there is no process or file descriptor left for the guard.
+    """
     limits = [limit for limit in (float(silence_ms), notifier.limit_ms) if limit > 0]
-    notifier.send("READY=1")
     guard = Guard(silence_ms) if silence_ms else None
     try:
+        notifier.send("READY=1")
+        task_status.started()
         while limits:
             if notifier.limit_ms:
                 notifier.send("WATCHDOG=1")

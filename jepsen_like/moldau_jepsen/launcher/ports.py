@@ -10,6 +10,7 @@ the process binds this port, never listens on it, and holds it until the process
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import socket
@@ -73,20 +74,28 @@ class PortBlocks:
         firsts = list(range(PORT_FIRST, PORT_END, BLOCK_PORTS))
         random.SystemRandom().shuffle(firsts)
         for first in firsts:
-            guard = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            if _bind(guard, first):
-                self._guards.append(guard.detach())
-                self._next = len(self._ports)
-                self._ports += range(first + 1, first + BLOCK_PORTS)
-                return
-            guard.close()
+            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as guard:
+                if _bind(guard, first):
+                    self._guards.append(guard.detach())
+                    self._next = len(self._ports)
+                    self._ports += range(first + 1, first + BLOCK_PORTS)
+                    return
         raise LauncherError(f"no free ports between {PORT_FIRST} and {PORT_END} on {HOST}")
 
 
 def _bind(probe: socket.socket, port: int) -> bool:
+    """Binds ``port``; returns whether it could.
+
+    Raises:
+        LauncherError: the machine lacks the address, so no port of it can be bound.
+    """
     try:
         probe.bind((HOST, port))
-    except OSError:
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise LauncherError(
+                f"this machine has no address {HOST}, which local clusters use (ip addr show)"
+            ) from error
         return False
     return True
 

@@ -89,6 +89,16 @@ def test_a_lost_guard_is_reported_once_and_collected(
     assert did.count("WATCHDOG=1") >= 10 * BEATS_PER_LIMIT - 1
 
 
+def test_systemd_hears_of_no_node_without_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that no process is left to guard ends; systemd had already taken it for ready."""
+    states: list[str] = []
+    notifier: Any = SimpleNamespace(limit_ms=1000.0, send=states.append)
+    monkeypatch.setattr(watchdog, "Guard", Mock(side_effect=OSError(errno.EAGAIN, "no process")))
+    with pytest.raises(OSError, match="no process"):
+        trio.run(supervise, 1000, notifier, EventLogger("test"))
+    assert states == []
+
+
 @given(heard=st.lists(st.booleans(), max_size=30), limit_ticks=st.integers(1, 5))
 def test_the_guard_kills_after_one_whole_silence(heard: list[bool], limit_ticks: int) -> None:
     """Each sign of life begins the silence again; the end of the node's stream ends the guard without a kill."""

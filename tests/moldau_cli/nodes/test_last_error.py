@@ -12,6 +12,7 @@ import json
 import logging
 import signal
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 import trio
@@ -20,7 +21,7 @@ from moldau.runtime.config import parse_server_config
 from moldau.runtime.ports.real import real_environment
 from moldau.runtime.telemetry.node_log import NodeLogHandler
 from moldau_broker.server import LogDirectoriesFailedError
-from moldau_cli.nodes import server
+from moldau_cli.nodes import server, watchdog
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -140,6 +141,16 @@ def test_the_exit_code_says_whether_a_start_would_help(
     assert ("Traceback" in said) == (DEFECT in words and not isinstance(error, LogDirectoriesFailedError))
 
 
+def test_a_look_at_files_without_a_descriptor_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The node ended with a traceback if the limit left no descriptor for the look at its files of secrets."""
+    short = OSError(errno.EMFILE, "Too many open files")
+    monkeypatch.setattr(server, "_warn_of_open_files", Mock(side_effect=short))
+    code, path, _ = ended(monkeypatch, tmp_path, "text", None)
+    assert (code, capsys.readouterr().err) == (1, f"moldau: {path}: Too many open files\n")
+
+
 @pytest.mark.parametrize(("asked", "code"), [(True, 0), (False, 1)])
 def test_a_node_that_ends_unasked_has_failed(
     asked: bool, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -170,6 +181,22 @@ def test_a_closed_terminal_stops_a_node_in_order(nohup: bool, monkeypatch: pytes
     finally:
         signal.signal(signal.SIGHUP, before)
     assert ends == ["not asked" if nohup else "in order"]
+
+
+def test_a_node_without_a_guard_is_not_ready(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It was: the shortage that kept the guard from starting then counted as a defect, with a traceback."""
+
+    async def role(*_: object, task_status: trio.TaskStatus[object]) -> None:
+        task_status.started(None)
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(server._Node, "_run_controller", role)
+    monkeypatch.setattr(watchdog, "Guard", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
+    config = parse_server_config(FILE.format(folder=tmp_path, form="text"), "node.properties", {})
+    node = server._Node(real_environment(1), config, None, server._Extras(None, None))
+    with pytest.RaisesGroup(OSError, flatten_subgroups=True):
+        trio.run(node.run, strict_exception_groups=True)
+    assert not node.ready
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

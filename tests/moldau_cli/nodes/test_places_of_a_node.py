@@ -32,7 +32,7 @@ from moldau_broker.log.errors import LogStorageError
 from moldau_broker.log.files.checksums import write_checksums
 from moldau_broker.server import BrokerStartError
 from moldau_broker.server.lifecycle.directory_watch import directories_failed
-from moldau_cli.nodes.checks import check_directories, check_object_store, check_ports
+from moldau_cli.nodes.checks import check_directories, check_object_store, check_open_files, check_ports
 from moldau_cli.nodes.group.layout import misplaced_data
 from moldau_cli.nodes.server import may_pass
 from moldau_cli.plans.roll import RollNode
@@ -374,3 +374,9 @@ def test_the_check_tells_a_web_page_from_a_store():
     (found,) = trio.run(check_object_store, environment, config)
     assert found.state == "problem"
     assert found.detail.endswith("what answers there is no S3 API. A console has another port")
+
+
+@pytest.mark.parametrize(("limit", "state"), [(63, "problem"), (64, "warning"), (16_383, "warning"), (16_384, "ok")])
+def test_the_check_judges_the_limit_of_files(limit, state):
+    """A limit with which no node can start was a warning, and the check succeeded."""
+    assert check_open_files(limit).state == state

@@ -115,6 +115,16 @@ def test_blocks_that_are_given_back_can_be_taken_again(blocks, monkeypatch):
     assert blocks.take(1) == [port + 1]
 
 
+@pytest.mark.parametrize(
+    "take", [lambda: PortBlocks().take(1), lambda: choose_ports(1, 9092), lambda: usual_base_port(1)]
+)
+def test_a_machine_without_the_address_is_named(take, monkeypatch):
+    """A machine with IPv6 only has no 127.0.0.1; the launcher said that no port was free."""
+    monkeypatch.setattr(ports, "HOST", "192.0.2.1")  # reserved for documentation (RFC 5737)
+    with pytest.raises(LauncherError, match="this machine has no address"):
+        take()
+
+
 def test_the_usual_ports_are_used_while_they_are_free(monkeypatch):
     (port,) = take_free_ports(1)
     monkeypatch.setattr(ports, "BASE_PORT_USUAL", port)
