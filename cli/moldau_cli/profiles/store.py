@@ -19,7 +19,10 @@ _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def profiles_file() -> Path:
-    """Returns the path of the file, in the user's directory for configuration (XDG_CONFIG_HOME on Linux)."""
+    """Returns the path of the file, in the user's directory for configuration (XDG_CONFIG_HOME on Linux).
+
+    It is a relative path if the user has no such directory; then there is no file.
+    """
     return Path(typer.get_app_dir("moldau")) / FILE_NAME
 
 
@@ -30,6 +33,8 @@ def load_profiles(path: Path | None = None) -> Profiles:
         UsageError: the file cannot be read, or has another form.
     """
     path = path or profiles_file()
+    if not path.is_absolute():
+        return Profiles()  # the user has no home directory, and the working directory is not theirs to trust
     try:
         with path.open(encoding="utf-8") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
@@ -48,9 +53,11 @@ def save_profiles(profiles: Profiles, path: Path | None = None) -> None:
     """Replaces the file at once; only the owner may read it. The directory is made if it is missing.
 
     Raises:
-        CommandError: the file cannot be written.
+        CommandError: the file cannot be written, or the user has no home directory.
     """
     path = path or profiles_file()
+    if not path.is_absolute():
+        raise CommandError("profiles need a home directory: set HOME, or XDG_CONFIG_HOME to an absolute path")
     text = write_profiles(profiles)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -38,6 +38,18 @@ def used(**environ):
     return choose(None, config_address=None, named=None, environ=environ)
 
 
+@pytest.mark.parametrize("place", ["~/.config", "config"])
+def test_without_a_home_directory_there_are_no_profiles(home, monkeypatch, place):
+    """A user without HOME and without an account wrote a directory named ~, and used such a file of others."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", place)
+    assert "set HOME" in run("profile", "add", "one", "-b", PROFILE, code=1).stderr
+    assert list(home.iterdir()) == []
+    planted = home / profiles_file()
+    planted.parent.mkdir(parents=True)
+    planted.write_text(f'use = "other"\n[profiles.other]\nbootstrap = "{PROFILE}"\n')
+    assert run("profile", "list", "--json").stdout == '{"profiles": []}\n'
+
+
 def test_a_profile_lives_and_dies(home):
     assert run("profile", "list", "--json").stdout == '{"profiles": []}\n'
     assert "which is used" in run("profile", "add", "one", "-b", PROFILE).stdout
