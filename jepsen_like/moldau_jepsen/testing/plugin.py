@@ -21,11 +21,10 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import shlex
 import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -33,24 +32,23 @@ import pytest
 
 from moldau_jepsen.testing.factory import ClusterFactory as ClusterFactory  # noqa: TC001  # projects import it from here
 from moldau_jepsen.testing.imports import end_plain_imports, use_plain_imports
-from moldau_jepsen.testing.wanted import Wanted, hint_of_asyncio, hint_of_outsiders, parse_seeds, read_marker
+from moldau_jepsen.testing.wanted import Repeat, Wanted, hint_of_asyncio, parse_seeds, read_marker
 
 if TYPE_CHECKING:
+    import pdb
     from collections.abc import Callable, Collection, Coroutine, Generator, Iterator, Mapping
 
     from moldau_jepsen.testing import scenario
     from moldau_jepsen.testing.local import TestCluster
     from moldau_jepsen.testing.pipeline import PipelineHistory
-    from moldau_jepsen.testing.scenario import Scenario
 
 MARKER = "moldau"
 OPTION = "--moldau-simulated"
 SEEDS_OPTION = "--moldau-seeds"
 KEEP_OPTION, KEEP_INI = "--moldau-keep", "moldau_keep"
+REPEAT_OPTION, REPEAT_INI = "--moldau-repeat", "moldau_repeat"
 FOLDER = "moldau_folder"
 """Name of the report property that holds the kept folder of a cluster."""
-TIMELINE_SHOWN = 40
-"""Number of timeline lines that the report of a failed simulated test shows."""
 LOOPS = ("asyncio", "anyio")
 """Markers of tests that the plugins of these names run on their own event loops."""
 MARKER_TEXT = (
@@ -83,6 +81,8 @@ TEST: pytest.StashKey[Callable[..., Coroutine[object, object, None]]] = pytest.S
 """The coroutine function of a test, as it is before a plugin such as pytest-asyncio puts another function around it."""
 TIMELINE: pytest.StashKey[str] = pytest.StashKey()
 """The last events of a simulated test that failed."""
+DEBUGGER: pytest.StashKey[pdb.Pdb] = pytest.StashKey()
+"""The debugger that the session has entered last."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -99,6 +99,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         KEEP_OPTION, action="store_true", help="keep the folders of clusters: configurations, data and logs"
     )
     parser.addini(KEEP_INI, f"as {KEEP_OPTION}", type="bool", default=False)
+    group.addoption(
+        REPEAT_OPTION,
+        choices=[one.value for one in Repeat],
+        help="which seeds of simulated tests are run a second time, to notice a test whose runs of one seed differ: "
+        "those that have failed (the default), always, or never",
+    )
+    parser.addini(REPEAT_INI, f"as {REPEAT_OPTION}", default=Repeat.FAILED.value)
 
 
 def seeds_of_option(text: str) -> Collection[int]:
@@ -155,6 +162,19 @@ def is_kept(config: pytest.Config) -> bool:
         raise pytest.UsageError(f"{KEEP_INI} in pytest's configuration: {error}; it is true or false") from error
 
 
+def repeat_of(config: pytest.Config) -> Repeat:
+    """Returns which seeds are run a second time; none once the session has used a debugger, which would stop again."""
+    word = config.getoption(REPEAT_OPTION) or config.getini(REPEAT_INI)
+    if word not in list(Repeat):
+        raise pytest.UsageError(f"{REPEAT_INI} in pytest's configuration is never, failed or always, and not {word!r}")
+    return Repeat.NEVER if config.getoption("usepdb", False) or DEBUGGER in config.stash else Repeat(word)
+
+
+def pytest_enter_pdb(config: pytest.Config, pdb: pdb.Pdb) -> None:
+    """Keeps the debugger: that of ``--trace`` is for the test's coroutine."""
+    config.stash[DEBUGGER] = pdb
+
+
 def folder_to_keep(config: pytest.Config) -> Path | None:
     """Returns a new folder for a cluster whose folder is kept; None if it is removed with its cluster."""
     return Path(tempfile.mkdtemp(prefix="moldau-")) if is_kept(config) else None
@@ -176,6 +196,7 @@ def moldau_cluster(request: pytest.FixtureRequest) -> Iterator[TestCluster | Sim
     """Provides a cluster with faults. Choose unique topic names, because tests may share the cluster."""
     wanted = wanted_by(request)
     if wanted.simulated:
+        repeat_of(request.config)  # a wrong value fails the test before it runs
         yield SimulatedTest(wanted)
         return
     if wanted.shared:
@@ -320,15 +341,27 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if held is None or test is None:
         return None
     from moldau_jepsen.testing import scenario
+    from moldau_jepsen.testing.debugged import stepped
+    from moldau_jepsen.testing.seeds import Seeds
 
     given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
 
+    debuggers = [pyfuncitem.config.stash[DEBUGGER]] if pyfuncitem.config.getoption("trace", False) else []
+
     def run(cluster: scenario.Cluster) -> Coroutine[object, object, None]:
-        return test(**_with_cluster(given, cluster))
+        coroutine = test(**_with_cluster(given, cluster))
+        return stepped(coroutine, debuggers.pop()) if debuggers else coroutine  # the first seed only
 
     try:
         if isinstance(held, SimulatedTest):
-            _run_seeds(pyfuncitem, run, held.wanted)
+            options = [OPTION] if pyfuncitem.config.getoption(OPTION) else []
+            repeat = partial(repeat_of, pyfuncitem.config)
+            seeds = Seeds(pyfuncitem, run, held.wanted, options=options, repeat=repeat)
+            try:
+                seeds.run_all()
+            finally:
+                if seeds.timeline:
+                    pyfuncitem.stash[TIMELINE] = "\n".join(seeds.timeline)
         else:
             scenario.run_on_processes(run, held)
     except Exception as error:
@@ -336,39 +369,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
             error.add_note(hint)
         raise
     return True
-
-
-def _run_seeds(item: pytest.Function, run: Scenario, wanted: Wanted) -> None:
-    """Runs a test in the simulation, once for each seed."""
-    from moldau_jepsen.testing import scenario
-
-    history = cast("PipelineHistory | None", item.funcargs.get("moldau_history"))
-    of_fixtures = None if history is None else history.copy()
-    for seed in wanted.seeds:
-        if history is not None and of_fixtures is not None:
-            history.go_back(of_fixtures)  # what the run of another seed reported is no part of this one
-        timeline: list[str] = []
-        try:
-            scenario.run_simulated(
-                run,
-                seed=seed,
-                brokers=wanted.brokers,
-                controllers=wanted.controllers,
-                settings=wanted.settings,
-                timeline=timeline,
-            )
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:
-            # pytest.fail does not raise an Exception. A note is shown even where pytest shortens a group of exceptions.
-            option = [OPTION] if item.config.getoption(OPTION) else []
-            command = shlex.join(["pytest", item.nodeid, *option, SEEDS_OPTION, str(seed)])
-            note = f"in the simulation, with seed {seed}: {command}"
-            error.add_note(note)
-            if (hint := hint_of_outsiders([str(error), *timeline])) is not None:
-                error.add_note(hint)
-            item.stash[TIMELINE] = "\n".join([*timeline[-TIMELINE_SHOWN:], note])
-            raise
 
 
 @pytest.fixture

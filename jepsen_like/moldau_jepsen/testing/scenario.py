@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from moldau.runtime.ports.environment import Environment
     from moldau_jepsen.cluster.simulated import SimulatedCluster
     from moldau_jepsen.testing.local import TestCluster
+    from moldau_jepsen.testing.recording import Recording
     from moldau_jepsen.testing.simulated import Acknowledged
     from moldau_jepsen.world.world import SimulatedNode
 
@@ -338,10 +339,12 @@ def run_simulated(
     controllers: int,
     settings: Mapping[str, object],
     timeline: list[str] | None = None,
+    recording: Recording | None = None,
 ) -> None:
     """Runs a test in the simulation; its exceptions pass through.
 
-    When the test has ended, its events are added to ``timeline``, line by line.
+    When the test has ended, its events are added to ``timeline``, line by line; ``recording`` gets those of the whole
+    world.
 
     Raises:
         SimulationError: An invariant of the cluster did not hold.
@@ -352,4 +355,12 @@ def run_simulated(
         await simulated.wait_healthy(HEALTHY_SECONDS)
         await _run(scenario, SimulatedProcesses(simulated, acknowledged))
 
-    run_reported(main, seed=seed, brokers=brokers, controllers=controllers, settings=settings, timeline=timeline)
+    run_reported(
+        main,
+        seed=seed,
+        brokers=brokers,
+        controllers=controllers,
+        settings=settings,
+        timeline=timeline,
+        recording=recording,
+    )

@@ -25,6 +25,7 @@ from moldau_jepsen.world.world import is_interrupt, run_world
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator, Mapping
 
+    from moldau_jepsen.testing.recording import Recording
     from moldau_jepsen.world.world import World
 
 T = TypeVar("T")
@@ -124,10 +125,12 @@ def run_reported(
     controllers: int,
     settings: Mapping[str, object],
     timeline: list[str] | None = None,
+    recording: Recording | None = None,
 ) -> T:
     """Runs a scenario that also reports acknowledged records, which must be committed already.
 
-    When the scenario has ended, the actions on nodes and the nodes' log lines are added to ``timeline``.
+    When the scenario has ended, the actions on nodes and the nodes' log lines are added to ``timeline``. All events are
+    added to ``recording`` meanwhile.
 
     Raises:
         LauncherUsageError: A cluster of processes would refuse the shape or the settings as well.
@@ -142,6 +145,9 @@ def run_reported(
         chosen = {"log.flush.interval.messages": "1", **PROMPT_GROUPS, **texts}
         shape = ClusterShape(brokers=brokers, controllers=controllers, settings=chosen)
         watched = _Watched(world, shape, logs)
+        if recording is not None:
+            recording.begin(world.trace)
+            world.agenda.watchers.append(recording.turn_ended)
         result = None
         try:
             with trio.CancelScope() as scope, watched.watching(scope):
@@ -157,6 +163,8 @@ def run_reported(
         finally:
             if timeline is not None:
                 timeline.extend(_timeline(world, logs))
+            if recording is not None:
+                recording.take()
         return result, watched.found()
 
     logger = logging.getLogger("moldau")

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pytest
+
+
+class Repeat(StrEnum):
+    """Which seeds of a simulated test are run a second time, to see whether that is the same run."""
+
+    NEVER = "never"
+    FAILED = "failed"
+    ALWAYS = "always"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,8 +29,8 @@ def examples() -> list[str]:
     return re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
 
 
-def run_pytest(directory: Path, *words: str, in_fork: bool = True) -> Finished:
-    """Runs the tests of a directory as a user at a terminal would; warnings are errors there too.
+def run_pytest(directory: Path, *words: str, in_fork: bool = True, given: str = "") -> Finished:
+    """Runs the tests of a directory as a user at a terminal would, who types ``given``; warnings are errors there too.
 
     By default it is a fork (``support.started``), which has imported pytest and the code of nodes before.
     """
@@ -38,7 +38,7 @@ def run_pytest(directory: Path, *words: str, in_fork: bool = True) -> Finished:
     environment = {name: value for name, value in os.environ.items() if name not in CONTINUOUS_INTEGRATION}
     if in_fork:
         all_words += ["-W", NOT_REWRITTEN, "-p", "no:anyio", "-p", "no:platformdirs"]
-        return run_started(*all_words, timeout=TIMEOUT_S, env=environment, cwd=directory, module="pytest")
+        return run_started(*all_words, timeout=TIMEOUT_S, env=environment, cwd=directory, given=given, module="pytest")
     code = f"import sys; sys.path[:0] = {ROOTS!r}; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
     done = subprocess.run(
         [sys.executable, "-c", code, *all_words],
@@ -46,6 +46,7 @@ def run_pytest(directory: Path, *words: str, in_fork: bool = True) -> Finished:
         env=environment,
         capture_output=True,
         text=True,
+        input=given,
         timeout=TIMEOUT_S,
         check=False,
     )
