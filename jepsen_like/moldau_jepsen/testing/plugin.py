@@ -51,6 +51,10 @@ FOLDER = "moldau_folder"
 """Name of the report property that holds the kept folder of a cluster."""
 LOOPS = ("asyncio", "anyio")
 """Markers of tests that the plugins of these names run on their own event loops."""
+ON_HYPOTHESIS = (
+    "hypothesis calls a test once for each example, as an ordinary function: write one without moldau_cluster, which "
+    "calls moldau_jepsen.testing.simulate(scenario, seed=...)"
+)
 MARKER_TEXT = (
     "moldau(simulated, seeds, brokers, controllers, settings, links, hostile, fresh): the cluster of moldau_cluster. "
     "simulated: run the coroutine test in the deterministic simulation, once per seed; fresh: a cluster of the test's "
@@ -149,7 +153,9 @@ def wanted_by(request: pytest.FixtureRequest) -> Wanted:
             simulate=request.config.getoption(OPTION),
         )
     except ValueError as error:
-        raise pytest.UsageError(f"{request.node.nodeid}: {error}") from error
+        of_hypothesis = hasattr(getattr(request.node, "obj", None), "hypothesis") and TEST not in request.node.stash
+        text = f"{error}; {ON_HYPOTHESIS}" if of_hypothesis else error
+        raise pytest.UsageError(f"{request.node.nodeid}: {text}") from error
     seeds = request.config.getoption(SEEDS_OPTION)
     return replace(wanted, seeds=seeds) if wanted.simulated and seeds is not None else wanted
 

@@ -120,9 +120,7 @@ class Seeds:
         """
         if self._repeat() is Repeat.NEVER or self._item.get_closest_marker("xfail") is not None or _is_of_alarm(error):
             return False
-        if isinstance(error, pytest.fail.Exception):
-            return not isinstance(error, pytest.xfail.Exception)
-        return isinstance(error, Exception)
+        return all(map(_is_failure, leaves(error)))
 
     def _compared(self, seed: int, outcome: str, recording: Recording) -> str | None:
         """Runs a seed once more; returns how that run differs from the first one, None if it is the same."""
@@ -182,6 +180,11 @@ class Seeds:
                     handler.addFilter(_nothing)
                     stack.callback(handler.removeFilter, _nothing)
             yield
+
+
+def _is_failure(error: BaseException) -> bool:
+    """Returns whether an error says that a test has failed; ``pytest.fail`` does not raise an ``Exception``."""
+    return isinstance(error, Exception | pytest.fail.Exception) and not isinstance(error, pytest.xfail.Exception)
 
 
 def _nothing(_: logging.LogRecord) -> bool:

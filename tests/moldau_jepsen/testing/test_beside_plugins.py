@@ -188,3 +188,33 @@ def test_the_names_for_annotations_exist() -> None:
         assert getattr(testing, name).__name__ == name
     with pytest.raises(AttributeError, match="has no attribute 'Clusters'"):
         testing.Clusters  # noqa: B018
+
+
+GIVEN = """
+import pytest
+from hypothesis import given, settings
+from hypothesis.strategies import integers
+
+from moldau_jepsen.testing import simulate
+
+
+@given(integers(0, 9))
+@pytest.mark.moldau(simulated=True)
+async def test_with_a_coroutine(moldau_cluster, number): ...
+
+
+@settings(max_examples=2, deadline=None, database=None)
+@given(integers(0, 9))
+def test_with_a_function(seed):
+    async def scenario(sim):
+        await sim.wait_healthy(60)
+
+    simulate(scenario, seed=seed, brokers=1, controllers=1)
+"""
+
+
+def test_hypothesis_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "test_given.py").write_text(GIVEN)
+    done = run_pytest(tmp_path, in_fork=False)  # hypothesis warns of objects that a fork has frozen
+    assert "1 passed, 1 error" in done.stdout, done.stdout
+    assert "write one without moldau_cluster, which calls moldau_jepsen.testing.simulate" in done.stdout, done.stdout

@@ -93,6 +93,16 @@ async def test_fails_by_outcome(moldau_cluster):
     pytest.fail(f"run {len(RUNS)}")
 
 
+async def test_fails_in_a_task(moldau_cluster):
+    async def fail():
+        RUNS.append("")
+        await trio.sleep(len(RUNS))
+        pytest.fail("in a task")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fail)
+
+
 @pytest.mark.xfail(strict=True)
 async def test_is_expected_to_fail(moldau_cluster):
     sys.__stdout__.write("[expected to fail]")
@@ -168,6 +178,7 @@ def test_an_outcome_that_does_not_repeat_is_named(usual: Finished) -> None:
     assert re.search(r"outcome: AssertionError at test_some.py:\d+; of the second run: passed\n", said), said
     assert re.search(r"all \d+ events are the same\n", said), said
     assert "look for state that outlives a run (a global variable, a file)" in said, said
+    assert "then in the first run:  none" in sections(usual)["test_fails_in_a_task"]
 
 
 def test_failures_that_repeat_are_reported_as_before(usual: Finished) -> None:
