@@ -165,7 +165,7 @@ def test_processes_beside_other_plugins(tmp_path: Path) -> None:
 
 def test_seeds_of_the_command_line(tmp_path: Path) -> None:
     write_project(tmp_path, SIMULATED)
-    done = run_pytest(tmp_path, "--moldau-seeds", "2,4-5")
+    done = run_pytest(tmp_path, "--moldau-seeds", "2,4-5", "--moldau-repeat", "never")
     assert "2 failed, 1 passed" in done.stdout, done.stdout + done.stderr
     assert "pytest-trio runs things, and cannot do so in the simulation" in done.stdout
     again = "pytest test_some.py::test_fails_with_the_last_seed --moldau-seeds 5\n"
