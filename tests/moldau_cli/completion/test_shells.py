@@ -169,6 +169,15 @@ def test_scripts_are_printed_and_installed(shell, tmp_path, monkeypatch):
     assert any("_MOLDAU_COMPLETE" in path.read_text() for path in tmp_path.rglob("*") if path.is_file())
 
 
+def test_a_script_that_cannot_be_installed_is_one_line(tmp_path, monkeypatch):
+    (tmp_path / "home").write_text("")
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    done = run_command("completion", "bash", "--install")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("moldau: cannot install the script: ")
+    assert done.stderr.count("\n") == 1
+
+
 def test_commands_of_the_guide_work_in_an_empty_home(tmp_path, monkeypatch):
     """The guide wrote to folders that a new user does not have, and from which zsh loads nothing by itself."""
     text = (ROOT / "docs" / "guides" / "command-line.md").read_text(encoding="utf-8")

@@ -71,6 +71,19 @@ def test_a_profile_lives_and_dies(home):
     assert "there is no profile 'two'; known are one" in run("profile", "use", "two", code=2).stderr
 
 
+def test_the_first_profile_is_used_and_others_on_demand(home):
+    run("profile", "add", "one", "-b", PROFILE)
+    assert "which is used" not in run("profile", "add", "two", "-b", PROFILE).stdout
+    assert "which is used" in run("profile", "add", "three", "-b", PROFILE, "--use").stdout
+    rows = json.loads(run("profile", "list", "--json").stdout)["profiles"]
+    assert [(row["profile"], row["used"]) for row in rows] == [("one", False), ("three", True), ("two", False)]
+    assert json.loads(run("profile", "show", "two", "--json").stdout)["used"] is False
+    assert json.loads(run("profile", "remove", "three", "--json").stdout) == {"removed": "three"}
+    assert used().address is None, "the one in use has gone, and no other takes its place"
+    assert json.loads(run("profile", "use", "two", "--json").stdout) == {"current": "two"}
+    assert json.loads(run("profile", "use", "--none", "--json").stdout) == {"current": None}
+
+
 def test_the_file_is_its_owners_and_secrets_are_hidden(home):
     added = run("profile", "add", "s", "-b", PROFILE, "-X", "sasl.password=hush", "-X", "sasl.username=${env:USER_X}")
     (file,) = (home / "config").rglob("profiles.toml")
@@ -252,6 +265,7 @@ def test_errors_name_the_source(home, monkeypatch):
         (["add", "p", "-b", PROFILE, "-X", "security.protocl=SSL"], "did you mean security.protocol?"),
         (["add", "p", "-b", PROFILE, "-X", "request.timeout.ms=x"], "request.timeout.ms"),
         (["use"], "--none"),
+        (["use", "p", "--none"], "give the name of a profile, or --none"),
         (["show"], "no profile is used"),
         (["remove", "p"], "moldau profile add makes one"),
     ],

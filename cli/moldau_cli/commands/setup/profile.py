@@ -139,13 +139,13 @@ def _check(bootstrap: str, settings: dict[str, str]) -> None:
     for key, value in settings.items():
         schema = next((one for one in (ADMIN_CONFIG, PRODUCER_CONFIG, CONSUMER_CONFIG) if key in one.keys), None)
         if schema is None:
-            raise UsageError(f"--set: {ADMIN_CONFIG.unknown(key)}")
+            raise UsageError(f"-X: {ADMIN_CONFIG.unknown(key)}")
         if "${" in value:
             continue  # a reference is resolved, and its value checked, when the profile is used
         try:
             schema.parse_value(key, value)
         except ConfigError as error:
-            raise UsageError(f"--set: {'; '.join(error.problems)}") from error
+            XX(error.problems)}") from error
 
 
 def _shown(key: str, value: str) -> str:
