@@ -263,7 +263,7 @@ def test_errors_name_the_source(home, monkeypatch):
         (["add", "a b", "-b", PROFILE], "a profile's name"),
         (["add", "p", "-b", "nonsense"], "expected HOST:PORT"),
         (["add", "p", "-b", PROFILE, "-X", "security.protocl=SSL"], "did you mean security.protocol?"),
-        (["add", "p", "-b", PROFILE, "-X", "request.timeout.ms=x"], "request.timeout.ms"),
+        (["add", "p", "-b", PROFILE, "-X", "request.timeout.ms=x"], "moldau: -X: request.timeout.ms"),
         (["use"], "--none"),
         (["use", "p", "--none"], "give the name of a profile, or --none"),
         (["show"], "no profile is used"),

@@ -145,7 +145,7 @@ def _check(bootstrap: str, settings: dict[str, str]) -> None:
         try:
             schema.parse_value(key, value)
         except ConfigError as error:
-            XX(error.problems)}") from error
+            raise UsageError(f"-X: {'; '.join(error.problems)}") from error
 
 
 def _shown(key: str, value: str) -> str:
