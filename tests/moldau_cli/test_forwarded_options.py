@@ -292,7 +292,7 @@ def test_a_node_with_a_wrong_file_is_not_stopped(stopped, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("state", [*ProcessState, "cut"])
-def test_the_status_of_a_node_that_is_out_of_service_is_a_failure(stopped, monkeypatch, capsys, state):
+def test_the_status_of_a_node_out_of_service_is_a_failure(stopped, monkeypatch, capsys, state):
     is_cut = state == "cut"
 
     def status(opened):

@@ -34,7 +34,7 @@ LOG_FORMATS = ("text", "json")
 
 
 class ServerWords(NamedTuple):
-    """What the words say."""
+    """The meaning of the words."""
 
     path: str
     level: str
