@@ -21,7 +21,7 @@ from moldau.runtime.config import parse_config_text
 from moldau_cli.console.core.rates import RateHistory
 from moldau_cli.console.data import cluster as console
 from moldau_cli.main import main
-from moldau_jepsen.launcher import ClusterSpec, open_cluster, start_cluster
+from moldau_jepsen.launcher import ClusterSpec, LauncherError, open_cluster, start_cluster
 from moldau_jepsen.launcher.process import ProcessState
 from support.commands import run_command
 
@@ -194,3 +194,22 @@ def test_commands_find_the_login_in_the_cluster_file(directory, alice, administr
     assert seen == ["admin", "admin", "alice"]
     assert main(["cluster", "start", "--secure"]) == 1
     assert "already runs" in capsys.readouterr().err
+
+
+def test_a_node_gives_the_administrator_a_new_password(directory, administrator, tmp_path, monkeypatch):
+    """The section of the guide to recovery: the administrator's password is forgotten."""
+    bootstrap = administrator["bootstrap.servers"]
+    own, node = directory / "client.properties", tmp_path / "node.properties"
+    node_login = {"sasl.username": "broker", "sasl.password": f"${{file:{directory / 'secrets.properties'}:broker}}"}
+    node.write_text("".join(f"{key}={value}\n" for key, value in {**administrator, **node_login}.items()))
+    alter = ("users", "alter", "admin", "-b", bootstrap, "--command-config")
+    assert run_command(*alter, str(own), given="forgotten-password\n").returncode == 0
+    refused = run_command("topics", "list", "-b", bootstrap, "--command-config", str(own))
+    assert refused.returncode == 1
+    assert "the login was that of user 'admin'" in refused.stderr
+    cluster = open_cluster(directory)
+    monkeypatch.setattr("moldau_jepsen.launcher.cluster.LOGIN_LOOK_S", 0.0)
+    with pytest.raises(LauncherError, match=r"broker 1 runs, and refuses the login of .*client\.properties"):
+        cluster.wait_ready(cluster.brokers)
+    assert run_command(*alter, str(node), given=administrator["sasl.password"] + "\n").returncode == 0
+    assert run_command("topics", "list", "-b", bootstrap, "--command-config", str(own)).returncode == 0

@@ -54,6 +54,8 @@ STOP_TIMEOUT_MS = 330_000  # A broker gives up its controlled shutdown after fiv
 SIGNAL_TIMEOUT_MS = 60_000  # A process that is killed during a sync ends only after the sync.
 PROBE_TIMEOUT_MS = 1_000
 POLL_S = 0.03
+LOGIN_LOOK_S = 5.0
+"""A broker that serves for so long, and refuses the administrator's login, will not take it later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,9 +281,11 @@ class LocalCluster:
         ``check_cancelled`` is called again and again, and may raise to end the wait.
 
         Raises:
-            LauncherError: One of ``nodes`` ended meanwhile (the message has the last line of its log), or time ran out.
+            LauncherError: One of ``nodes`` ended meanwhile (the message has the last line of its log), a broker refuses
+                the administrator's login, or time ran out.
         """
         deadline = time.monotonic() + timeout_ms / 1000
+        look_at = time.monotonic() + LOGIN_LOOK_S
         waiting = [node for node in nodes if node.role == "broker"]
         while True:
             if check_cancelled is not None:
@@ -294,6 +298,9 @@ class LocalCluster:
             waiting = [node for node in waiting if not self._sees_all(node)]
             if not waiting:
                 return
+            if self.client_config is not None and time.monotonic() >= look_at:
+                self._refuse_old_login(waiting[0], self.client_config)
+                look_at += LOGIN_LOOK_S
             if time.monotonic() >= deadline:
                 names = ", ".join(str(node.node_id) for node in waiting)
                 raise LauncherError(
@@ -417,6 +424,15 @@ class LocalCluster:
             return False
         seen = {broker.node_id for broker in answer.brokers}
         return all(other.node_id in seen for other in self._running("broker"))
+
+    def _refuse_old_login(self, node: Node, client_config: Path) -> None:
+        from moldau_jepsen.launcher import probe
+
+        if reason := probe.refused_login(self._door(node), PROBE_TIMEOUT_MS):
+            raise LauncherError(
+                f"broker {node.node_id} runs, and refuses the login of {client_config}: write the administrator's "
+                f"present password into that file ({reason})"
+            )
 
     def _door(self, node: Node) -> Door:
         if self.client_config is None:

@@ -30,6 +30,7 @@ from moldau.protocol.messages.list_offsets import (
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from moldau.protocol.schema import Response
 from moldau.runtime.sasl.core.client import ClientSession, Send, Step
+from moldau.runtime.sasl.core.errors import SaslAuthenticationError
 from moldau.runtime.sasl.core.scram import NONCE_BYTES, ScramClient, salted_password
 from moldau.values import join_address
 from moldau.version import VERSION
@@ -118,6 +119,17 @@ def ask(where: int | Door, request: Request, version: int, response_class: type[
             return message
     except (OSError, ValueError, KafkaError):
         return None
+
+
+def refused_login(door: Door, timeout_ms: float) -> str:
+    """Returns why the node refuses the login of ``door``; empty if it takes it, or does not answer."""
+    try:
+        with _connect(door, timeout_ms / 1000):
+            return ""
+    except SaslAuthenticationError as error:
+        return str(error)
+    except (OSError, ValueError, KafkaError):
+        return ""
 
 
 def fetch_metadata(where: int | Door, topics: Sequence[str] | None, timeout_ms: float) -> MetadataResponse | None:

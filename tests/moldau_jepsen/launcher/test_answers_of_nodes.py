@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from moldau_jepsen.launcher import LauncherError, LocalCluster, Node, probe, process
+from moldau_jepsen.launcher import cluster as launcher
 from moldau_jepsen.launcher.process import ProcessState
 
 if TYPE_CHECKING:
@@ -125,6 +126,31 @@ def test_a_start_is_over_when_each_broker_sees_all_that_run(
         with pytest.raises(LauncherError) as refused:
             cluster.wait_ready(nodes, timeout_ms=0)
         assert str(refused.value).startswith(text)
+
+
+@pytest.mark.parametrize("reason", ["", "invalid credentials"])
+def test_a_start_ends_when_a_broker_refuses_the_login(
+    reason: str, asked: dict[int, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a changed password the start waited for two minutes, and named the last line of the broker's log."""
+
+    class Secured(Cluster):
+        client_config = tmp_path / "client.properties"
+
+        def _door(self, node: Node) -> Any:
+            return node.door
+
+    monkeypatch.setattr(process, "state_of", lambda pid, mark: RUNNING)
+    monkeypatch.setattr(launcher, "LOGIN_LOOK_S", 0.0)
+    monkeypatch.setattr(probe, "refused_login", lambda door, timeout_ms: reason)
+    asked.update(dict.fromkeys(IDS))
+    cluster = Secured(tmp_path, {})
+    (tmp_path / "1.log").write_text("last words\n")
+    text = (
+        "broker 1 runs, and refuses the login of .*client.properties: .*invalid credentials" if reason else "not ready"
+    )
+    with pytest.raises(LauncherError, match=text):
+        cluster.wait_ready(cluster.brokers, timeout_ms=0)
 
 
 @pytest.mark.parametrize("action", ["kill", "pause", "resume", "wipe", "launch"])
