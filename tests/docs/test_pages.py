@@ -271,7 +271,7 @@ def test_settings_of_a_page_are_known(page):
     schemas = (BROKER_CONFIG, PRODUCER_CONFIG, CONSUMER_CONFIG, ADMIN_CONFIG)
     for text in blocks(page, "properties"):
         for name, value in parse_config_text(text, "page.properties").items():
-            key = re.sub(r"^listener\.name\.\w+\.", "", name)
+            key = re.sub(r"^listener\.name\.\w+\.((plain|scram-sha-(256|512)|oauthbearer)\.)?", "", name)
             schema = next((schema for schema in schemas if key in schema.keys), None)
             assert schema is not None, f"{name} of {name_of(page)}"
             schema.parse_value(key, value)
