@@ -131,6 +131,7 @@ def simulate(
     brokers: int = 3,
     controllers: int = 3,
     settings: Mapping[str, object] | None = None,
+    virtual_seconds_max: float | None = None,
 ) -> T:
     """Runs ``scenario`` against a simulated cluster, in this process and on virtual time, and returns its result.
 
@@ -139,19 +140,28 @@ def simulate(
     not wait for more members (``group.initial.rebalance.delay.ms``). The scenario gets the started cluster:
     ``await sim.wait_healthy(seconds)``, ``sim.kill(id)``, ``sim.lose_power(id)``, ``sim.start(id)``,
     ``sim.world.network`` for cuts. Clients take the environment of a machine of their own,
-    ``sim.world.node("app").environment``, and ``sim.bootstrap``.
+    ``sim.world.node("app").environment``, and ``sim.bootstrap``. A scenario that has not ended after
+    ``virtual_seconds_max`` (ten minutes of virtual time by default, ``math.inf`` for no limit) is ended, because its
+    cluster would go on for ever.
 
     Exceptions of the scenario pass through.
 
     Raises:
         SimulationError: An invariant of the cluster did not hold, a request failed inside a node, a process of the
-            cluster ended with an exception, or tasks kept running without time advancing. Its cause is the exception
-            that the scenario raised, if any.
+            cluster ended with an exception, tasks kept running without time advancing, or the scenario has not ended in
+            time. Its cause is the exception that the scenario raised, if any.
     """
     require_kit()
     from moldau_jepsen.testing.simulated import run_scenario
 
-    return run_scenario(scenario, seed=seed, brokers=brokers, controllers=controllers, settings=dict(settings or {}))
+    return run_scenario(
+        scenario,
+        seed=seed,
+        brokers=brokers,
+        controllers=controllers,
+        settings=dict(settings or {}),
+        virtual_seconds_max=virtual_seconds_max,
+    )
 
 
 def new_history() -> PipelineHistory:

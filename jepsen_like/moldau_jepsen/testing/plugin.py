@@ -32,7 +32,15 @@ import pytest
 
 from moldau_jepsen.testing.factory import ClusterFactory as ClusterFactory  # noqa: TC001  # projects import it from here
 from moldau_jepsen.testing.imports import end_plain_imports, use_plain_imports
-from moldau_jepsen.testing.wanted import Repeat, Wanted, hint_of_asyncio, parse_seeds, read_marker
+from moldau_jepsen.testing.wanted import (
+    VIRTUAL_SECONDS_MAX,
+    Repeat,
+    Wanted,
+    hint_of_asyncio,
+    parse_limit,
+    parse_seeds,
+    read_marker,
+)
 
 if TYPE_CHECKING:
     import pdb
@@ -47,6 +55,7 @@ OPTION = "--moldau-simulated"
 SEEDS_OPTION = "--moldau-seeds"
 KEEP_OPTION, KEEP_INI = "--moldau-keep", "moldau_keep"
 REPEAT_OPTION, REPEAT_INI = "--moldau-repeat", "moldau_repeat"
+LIMIT_INI = "moldau_virtual_seconds_max"
 FOLDER = "moldau_folder"
 """Name of the report property that holds the kept folder of a cluster."""
 LOOPS = ("asyncio", "anyio")
@@ -56,9 +65,10 @@ ON_HYPOTHESIS = (
     "calls moldau_jepsen.testing.simulate(scenario, seed=...)"
 )
 MARKER_TEXT = (
-    "moldau(simulated, seeds, brokers, controllers, settings, links, hostile, fresh): the cluster of moldau_cluster. "
-    "simulated: run the coroutine test in the deterministic simulation, once per seed; fresh: a cluster of the test's "
-    "own; hostile: disks that power_loss can take unsynced data from; any of the others makes it fresh too"
+    "moldau(simulated, seeds, brokers, controllers, settings, links, hostile, fresh, virtual_seconds_max): the cluster "
+    "of moldau_cluster. simulated: run the coroutine test in the deterministic simulation, once per seed, each for "
+    "virtual_seconds_max at most; fresh: a cluster of the test's own; hostile: disks that power_loss can take unsynced "
+    "data from; any of the others makes it fresh too"
 )
 
 
@@ -110,6 +120,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "those that have failed (the default), always, or never",
     )
     parser.addini(REPEAT_INI, f"as {REPEAT_OPTION}", default=Repeat.FAILED.value)
+    parser.addini(
+        LIMIT_INI,
+        f"virtual seconds after which a simulated test is ended ({VIRTUAL_SECONDS_MAX:g}, or inf for no limit)",
+        default=f"{VIRTUAL_SECONDS_MAX:g}",
+    )
 
 
 def seeds_of_option(text: str) -> Collection[int]:
@@ -156,8 +171,23 @@ def wanted_by(request: pytest.FixtureRequest) -> Wanted:
         of_hypothesis = hasattr(getattr(request.node, "obj", None), "hypothesis") and TEST not in request.node.stash
         text = f"{error}; {ON_HYPOTHESIS}" if of_hypothesis else error
         raise pytest.UsageError(f"{request.node.nodeid}: {text}") from error
+    if not wanted.simulated:
+        return wanted
     seeds = request.config.getoption(SEEDS_OPTION)
-    return replace(wanted, seeds=seeds) if wanted.simulated and seeds is not None else wanted
+    limit = wanted.virtual_seconds_max
+    return replace(
+        wanted,
+        seeds=wanted.seeds if seeds is None else seeds,
+        virtual_seconds_max=limit_of(request.config) if limit is None else limit,
+    )
+
+
+def limit_of(config: pytest.Config) -> float:
+    """Returns after how many virtual seconds a simulated test is ended."""
+    try:
+        return parse_limit(config.getini(LIMIT_INI))
+    except ValueError as error:
+        raise pytest.UsageError(f"{LIMIT_INI} in pytest's configuration: {error}") from error
 
 
 def is_kept(config: pytest.Config) -> bool:

@@ -338,6 +338,7 @@ def run_simulated(
     brokers: int,
     controllers: int,
     settings: Mapping[str, object],
+    virtual_seconds_max: float | None = None,
     timeline: list[str] | None = None,
     recording: Recording | None = None,
 ) -> None:
@@ -347,7 +348,7 @@ def run_simulated(
     world.
 
     Raises:
-        SimulationError: An invariant of the cluster did not hold.
+        SimulationError: An invariant of the cluster did not hold, or the test has not ended in time.
         ForgottenAwaitError: A call of the cluster was not awaited.
     """
 
@@ -361,6 +362,7 @@ def run_simulated(
         brokers=brokers,
         controllers=controllers,
         settings=settings,
+        virtual_seconds_max=virtual_seconds_max,
         timeline=timeline,
         recording=recording,
     )

@@ -23,6 +23,7 @@ from moldau.runtime.tasks.exceptions import leaves
 from moldau_jepsen.testing.imports import PACKAGES
 from moldau_jepsen.testing.recording import Recording, first_difference
 from moldau_jepsen.testing.scenario import run_simulated
+from moldau_jepsen.testing.simulated import TestNeverEndedError
 from moldau_jepsen.testing.suspects import Suspects, is_library
 from moldau_jepsen.testing.wanted import Repeat, hint_of_outsiders
 
@@ -101,6 +102,7 @@ class Seeds:
             brokers=self._wanted.brokers,
             controllers=self._wanted.controllers,
             settings=self._wanted.settings,
+            virtual_seconds_max=self._wanted.virtual_seconds_max,
             timeline=events,
             recording=recording,
         )
@@ -115,12 +117,12 @@ class Seeds:
     def _is_repeated(self, error: BaseException) -> bool:
         """Returns whether a failure deserves a second run.
 
-        A test that was skipped or is expected to fail has no failure, and one that a time limit has ended would be
-        without that limit in its second run.
+        A test that was skipped or is expected to fail has no failure. One that a time limit has ended would be without
+        that limit in its second run, or wait as long again if the limit is of virtual time.
         """
         if self._repeat() is Repeat.NEVER or self._item.get_closest_marker("xfail") is not None or _is_of_alarm(error):
             return False
-        return all(map(_is_failure, leaves(error)))
+        return not isinstance(error, TestNeverEndedError) and all(map(_is_failure, leaves(error)))
 
     def _compared(self, seed: int, outcome: str, recording: Recording) -> str | None:
         """Runs a seed once more; returns how that run differs from the first one, None if it is the same."""

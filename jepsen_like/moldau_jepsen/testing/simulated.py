@@ -12,14 +12,16 @@ import trio
 from moldau.runtime.tasks.exceptions import leaves
 from moldau_broker.log.errors import LogStorageError
 from moldau_jepsen.cluster.simulated import ClusterShape, SimulatedCluster
-from moldau_jepsen.launcher import ClusterSpec
+from moldau_jepsen.launcher import ClusterSpec, LauncherUsageError
 from moldau_jepsen.launcher.cluster import refuse_wrong
 from moldau_jepsen.launcher.spec import PROMPT_GROUPS
 from moldau_jepsen.places import place_of
 from moldau_jepsen.simulation.judge.invariants import ClusterInvariants
 from moldau_jepsen.simulation.judge.observer import ClusterObserver
 from moldau_jepsen.simulation.judge.watch import LogLines, StepGuard
+from moldau_jepsen.testing.limit import TimeLimit
 from moldau_jepsen.testing.local import settings_text
+from moldau_jepsen.testing.wanted import VIRTUAL_SECONDS_MAX, check_limit
 from moldau_jepsen.world.world import is_interrupt, run_world
 
 if TYPE_CHECKING:
@@ -44,11 +46,19 @@ class SimulationError(AssertionError):
     """
 
 
+class TestNeverEndedError(SimulationError):
+    """The scenario has not ended within its limit of virtual time; the message names the lines at which it waits."""
+
+    __test__ = False  # Pytest would collect the class for its name.
+
+
 class _Watched:
     """A cluster and the judges that watch it while the scenario runs."""
 
-    def __init__(self, world: World, shape: ClusterShape, logs: LogLines) -> None:
+    def __init__(self, world: World, shape: ClusterShape, logs: LogLines, seconds_max: float) -> None:
         self.cluster = SimulatedCluster(world, shape)
+        nodes = [self.cluster.host(node_id) for node_id in self.cluster.machines]
+        self.limit = TimeLimit(world.agenda.clock, seconds_max, trio.lowlevel.current_task(), nodes)
         self._world = world
         self._logs = logs
         self._judge = ClusterInvariants(trio.current_time)
@@ -57,10 +67,10 @@ class _Watched:
 
     @contextlib.contextmanager
     def watching(self, scope: trio.CancelScope) -> Iterator[None]:
-        """Judges every step of the block; cancels ``scope`` if tasks never rest."""
+        """Judges every step of the block; cancels ``scope`` if tasks never rest, or the time is up."""
         watchers = self._world.agenda.watchers
-        mine = (self._observer.turn_ended, self._guard.turn_ended)
-        self._guard.on_found = scope.cancel
+        mine = (self._observer.turn_ended, self._guard.turn_ended, self.limit.turn_ended)
+        self._guard.on_found = self.limit.on_found = scope.cancel
         watchers.extend(mine)
         try:
             yield
@@ -76,11 +86,17 @@ class _Watched:
             furthest = max(named, key=lambda key: self._judge.partition(key).end)
             self._judge.acknowledged(furthest, offset)
 
-    def found(self) -> list[str]:
-        """Returns the violations found so far."""
+    def error(self, seed: int) -> SimulationError | None:
+        """Returns the error that names what was found, None if nothing was."""
+        if not (found := self._found()):
+            return None
+        kind = SimulationError if self.limit.found is None else TestNeverEndedError
+        return kind(f"seed {seed}: {'; '.join(found[:SHOWN_MAX])}")
+
+    def _found(self) -> list[str]:
         found = [str(violation) for violation in self._judge.violations]
         found += [f"failed request: {line}" for line in self._logs.failures]
-        found += [self._guard.found] if self._guard.found is not None else []
+        found += [text for text in (self._guard.found, self.limit.found) if text is not None]
         found += [
             f"{name} ended with {place_of(error)}"
             for index, (name, error) in enumerate(self._world.failures)
@@ -96,6 +112,20 @@ class _Watched:
         return any(self.cluster.full_disks.explains(node_id, index) for node_id in nodes)
 
 
+def _limit(seconds: float | None) -> float:
+    """Returns a limit of virtual time, the usual one for None.
+
+    Raises:
+        LauncherUsageError: It is no number above 0.
+    """
+    chosen = VIRTUAL_SECONDS_MAX if seconds is None else seconds
+    try:
+        check_limit(chosen)
+    except ValueError as error:
+        raise LauncherUsageError(str(error)) from error
+    return chosen
+
+
 def _timeline(world: World, logs: LogLines) -> list[str]:
     """Merges the notes of the trace and the log lines in order of time; each line begins with its time."""
     return sorted([*map(str, world.trace.notes()), *logs.lines], key=lambda line: float(line[:12]))
@@ -108,13 +138,21 @@ def run_scenario(
     brokers: int,
     controllers: int,
     settings: Mapping[str, object],
+    virtual_seconds_max: float | None,
 ) -> T:
     """See ``moldau_jepsen.testing.simulate``."""
 
     async def main(cluster: SimulatedCluster, _: Acknowledged) -> T:
         return await scenario(cluster)
 
-    return run_reported(main, seed=seed, brokers=brokers, controllers=controllers, settings=settings)
+    return run_reported(
+        main,
+        seed=seed,
+        brokers=brokers,
+        controllers=controllers,
+        settings=settings,
+        virtual_seconds_max=virtual_seconds_max,
+    )
 
 
 def run_reported(
@@ -124,6 +162,7 @@ def run_reported(
     brokers: int,
     controllers: int,
     settings: Mapping[str, object],
+    virtual_seconds_max: float | None = None,
     timeline: list[str] | None = None,
     recording: Recording | None = None,
 ) -> T:
@@ -137,14 +176,15 @@ def run_reported(
     """
     texts = settings_text(settings)
     refuse_wrong(ClusterSpec(brokers=brokers, controllers=controllers, settings=texts))
+    seconds_max = _limit(virtual_seconds_max)
     raised: list[BaseException] = []  # Keeps the scenario's exception out of trio's exception groups.
     logs = LogLines()
 
-    async def main(world: World) -> tuple[T | None, list[str]]:
+    async def main(world: World) -> tuple[T | None, SimulationError | None]:
         # Brokers sync before they acknowledge, so that a loss of power loses no acknowledged record.
         chosen = {"log.flush.interval.messages": "1", **PROMPT_GROUPS, **texts}
         shape = ClusterShape(brokers=brokers, controllers=controllers, settings=chosen)
-        watched = _Watched(world, shape, logs)
+        watched = _Watched(world, shape, logs, seconds_max)
         if recording is not None:
             recording.begin(world.trace)
             world.agenda.watchers.append(recording.turn_ended)
@@ -154,10 +194,8 @@ def run_reported(
                 try:
                     watched.cluster.start_all()
                     result = await scenario(watched.cluster, watched.acknowledged)
-                except trio.Cancelled:
-                    raise
                 except BaseException as error:
-                    if is_interrupt(error):
+                    if is_interrupt(error) or all(isinstance(leaf, trio.Cancelled) for leaf in leaves(error)):
                         raise
                     raised.append(error)  # It is raised again below; pytest.fail does not raise an Exception.
         finally:
@@ -165,17 +203,16 @@ def run_reported(
                 timeline.extend(_timeline(world, logs))
             if recording is not None:
                 recording.take()
-        return result, watched.found()
+        return result, watched.error(seed)
 
     logger = logging.getLogger("moldau")
     logger.addHandler(logs)  # The test's own handlers still get their lines.
     try:
-        result, found = run_world(main, seed)
+        result, error = run_world(main, seed)
     finally:
         logger.removeHandler(logs)
-    if found:
-        text = f"seed {seed}: {'; '.join(found[:SHOWN_MAX])}"
-        raise SimulationError(text) from (raised[0] if raised else None)
+    if error is not None:
+        raise error from (raised[0] if raised else None)
     if raised:
         raise raised[0]
     return cast("T", result)

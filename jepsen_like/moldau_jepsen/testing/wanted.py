@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pytest
+
+VIRTUAL_SECONDS_MAX = 600.0
+"""Virtual seconds after which a simulated test is ended, unless it says otherwise: less than a minute of real time."""
 
 
 class Repeat(StrEnum):
@@ -31,6 +35,8 @@ class Wanted:
     links: bool = True
     hostile: bool = False
     fresh: bool = False
+    virtual_seconds_max: float | None = None
+    """None: as pytest's configuration says."""
 
     def __post_init__(self) -> None:
         """Validates the types of values; the start of a cluster validates its shape.
@@ -47,14 +53,43 @@ class Wanted:
             raise ValueError(f"seeds are a list or range of numbers from 0 on, not {self.seeds!r}")
         if not self.seeds:
             raise ValueError("seeds are empty, so that the test would pass without having run")
+        if self.virtual_seconds_max is not None:
+            check_limit(self.virtual_seconds_max)
 
     @property
     def shared(self) -> bool:
         """Returns whether the test can use the session's cluster."""
-        return self == Wanted(simulated=self.simulated, seeds=self.seeds)
+        return self == replace(Wanted(), **{name: getattr(self, name) for name in ("simulated", *OF_SIMULATION)})
 
 
 KNOWN = tuple(one.name for one in fields(Wanted))
+OF_SIMULATION = ("seeds", "virtual_seconds_max")
+"""Keywords that have no effect on processes."""
+
+
+def check_limit(seconds: object) -> None:
+    """Checks a limit of virtual time.
+
+    Raises:
+        ValueError: It is no number above 0; infinity is one.
+    """
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
+        raise ValueError(f"virtual_seconds_max is a number of seconds above 0, or math.inf, not {seconds!r}")
+
+
+def parse_limit(text: str) -> float:
+    """Reads the limit of virtual time in pytest's configuration.
+
+    Raises:
+        ValueError: The text is no number above 0; ``inf`` is one.
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not seconds > 0:
+        raise ValueError(f"it is a number of seconds above 0, or inf, and not {text!r}")
+    return seconds
 
 
 def hint_of_outsiders(texts: Iterable[str]) -> str | None:
@@ -141,9 +176,11 @@ def read_marker(marker: pytest.Mark | None, *, is_coroutine: bool, simulate: boo
     unknown = [name for name in given if name not in KNOWN]
     if unknown:
         raise ValueError(f"the marker takes {', '.join(KNOWN)}, and not {', '.join(unknown)}")
-    if "seeds" in given and "simulated" not in given and not simulate:
+    useless = [name for name in OF_SIMULATION if name in given]
+    if useless and "simulated" not in given and not simulate:
         raise ValueError(
-            "seeds are for the simulation: say simulated=True too, or simulated=False to leave it to the command line"
+            f"{useless[0]} {'are' if useless[0] == 'seeds' else 'is'} for the simulation: say simulated=True too, or "
+            "simulated=False to leave it to the command line"
         )
     wanted = Wanted(**given)
     if wanted.simulated and not is_coroutine:

@@ -1,6 +1,7 @@
 """Goal: what the marker cannot mean is refused in one sentence. Method: markers, read without a test."""
 
 import asyncio
+import math
 import re
 from collections.abc import Callable, Coroutine
 from itertools import combinations
@@ -10,7 +11,9 @@ import trio
 
 from moldau_jepsen.testing.wanted import KNOWN, Wanted, hint_of_asyncio, hint_of_outsiders, parse_seeds, read_marker
 
-ALL = "simulated, seeds, brokers, controllers, settings, links, hostile, fresh"
+ALL = "simulated, seeds, brokers, controllers, settings, links, hostile, fresh, virtual_seconds_max"
+
+LIMITS = "is a number of seconds above 0, or math.inf"
 
 
 def test_the_sentence_names_all_keywords() -> None:
@@ -29,6 +32,17 @@ def test_the_sentence_names_all_keywords() -> None:
         (pytest.mark.moldau(simulated=True, seeds=[-1]), "seeds are a list or range of numbers from 0 on, not [-1]"),
         (pytest.mark.moldau(simulated=True, seeds=iter([1])), "seeds are a list or range of numbers from 0 on, not <"),
         (pytest.mark.moldau(simulated=True, seeds=[]), "seeds are empty"),
+        (
+            pytest.mark.moldau(virtual_seconds_max=60),
+            "virtual_seconds_max is for the simulation: say simulated=True too",
+        ),
+        *(
+            (
+                pytest.mark.moldau(simulated=True, virtual_seconds_max=limit),
+                f"virtual_seconds_max {LIMITS}, not {limit!r}",
+            )
+            for limit in (0, -1.5, math.nan, True, "60")
+        ),
         (pytest.mark.moldau(simulated="no"), "simulated is True or False, not 'no'"),
         (pytest.mark.moldau(settings="x"), "settings must be a dictionary of Kafka's keys, not 'x'"),
     ],
