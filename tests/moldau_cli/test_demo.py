@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from moldau_cli.demo import run as demo_run
 from moldau_cli.main import main
-from moldau_jepsen.launcher import open_cluster
+from moldau_jepsen.launcher import LauncherError, open_cluster
 from moldau_jepsen.launcher.process import ProcessState
 from support.commands import run_command
 from support.started import run_started
@@ -70,3 +71,37 @@ def test_bad_input_is_refused_before_anything_starts(tmp_path, arguments, words)
     assert run.stdout == ""
     assert words in run.stderr.splitlines()[-1]
     assert (tmp_path / "full" / "file").exists()
+
+
+@pytest.mark.parametrize(
+    ("directory", "words"),
+    [("full", "holds something other than a demo"), ("full/file", "Not a directory"), ("full/file/d", "Not a dir")],
+)
+def test_a_wrong_directory_is_refused_before_any_reading(tmp_path, monkeypatch, directory, words):
+    """The input was read first, and typed input was lost."""
+    monkeypatch.setattr(demo_run, "load_file", lambda _: pytest.fail("the input was read"))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    refused = run_command("demo", "--no-spark", "--input", "/dev/stdin", "--dir", directory, cwd=tmp_path)
+    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    assert words in refused.stderr
+
+
+@pytest.mark.parametrize("directory", [".", "../link"])
+def test_a_directory_is_emptied_and_not_replaced(tmp_path, monkeypatch, directory):
+    """The demo deleted its working directory and failed there, and refused a link with the reason "None"."""
+
+    def start_cluster(*_):
+        assert Path.cwd() == target
+        raise LauncherError("not started")
+
+    monkeypatch.setattr(demo_run, "start_cluster", start_cluster)
+    target = tmp_path / "target"
+    (target / "cluster").mkdir(parents=True)
+    (target / demo_run.MARKER).touch()
+    (target / "report.html").touch()
+    (tmp_path / "link").symlink_to(target)
+    (tmp_path / "lines").write_text("line\n")
+    ended = run_command("demo", "--no-spark", "--input", "../lines", "--dir", directory, cwd=target)
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (1, "moldau: not started")
+    assert [path.name for path in target.iterdir()] == [demo_run.MARKER]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import os
 import shutil
 import time
 from contextlib import contextmanager
@@ -73,6 +75,7 @@ def run_demo(directory: Path, source: Path | None, *, with_spark: bool) -> DemoR
     """
     if with_spark:
         _check_spark()
+    _check_directory(directory)  # before the input is read, which may be typed
     phases = _Phases()
     with phases.timed("read the input"):
         records = load_flights() if source is None else load_file(source)
@@ -139,15 +142,41 @@ def _check_spark() -> None:
         )
 
 
-def _prepare(directory: Path) -> None:
-    """Empties the directory of an earlier demo; refuses any other that holds something."""
+def _check_directory(directory: Path) -> None:
+    """Checks that the directory is an earlier demo's, or empty, or can be made; it changes nothing.
+
+    Raises:
+        UsageError: it holds something else, or cannot be used.
+    """
     try:
-        if directory.exists():
-            if any(directory.iterdir()) and not (directory / MARKER).exists():
-                raise UsageError(f"{directory} holds something other than a demo; give another --dir")
-            shutil.rmtree(directory)
-        directory.mkdir(parents=True)
+        place = next(one for one in (directory, *directory.parents) if os.path.lexists(one))
+        if not place.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if place == directory and any(directory.iterdir()) and not (directory / MARKER).exists():
+            raise UsageError(f"{directory} holds something other than a demo; give another --dir")
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise UsageError(f"cannot use {directory}: {error.strerror}") from error
+
+
+def _prepare(directory: Path) -> None:
+    """Empties the directory of an earlier demo, or makes a new one, and marks it.
+
+    The directory itself stays, because it can be a link, or the working directory of this process.
+
+    Raises:
+        UsageError: the system refuses it.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        # The marker comes first and is never deleted: if the rest fails, the next demo may go on.
         (directory / MARKER).write_text("Made by `moldau demo`, and emptied by the next one.\n", encoding="utf-8")
+        for path in directory.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != MARKER:
+                path.unlink()
     except OSError as error:
         raise UsageError(f"cannot use {directory}: {error.strerror}") from error
 
