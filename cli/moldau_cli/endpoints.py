@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import CONTROLLERS_SOURCE, configured_controllers, run_admin, use_controllers, with_admin
+from moldau_cli.client.address import CONTROLLERS_SOURCE, configured_controllers, use_controllers
+from moldau_cli.client.running import run_admin, with_admin
 from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:

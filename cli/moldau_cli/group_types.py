@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from moldau_cli import output
-from moldau_cli.client import deleting, refuse_failures, refuse_repeated, with_admin
+from moldau_cli.client.answers import deleting, refuse_failures, refuse_repeated
+from moldau_cli.client.running import with_admin
 from moldau_cli.errors import UsageError
 from moldau_cli.words import counted
 

@@ -196,7 +196,8 @@ def _run_application(arguments: Sequence[str]) -> int:
     import typer
 
     from moldau_cli.application import application
-    from moldau_cli.client import use_command_config, use_profile
+    from moldau_cli.client.address import use_profile
+    from moldau_cli.client.settings import use_command_config
     from moldau_cli.words import brokers_last
 
     is_completing = bool(os.environ.get("_MOLDAU_COMPLETE"))

@@ -8,7 +8,7 @@ import trio
 
 from moldau.admin import AdminError
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau_cli import client
+from moldau_cli.client.running import run
 from moldau_cli.errors import ADVICE, OF_USAGE, CommandError
 
 
@@ -20,7 +20,7 @@ def reported(error):
         raise error
 
     with pytest.raises(CommandError) as raised:
-        client.run(work, "b:1", probes=False)
+        run(work, "b:1", probes=False)
     return raised.value
 
 

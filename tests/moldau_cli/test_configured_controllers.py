@@ -5,7 +5,10 @@ Method: commands of this process whose admin client is not opened: it notes wher
 
 import pytest
 
-from moldau_cli import client, endpoints
+from moldau_cli import endpoints
+from moldau_cli.client import running
+from moldau_cli.client.chosen import chosen
+from moldau_cli.client.settings import command_config, use_command_config
 from moldau_cli.errors import CommandError
 from moldau_cli.main import main
 
@@ -18,12 +21,12 @@ def started(monkeypatch, tmp_path, capsys):
     places = []
 
     def run_admin(place, *_, **__):
-        places.append({key: value for key, value in client.command_config("admin").items() if "bootstrap" in key})
+        places.append({key: value for key, value in command_config("admin").items() if "bootstrap" in key})
         places[-1] |= place
         raise CommandError("not run")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(client, "run_admin", run_admin)
+    monkeypatch.setattr(running, "run_admin", run_admin)
     monkeypatch.setattr(endpoints, "run_admin", run_admin)
 
     def run(config, *arguments):
@@ -32,13 +35,13 @@ def started(monkeypatch, tmp_path, capsys):
         return places[-1] if places else None, code, capsys.readouterr().err
 
     yield run
-    client.use_command_config(None)
+    use_command_config(None)
 
 
 def test_controllers_of_a_file_are_asked(started):
     """The default address of brokers was added, and the client refused both."""
     assert started(CONTROLLERS, "features", "describe")[0] == CONTROLLERS
-    assert client._address_source == "bootstrap.controllers of --command-config"
+    assert chosen.address_source == "bootstrap.controllers of --command-config"
 
 
 @pytest.mark.parametrize("config", [CONTROLLERS, {**CONTROLLERS, "bootstrap.servers": "b:1"}], ids=["one", "both"])

@@ -12,8 +12,9 @@ from moldau import AdminError
 from moldau.cluster.arguments import ArgumentValueError
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.config import ConfigError
-from moldau_cli import client, endpoints
-from moldau_cli.client import run
+from moldau_cli import endpoints
+from moldau_cli.client.running import run
+from moldau_cli.client.settings import use_command_config
 from moldau_cli.errors import ADVICE, OF_USAGE, CommandError, OutputError, UsageError
 from moldau_cli.quorum_watch import NO_LEADER, SILENT
 
@@ -88,5 +89,5 @@ def test_a_wait_for_controllers_says_why(monkeypatch, capsys, reason, said):
     try:
         endpoints.with_admin_of(None, "c:1", alone)
     finally:
-        client.use_command_config(None)
+        use_command_config(None)
     assert capsys.readouterr().err.startswith(said)

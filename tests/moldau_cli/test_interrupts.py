@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from moldau_cli import output
-from moldau_cli.client import run
+from moldau_cli.client.running import run
 from moldau_cli.commands import topics
 from moldau_cli.signals import ends_at_signal
 from support.commands import run_command

@@ -12,8 +12,9 @@ import sys
 import pytest
 import trio
 
-from moldau_cli import client, output
 from moldau_cli import main as entry
+from moldau_cli import output
+from moldau_cli.client import running
 from moldau_cli.commands.produce import _given_bytes, _header
 from moldau_cli.errors import CommandError, OutputError
 from moldau_cli.main import main, split_json_flag
@@ -207,7 +208,7 @@ def test_the_output_of_a_client_is_no_connection(error, raised):
         raise error
 
     with pytest.raises(raised):
-        client.run(work, "127.0.0.1:1", probes=False)
+        running.run(work, "127.0.0.1:1", probes=False)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +240,7 @@ def test_a_limit_of_the_process_has_no_number():
         raise OSError(errno.EMFILE, "Too many open files")
 
     with pytest.raises(CommandError, match=r"^Too many open files$"):
-        client.run(work, "127.0.0.1:1", probes=False)
+        running.run(work, "127.0.0.1:1", probes=False)
 
 
 def test_a_full_pipe_that_does_not_block_is_named(monkeypatch):
@@ -386,7 +387,7 @@ def test_a_wrong_value_of_a_file_names_the_file(words, value, said, tmp_path, ca
     async def answers(*_):
         await trio.lowlevel.checkpoint()
 
-    monkeypatch.setattr(client, "_check_reachable", answers)
+    monkeypatch.setattr(running, "check_reachable", answers)
     file = tmp_path / "c.properties"
     file.write_text(f"request.timeout.ms={value}\n")
     assert main([*words, "-b", "h:1", "--command-config", str(file)]) == 2

@@ -25,7 +25,8 @@ from moldau.cluster.metadata import BrokerNode
 from moldau.consumer import CommittedOffset
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau_cli import output
-from moldau_cli.client import answer_results, refuse_failures, run
+from moldau_cli.client.answers import answer_results, refuse_failures
+from moldau_cli.client.running import run
 from moldau_cli.commands.administration.replicas import _answer_elected
 from moldau_cli.commands.groups.consumer import _describe, _describe_all, _document
 from moldau_cli.commands.operations import brokers

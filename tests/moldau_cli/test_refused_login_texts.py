@@ -8,7 +8,8 @@ import trio
 
 from moldau.protocol.errors import ErrorCode
 from moldau.runtime.sasl.core.errors import SaslAuthenticationError
-from moldau_cli.client import run, use_command_config
+from moldau_cli.client.running import run
+from moldau_cli.client.settings import use_command_config
 from moldau_cli.errors import CommandError, UsageError
 
 SECRET = "correct horse"

@@ -7,7 +7,9 @@ import pytest
 import trio
 import trio.testing
 
-from moldau_cli import client
+from moldau_cli.client import reachable
+from moldau_cli.client.chosen import chosen
+from moldau_cli.client.running import run
 from moldau_cli.errors import CommandError
 
 
@@ -27,12 +29,12 @@ async def open_tcp_stream(host, port):
 def looked_s(monkeypatch, hosts):
     """Returns how long the first look took."""
     monkeypatch.setattr(trio, "open_tcp_stream", open_tcp_stream)
-    monkeypatch.setattr(client, "_address_source", "--bootstrap-server")
+    monkeypatch.setattr(chosen, "address_source", "--bootstrap-server")
 
     async def main():
         began = trio.current_time()
         try:
-            await client._check_reachable(",".join(f"{host}:{9000 + at}" for at, host in enumerate(hosts)), "broker")
+            await reachable.check_reachable(",".join(f"{host}:{9000 + at}" for at, host in enumerate(hosts)), "broker")
         finally:
             took.append(trio.current_time() - began)
 
@@ -50,7 +52,7 @@ def test_a_silent_address_hides_no_other(monkeypatch, hosts):
 def test_all_addresses_together_have_one_time(monkeypatch):
     expected = r"no broker answers \(silent:9000 is silent; down:9001: Connection refused; silent:9002 is silent\)"
     with pytest.raises(CommandError, match=expected):
-        assert looked_s(monkeypatch, ["silent", "down", "silent"]) <= client.PROBE_TIMEOUT_S
+        assert looked_s(monkeypatch, ["silent", "down", "silent"]) <= reachable.PROBE_TIMEOUT_S
 
 
 @pytest.mark.parametrize("text", ["no offsets of t-0 within 15000 ms", ""])
@@ -61,4 +63,4 @@ def test_a_late_answer_is_reported_in_one_line(text):
         raise trio.TooSlowError(text)
 
     with pytest.raises(CommandError, match=text or "no answer in time"):
-        client.run(late, "b:1", probes=False)
+        run(late, "b:1", probes=False)

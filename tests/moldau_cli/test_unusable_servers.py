@@ -9,7 +9,7 @@ import pytest
 
 from moldau.runtime.ports.real import real_environment
 from moldau.runtime.tls.context import ListenerTls
-from moldau_cli.client import _plain
+from moldau_cli.client.reachable import _plain
 from moldau_cli.main import main
 from support.certificates import authority
 from support.client.socket_cluster import cluster

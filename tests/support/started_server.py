@@ -38,7 +38,7 @@ IMPORTED = (
     "moldau.blocking",
     "moldau.consumer.consumer",
     "moldau.producer.producer",
-    "moldau_cli.client",
+    "moldau_cli.client.running",
     "moldau_cli.main",
     "moldau_cli.output",
     "moldau_cli.plans.documents",

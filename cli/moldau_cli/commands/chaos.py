@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import command_config_file, connection_config, own_config
+from moldau_cli.client.settings import command_config_file, connection_config, own_config
 from moldau_cli.errors import AnsweredError, CommandError, UsageError
 from moldau_cli.operations.local import launcher_errors
 from moldau_cli.signals import interrupted_by_sigterm

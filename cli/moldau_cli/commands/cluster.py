@@ -223,7 +223,7 @@ def _report_health(bootstrap_server: str | None) -> None:
 
     None stands for the address of the environment or a profile; the settings of a profile belong to its address.
     """
-    from moldau_cli.client import with_admin
+    from moldau_cli.client.running import with_admin
     from moldau_cli.health import shortened
     from moldau_cli.inspection import inspect_cluster
     from moldau_cli.operations.remote_copies import ask_for_copies
@@ -282,7 +282,7 @@ def status(
     """
     elsewhere = bootstrap_server is not None
     if not elsewhere and directory == DEFAULT_DIRECTORY and not directory.exists():
-        from moldau_cli.client import named_address
+        from moldau_cli.client.address import named_address
 
         elsewhere = named_address() is not None  # of the environment or a profile
     if elsewhere:

@@ -11,16 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import (
-    CLUSTER_FILE,
-    BootstrapServer,
-    ClientSettings,
-    bootstrap_of,
-    connection_config,
-    named_address,
-    run,
-    use_login,
-)
+from moldau_cli.client.address import CLUSTER_FILE, bootstrap_of, named_address, use_login
+from moldau_cli.client.options import BootstrapServer, ClientSettings
+from moldau_cli.client.running import run
+from moldau_cli.client.settings import connection_config
 from moldau_cli.errors import UsageError
 from moldau_cli.operations.local import launcher_errors
 from moldau_cli.words import parse_settings

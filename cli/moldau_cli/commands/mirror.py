@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from moldau_cli import output
-from moldau_cli.client import refuse_failures
+from moldau_cli.client.answers import refuse_failures
 from moldau_cli.errors import CommandError, UsageError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import whole_command_config
+from moldau_cli.client.settings import whole_command_config
 from moldau_cli.errors import AnsweredError, CommandError, UsageError
 from moldau_cli.progress import waiting
 

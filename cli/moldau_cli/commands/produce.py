@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, ClientSettings, bootstrap_of, run
+from moldau_cli.client.address import bootstrap_of
+from moldau_cli.client.options import BootstrapServer, ClientSettings
+from moldau_cli.client.running import run
 from moldau_cli.completion import names
 from moldau_cli.errors import UsageError
 from moldau_cli.records import options

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, answer_results, answering_done, deleting, refuse_repeated, with_admin
+from moldau_cli.client.answers import answer_results, answering_done, deleting, refuse_repeated
+from moldau_cli.client.options import BootstrapServer
+from moldau_cli.client.running import with_admin
 from moldau_cli.completion import names as completed
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.words import absent_partition, counted, expression_of, is_number, parse_settings

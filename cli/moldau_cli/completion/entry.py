@@ -26,7 +26,8 @@ def complete() -> bool:
     """
     from typer.completion import completion_init  # type: ignore[attr-defined]  # typer re-exports it
 
-    from moldau_cli.client import use_command_config, use_profile
+    from moldau_cli.client.address import use_profile
+    from moldau_cli.client.settings import use_command_config
     from moldau_cli.words import brokers_last
 
     completion_init()

@@ -55,7 +55,9 @@ def profiles(incomplete: str) -> list[str]:
 
 
 def _of_cluster(ctx: typer.Context, incomplete: str, ask: Callable[[Admin], Awaitable[list[str]]]) -> list[str]:
-    from moldau_cli.client import CLUSTER_FILE, bootstrap_of, command_config, named_address, run
+    from moldau_cli.client.address import CLUSTER_FILE, bootstrap_of, named_address
+    from moldau_cli.client.running import run
+    from moldau_cli.client.settings import command_config
 
     given = ctx.params.get("bootstrap_server")
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from moldau.protocol.errors import KafkaError
 from moldau_cli import output
-from moldau_cli.client import with_admin
+from moldau_cli.client.running import with_admin
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.operations.partial import describe_present
 from moldau_cli.operations.survey import current_replicas, running_moves, sizes_of

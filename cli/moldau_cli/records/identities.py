@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from moldau_cli.client import command_config
+from moldau_cli.client.settings import command_config
 from moldau_cli.errors import UsageError
 from moldau_cli.words import parse_settings
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, TypeVar
 
-from moldau_cli.client import PROBE_TIMEOUT_S, command_config
+from moldau_cli.client.reachable import PROBE_TIMEOUT_S
+from moldau_cli.client.settings import command_config
 from moldau_cli.errors import UsageError
 from moldau_cli.words import absent_partition
 

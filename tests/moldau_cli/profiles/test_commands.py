@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from moldau_cli.client import bootstrap_of, command_config, use_command_config
+from moldau_cli.client.address import bootstrap_of
+from moldau_cli.client.settings import command_config, use_command_config
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.profiles.core.places import with_absolute_paths
 from moldau_cli.profiles.selection import choose, other_choice
@@ -163,7 +164,7 @@ def test_a_token_file_is_found_from_any_directory(given, kept):
 
 
 def test_the_default_address_says_what_to_do(home, monkeypatch):
-    monkeypatch.setattr("moldau_cli.client.DEFAULT_BOOTSTRAP", OPTION)
+    monkeypatch.setattr("moldau_cli.client.address.DEFAULT_BOOTSTRAP", OPTION)
     (line,) = run("topics", "list", code=1).stderr.splitlines()
     assert line.endswith(
         "Connection refused), the default address; name another with --bootstrap-server, or run moldau cluster start"

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from moldau_cli import client, endpoints
+from moldau_cli import endpoints
+from moldau_cli.client import running
 from support.client.sample_admin import NOON_MS, SampleAdmin
 from support.commands import Finished, run_command
 
@@ -27,12 +28,12 @@ def run_against(admin: object, *words: str, given: str = "") -> Finished:
 
     def run_admin(place: object, work: Any, note: object, **more: object) -> Any:
         del place, note, more
-        return client.run(lambda: work(admin), "h:1", probes=False)
+        return running.run(lambda: work(admin), "h:1", probes=False)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "time_ns", lambda: NOON_MS * 1_000_000)
         patch.setattr(time, "time", lambda: NOON_MS / 1000)
-        for module in (client, endpoints):
+        for module in (running, endpoints):
             patch.setattr(module, "run_admin", run_admin)
         return run_command(*words, given=given)
 

@@ -11,7 +11,8 @@ import typer
 from moldau.admin import Acl, AclFilter
 from moldau.admin.calls.acls import CLUSTER_NAME, OPERATIONS
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, answer_results, answering_done
+from moldau_cli.client.answers import answer_results, answering_done
+from moldau_cli.client.options import BootstrapServer
 from moldau_cli.endpoints import BootstrapController, with_admin_of
 from moldau_cli.errors import UsageError
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer
+from moldau_cli.client.options import BootstrapServer
 from moldau_cli.endpoints import BootstrapController, with_admin_of
 from moldau_cli.errors import UsageError
 from moldau_cli.words import parse_settings, split_settings

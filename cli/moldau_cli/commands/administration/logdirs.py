@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, refuse_failures, with_admin
+from moldau_cli.client.answers import refuse_failures
+from moldau_cli.client.options import BootstrapServer
+from moldau_cli.client.running import with_admin
 from moldau_cli.completion import names
 from moldau_cli.errors import UsageError
 from moldau_cli.words import a_number

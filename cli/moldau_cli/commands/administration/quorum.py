@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, command_environment
+from moldau_cli.client.options import BootstrapServer
+from moldau_cli.client.running import command_environment
 from moldau_cli.endpoints import BootstrapController, with_admin_of
 from moldau_cli.errors import CommandError, UsageError
 from moldau_cli.words import address_of

@@ -9,7 +9,8 @@ import typer
 from moldau.admin.calls.quotas import QuotaAlteration, QuotaEntity, QuotaName
 from moldau.values import list_elements
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.client.options import BootstrapServer
+from moldau_cli.client.running import with_admin
 from moldau_cli.errors import UsageError
 
 if TYPE_CHECKING:

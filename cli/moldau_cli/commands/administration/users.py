@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, connection_config, with_admin
+from moldau_cli.client.options import BootstrapServer
+from moldau_cli.client.running import with_admin
+from moldau_cli.client.settings import connection_config
 from moldau_cli.commands.administration.typed import typed_line
 from moldau_cli.errors import UsageError
 

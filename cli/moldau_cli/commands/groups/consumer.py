@@ -9,14 +9,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import (
-    BootstrapServer,
-    answering_done,
-    deleting,
-    refuse_failures,
-    refuse_repeated,
-    with_admin,
-)
+from moldau_cli.client.answers import answering_done, deleting, refuse_failures, refuse_repeated
+from moldau_cli.client.options import BootstrapServer
+from moldau_cli.client.running import with_admin
 from moldau_cli.commands.groups.positions import (
     CREATES,
     AllTopics,

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, answering_done, with_admin
+from moldau_cli.client.answers import answering_done
+from moldau_cli.client.options import BootstrapServer
+from moldau_cli.client.running import with_admin
 from moldau_cli.commands.groups.positions import (
     CREATES,
     AllTopics,

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, answering_done, refuse_failures, with_admin
+from moldau_cli.client.answers import answering_done, refuse_failures
+from moldau_cli.client.options import BootstrapServer
+from moldau_cli.client.running import with_admin
 from moldau_cli.commands.groups.positions import DryRun, held_offsets, log_ends, named_partitions, refuse_members
 from moldau_cli.group_types import GroupType
 

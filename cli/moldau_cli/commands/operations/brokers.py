@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, refuse_failures, with_admin
+from moldau_cli.client.answers import refuse_failures
+from moldau_cli.client.options import BootstrapServer
+from moldau_cli.client.running import with_admin
 from moldau_cli.commands.operations.balance import BATCH, STALL_S, Batch, Stall, Throttle
 from moldau_cli.errors import CommandError
 from moldau_cli.words import counted

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, bootstrap_of, command_environment, use_command_config, with_admin
+from moldau_cli.client.address import bootstrap_of
+from moldau_cli.client.options import BootstrapServer
+from moldau_cli.client.running import command_environment, with_admin
+from moldau_cli.client.settings import use_command_config
 from moldau_cli.errors import AnsweredError, CommandError, UsageError
 from moldau_cli.words import a_number, counted, parse_ids
 

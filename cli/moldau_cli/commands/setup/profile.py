@@ -42,7 +42,7 @@ def add(
 
     Relative paths in the settings begin at the present directory.
     """
-    from moldau_cli.client import command_config_file
+    from moldau_cli.client.settings import command_config_file
     from moldau_cli.profiles.core.document import Profile, check_name
     from moldau_cli.profiles.core.places import with_absolute_paths
     from moldau_cli.profiles.store import load_profiles, save_profiles

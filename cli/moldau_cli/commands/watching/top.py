@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moldau_cli import output
-from moldau_cli.client import BootstrapServer, with_admin
+from moldau_cli.client.options import BootstrapServer
+from moldau_cli.client.running import with_admin
 from moldau_cli.errors import UsageError
 from moldau_cli.signals import ends_at_signal
 from moldau_cli.words import a_number
