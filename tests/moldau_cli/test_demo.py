@@ -87,6 +87,19 @@ def test_a_wrong_directory_is_refused_before_any_reading(tmp_path, monkeypatch, 
     assert words in refused.stderr
 
 
+def test_files_put_there_meanwhile_are_kept(tmp_path, monkeypatch):
+    def load(_):
+        (tmp_path / "new").mkdir()
+        (tmp_path / "new" / "file").touch()
+        return []
+
+    monkeypatch.setattr(demo_run, "load_file", load)
+    refused = run_command("demo", "--no-spark", "--input", "/dev/stdin", "--dir", "new", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "new holds something other than a demo" in refused.stderr
+    assert (tmp_path / "new" / "file").exists()
+
+
 @pytest.mark.parametrize("directory", [".", "../link"])
 def test_a_directory_is_emptied_and_not_replaced(tmp_path, monkeypatch, directory):
     """The demo deleted its working directory and failed there, and refused a link with the reason "None"."""

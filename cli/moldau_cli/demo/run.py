@@ -166,8 +166,9 @@ def _prepare(directory: Path) -> None:
     The directory itself stays, because it can be a link, or the working directory of this process.
 
     Raises:
-        UsageError: the system refuses it.
+        UsageError: the system refuses it, or it holds something else.
     """
+    _check_directory(directory)  # again: while the input was typed, others may have put files there
     try:
         directory.mkdir(parents=True, exist_ok=True)
         # The marker comes first and is never deleted: if the rest fails, the next demo may go on.
