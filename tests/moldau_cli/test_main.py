@@ -66,7 +66,7 @@ from moldau_cli.words import brokers_last
         (["produce", "t", "--timestamp", "1969-01-01"], "--timestamp: 1969-01-01 is before 1970"),
         (["consume", "t", "-X", "client.rack=\udcff"], "-x: 'client.rack=\\udcff' is not utf-8"),
         (["acls", "add", "--allow-principal", "al", "--topic", "t"], "--allow-principal: expected type:name"),
-        (["acls", "remove", "--deny-principal", "User:", "--topic", "t"], "such as user:user, not 'user:'"),
+        (["acls", "remove", "--deny-principal", "User:", "--topic", "t"], "such as user:alice, not 'user:'"),
         (["acls", "list", "--principal", "al"], "--principal: expected type:name, such as user:al, not 'al'"),
         (["acls", "add", "--deny-principal", "User:a", "--allow-host", "h", "--cluster"], "--allow-host needs --allow"),
         (["acls", "add", "--allow-principal", "User:a", "--topic", "t", "--idempotent"], "goes with --producer"),

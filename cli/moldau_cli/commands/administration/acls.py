@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -24,6 +24,18 @@ if TYPE_CHECKING:
 commands = typer.Typer(help="List, add and remove ACLs, the rights of principals.", rich_markup_mode=None)
 COLUMNS = ["resource", "name", "pattern", "principal", "host", "operation", "permission"]
 
+OPERATIONS_OF: Final = {
+    "topic": ("read", "write", "create", "describe", "delete", "alter", "describe-configs", "alter-configs"),
+    "group": ("read", "describe", "delete", "describe-configs", "alter-configs"),
+    "cluster": (
+        *("create", "cluster-action", "describe-configs", "alter-configs"),
+        *("idempotent-write", "alter", "describe"),
+    ),
+    "transactional-id": ("describe", "write", "two-phase-commit"),
+    "delegation-token": ("describe",),
+    "user": ("create-tokens", "describe-tokens"),
+}
+"""The operations that exist on each kind of resource besides ``all``, as in Kafka: no request asks for another one."""
 OPTION_OF = {"user": "user-principal"}
 """Kinds of resources whose option has another name."""
 NO_RESOURCE = "name a resource: --topic, --group, --transactional-id, --cluster, --delegation-token or --user-principal"
@@ -131,6 +143,8 @@ def add(
         if hosts and not principals:
             raise UsageError(f"--{option}-host needs --{option}-principal: entries of others would be for all hosts")
         _check_fit(option, hosts or (), principals or ())
+    if resource_pattern_type is Pattern.LITERAL:
+        _check_principals("--user-principal", [each for each in user_principal or () if each != "*"])
     rights = _rights(
         _named(topic, group, transactional_id, delegation_token, user_principal, cluster=cluster),
         operation,
@@ -148,6 +162,7 @@ def add(
         for host in hosts or ["*"]
         for right in rights
     ]
+    acls = list(dict.fromkeys(acls))  # an option may name the same thing twice
 
     async def work(admin: Admin) -> None:
         with answering_done(acls, answer, "not added"):
@@ -212,9 +227,10 @@ def _check_principals(option: str, principals: list[str] | None) -> None:
         UsageError: one has no type, or no name.
     """
     for given in principals or ():
-        kind, _, name = given.partition(":")
+        kind, colon, name = given.partition(":")
         if not kind or not name:
-            raise UsageError(f"{option}: expected TYPE:NAME, such as User:{name or kind or 'alice'}, not {given!r}")
+            example = name or ("" if colon else kind) or "alice"
+            raise UsageError(f"{option}: expected TYPE:NAME, such as User:{example}, not {given!r}")
 
 
 def _check_fit(option: str, hosts: Sequence[str], principals: Sequence[str]) -> None:
@@ -252,12 +268,19 @@ def _named(
     *,
     cluster: bool,
 ) -> list[tuple[str, str]]:
-    """Returns kind and name of the resources of the options."""
+    """Returns kind and name of the resources of the options.
+
+    Raises:
+        UsageError: a name is empty, such as that of an unset variable.
+    """
     found = [("topic", name) for name in topics or ()]
     found += [("group", name) for name in groups or ()]
     found += [("transactional-id", name) for name in transactional_ids or ()]
     found += [("delegation-token", name) for name in tokens or ()]
     found += [("user", name) for name in users or ()]
+    for kind, name in found:
+        if not name:
+            raise UsageError(f"--{OPTION_OF.get(kind, kind)} is empty: give a name, or * for all")
     return [*found, ("cluster", CLUSTER_NAME)] if cluster else found
 
 
@@ -281,13 +304,19 @@ def _rights(
     consumer: bool,
     idempotent: bool,
 ) -> list[Acl]:
-    """Returns entries without their principals."""
+    """Returns entries without their principals.
+
+    Raises:
+        UsageError: options contradict each other, or an operation does not exist on a resource.
+    """
     if idempotent and not producer:
         raise UsageError("--idempotent goes with --producer")
     if not producer and not consumer:
         if not resources:
             raise UsageError(NO_RESOURCE)
         wanted = [_operation(each) for each in operations or ["all"]]
+        for kind in dict(resources):
+            _check_operations(kind, wanted)
         return [_right(kind, name, each) for kind, name in resources for each in wanted]
     if operations:
         raise UsageError("--producer and --consumer choose the operations: leave --operation out")
@@ -311,6 +340,19 @@ def _rights(
     if producer and idempotent:
         rights.append(_right("cluster", CLUSTER_NAME, "idempotent-write"))
     return list(dict.fromkeys(rights))
+
+
+def _check_operations(kind: str, operations: Sequence[str]) -> None:
+    """Refuses operations that give no right to a kind of resource.
+
+    Raises:
+        UsageError: one of them gives none.
+    """
+    known = ("all", *OPERATIONS_OF[kind])
+    for operation in operations:
+        if operation not in known:
+            option = OPTION_OF.get(kind, kind)
+            raise UsageError(f"--{option} has no operation {operation}: expected one of {', '.join(known)}")
 
 
 def _right(kind: str, name: str, operation: str) -> Acl:
