@@ -49,6 +49,7 @@ def run() -> NoReturn:
     """Runs ``sys.argv`` and exits the process with the command's code; the console script calls it."""
     _open_closed_streams()
     _buffer_output()
+    _drop_lost_notes()
     _escape_foreign_characters()
     sys.exit(_flushed(main(sys.argv[1:])))
 
@@ -65,11 +66,8 @@ def _open_closed_streams() -> None:
             setattr(sys, name, opened)
 
 
-class _Answers(io.RawIOBase):
-    """The raw stream behind stdout; an error of it is an ``OutputError``.
-
-    Files and connections raise the same errors, so the text of the command could not say otherwise what failed.
-    """
+class _Wrapped(io.RawIOBase):
+    """A raw stream around that of a standard stream."""
 
     def __init__(self, raw: io.RawIOBase, replaced: io.TextIOWrapper) -> None:
         self._raw = raw
@@ -84,6 +82,13 @@ class _Answers(io.RawIOBase):
     def isatty(self) -> bool:
         return self._raw.isatty()
 
+
+class _Answers(_Wrapped):
+    """The raw stream behind stdout; an error of it is an ``OutputError``.
+
+    Files and connections raise the same errors, so the text of the command could not say otherwise what failed.
+    """
+
     def write(self, data: ReadableBuffer, /) -> int:
         try:
             written = self._raw.write(data)
@@ -96,6 +101,17 @@ class _Answers(io.RawIOBase):
         return written
 
 
+class _Notes(_Wrapped):
+    """The raw stream behind stderr; it drops what cannot be written, as to a full disk or after the reader has gone."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        try:
+            written = self._raw.write(data)
+        except OSError:
+            written = None
+        return memoryview(data).nbytes if written is None else written
+
+
 def _buffer_output() -> None:
     """Marks the errors of stdout, and puts a buffer before it where Python has none, as with PYTHONUNBUFFERED.
 
@@ -103,13 +119,27 @@ def _buffer_output() -> None:
     the rest of an answer would be lost without an error.
     """
     stdout = sys.stdout
-    if not isinstance(stdout, io.TextIOWrapper):
-        return
-    raw = stdout.buffer.raw if isinstance(stdout.buffer, io.BufferedWriter) else stdout.buffer
-    if isinstance(raw, io.RawIOBase):
+    if isinstance(stdout, io.TextIOWrapper) and (raw := _raw_stream(stdout)) is not None:
         by_lines = raw is stdout.buffer or stdout.line_buffering
         answers = io.BufferedWriter(_Answers(raw, stdout))
         sys.stdout = io.TextIOWrapper(answers, stdout.encoding, stdout.errors, line_buffering=by_lines)
+
+
+def _drop_lost_notes() -> None:
+    """Lets a command go on, and end with its own exit code, although its notes and errors cannot be written.
+
+    ``produce`` would otherwise fail after all records were acknowledged, and a script would send them again.
+    """
+    stderr = sys.stderr
+    if isinstance(stderr, io.TextIOWrapper) and (raw := _raw_stream(stderr)) is not None:
+        notes = io.BufferedWriter(_Notes(raw, stderr))
+        sys.stderr = io.TextIOWrapper(notes, stderr.encoding, stderr.errors, line_buffering=True)
+
+
+def _raw_stream(stream: io.TextIOWrapper) -> io.RawIOBase | None:
+    """Returns the raw stream below a standard stream; None if it is no stream of the system."""
+    raw = stream.buffer.raw if isinstance(stream.buffer, io.BufferedWriter) else stream.buffer
+    return raw if isinstance(raw, io.RawIOBase) else None
 
 
 def _escape_foreign_characters() -> None:
