@@ -51,7 +51,7 @@ COMMANDS: Final[dict[str, Entry]] = {
         "basics", "server_help", "Run one node from a properties or TOML file (roles broker, controller, or both)."
     ),
     "node": Entry("node", "commands", "Prepare a node: its file, its directories, its machine."),
-    "topics": Entry("topics", "commands", "Create, list, describe, alter and delete topics."),
+    "topics": Entry("topics.commands", "commands", "Create, list, describe, alter and delete topics."),
     "produce": Entry(
         "produce",
         "produce",

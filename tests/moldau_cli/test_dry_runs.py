@@ -12,8 +12,8 @@ import trio
 
 from moldau.admin import Acl, AdminError, TopicDescription, TopicListing
 from moldau.protocol.errors import ErrorCode, KafkaError
-from moldau_cli.commands import topics
 from moldau_cli.commands.administration import acls
+from moldau_cli.commands.topics import changing
 from support.commands import run_command
 
 ENTRY = Acl(resource="topic", name="a", principal="User:alice", operation="read")
@@ -49,7 +49,7 @@ class Reader:
 
 @pytest.fixture(autouse=True)
 def _reader(monkeypatch):
-    monkeypatch.setattr(topics, "with_admin", lambda _, work: trio.run(work, Reader()))
+    monkeypatch.setattr(changing, "with_admin", lambda _, work: trio.run(work, Reader()))
     monkeypatch.setattr(acls, "with_admin_of", lambda _, __, work: trio.run(work, Reader()))
 
 

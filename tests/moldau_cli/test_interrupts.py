@@ -12,7 +12,7 @@ import trio
 
 from moldau_cli import output
 from moldau_cli.client.running import run
-from moldau_cli.commands import topics
+from moldau_cli.commands.topics import listing
 from moldau_cli.signals import ends_at_signal
 from support.commands import run_command
 
@@ -71,7 +71,7 @@ def test_an_interrupt_of_a_command_is_one_line(monkeypatch, words, text):
     def interrupted(*_, **__):
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(topics, "with_admin", interrupted)
+    monkeypatch.setattr(listing, "with_admin", interrupted)
     done = run_command("topics", "list", *words)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", text)
 

@@ -30,7 +30,7 @@ from moldau_cli.client.running import run
 from moldau_cli.commands.administration.replicas import _answer_elected
 from moldau_cli.commands.groups.consumer import _describe, _describe_all, _document
 from moldau_cli.commands.operations import brokers
-from moldau_cli.commands.topics import _answer_starts, _delete_below
+from moldau_cli.commands.topics.records import _answer_starts, _delete_below
 from moldau_cli.commands.watching.offsets import _merged
 from moldau_cli.console.data.groups import group as group_page
 from moldau_cli.errors import CommandError, UsageError

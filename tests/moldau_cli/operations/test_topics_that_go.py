@@ -17,8 +17,10 @@ import trio
 from moldau.admin import AdminError, PartitionDescription, TopicDescription
 from moldau.protocol.errors import ErrorCode, KafkaError
 from moldau.runtime.config import ConfigSource
-from moldau_cli.commands import topics, txns
+from moldau_cli.commands import txns
 from moldau_cli.commands.operations import balance
+from moldau_cli.commands.topics import changing, listing
+from moldau_cli.commands.topics.selection import Chosen, pattern_of
 from moldau_cli.operations import survey
 from moldau_cli.operations.rolling import look_at_cluster, reasons_against_roll
 from moldau_cli.plans.roll import RollNode
@@ -105,7 +107,7 @@ async def elected(_, __):
 
 @pytest.fixture
 def moldau(monkeypatch):
-    for module in (topics, txns, balance):
+    for module in (changing, listing, txns, balance):
         monkeypatch.setattr(module, "with_admin", lambda _, work: trio.run(work, Admin()))
     monkeypatch.setattr(survey, "survey", surveyed)
     monkeypatch.setattr("moldau_cli.operations.moves.elect_preferred", elected)
@@ -173,9 +175,9 @@ def test_the_other_topics_are_filtered(moldau, monkeypatch, words, name):
             gone = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             raise AdminError({**caught.value.failures, "later": gone}, caught.value.results)
 
-    chosen = topics.Chosen([], topics._pattern(None), if_exists=False, internal=False)
+    chosen = Chosen([], pattern_of(None), if_exists=False, internal=False)
     with pytest.raises(AdminError, match="gone"):  # nor if another one may be missed
-        trio.run(topics._configs, BothAdmin(), ["gone", "later", "t"], chosen)
+        trio.run(listing._configs, BothAdmin(), ["gone", "later", "t"], chosen)
 
 
 @pytest.mark.parametrize(

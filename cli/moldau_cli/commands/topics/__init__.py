@@ -1,0 +1,1 @@
+"""``moldau topics``: creates, lists, describes, alters and deletes topics."""
