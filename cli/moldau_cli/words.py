@@ -82,6 +82,17 @@ def expression_of(text: str, option: str) -> re.Pattern[str]:
         raise UsageError(f"{option}: {text!r} is not a regular expression: {error}") from error
 
 
+def refuse_principal(option: str, name: str) -> None:
+    """Refuses a principal such as ``User:alice`` where a name is expected: it would be the name of another user.
+
+    Raises:
+        UsageError: the name begins with ``User:``.
+    """
+    kind, colon, rest = name.partition(":")
+    if colon and kind.lower() == "user":
+        raise UsageError(f"{option}: expected a name without {kind}:, such as {rest or 'alice'}, not {name!r}")
+
+
 def address_of(text: str, source: str) -> tuple[str, int]:
     """Parses ``HOST:PORT``; ``source`` says where the text comes from, in front of the error.
 

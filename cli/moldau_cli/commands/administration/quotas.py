@@ -12,6 +12,7 @@ from moldau_cli import output
 from moldau_cli.client.options import BootstrapServer
 from moldau_cli.client.running import with_admin
 from moldau_cli.errors import UsageError
+from moldau_cli.words import refuse_principal
 
 if TYPE_CHECKING:
     from moldau import Admin
@@ -80,7 +81,11 @@ def alter(
         key, equals, value = text.partition("=")
         if not equals:
             raise UsageError(f"--add-config takes KEY=VALUE, not {text!r}")
+        if changes.get(key.strip(), 0) is None:
+            raise UsageError(f"{key.strip()} is named by both --add-config and --delete-config")
         changes[_quota(key.strip(), known)] = _number(key.strip(), value)
+    if add_config and user is not None:  # those that earlier versions have set can be removed
+        refuse_principal("--user", user)
     if not changes:
         raise UsageError("nothing to change: give --add-config or --delete-config")
     _change(entity, changes, bootstrap_server)

@@ -14,6 +14,7 @@ from moldau_cli.client.running import with_admin
 from moldau_cli.client.settings import connection_config
 from moldau_cli.commands.administration.typed import typed_line
 from moldau_cli.errors import UsageError
+from moldau_cli.words import refuse_principal
 
 if TYPE_CHECKING:
     from moldau import Admin
@@ -64,6 +65,7 @@ def add(
     bootstrap_server: BootstrapServer = None,
 ) -> None:
     """Add a credential; its password is asked for, or read as one line from standard input."""
+    refuse_principal("USER", user)
     _set_password(user, mechanism, iterations, bootstrap_server, exists=False)
 
 
