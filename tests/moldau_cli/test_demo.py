@@ -118,3 +118,25 @@ def test_a_directory_is_emptied_and_not_replaced(tmp_path, monkeypatch, director
     ended = run_command("demo", "--no-spark", "--input", "../lines", "--dir", directory, cwd=target)
     assert (ended.returncode, ended.stderr.splitlines()[-1]) == (1, "moldau: not started")
     assert [path.name for path in target.iterdir()] == [demo_run.MARKER]
+
+
+def test_the_directory_of_a_running_demo_is_refused(tmp_path, monkeypatch):
+    """Its cluster was deleted under it; it ended with a traceback, minutes later."""
+    (tmp_path / "lines").write_text("line\n")
+    command = ("demo", "--no-spark", "--input", "lines", "--dir", "out")
+    seconds = []
+
+    def start_cluster(directory, _):
+        (directory / "broker-1").mkdir(parents=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(demo_run, "load_file", lambda _: pytest.fail("the input was read"))
+            seconds.append(run_command(*command, cwd=tmp_path))
+        assert (directory / "broker-1").exists()
+        raise LauncherError("not started")
+
+    monkeypatch.setattr(demo_run, "start_cluster", start_cluster)
+    first = run_command(*command, cwd=tmp_path)
+    assert first.stderr.splitlines()[-1] == "moldau: not started"
+    (second,) = seconds
+    assert second.returncode == 1
+    assert second.stderr == f"moldau: another demo runs in {tmp_path}/out; wait for it, or give another --dir\n"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import importlib.util
 import os
 import shutil
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ from moldau_jepsen.reports.demo import DemoResult, Tally, render
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+    from typing import BinaryIO
 
     from moldau_cli.demo.pipeline import Aggregate, Pipeline, SparkThread
     from moldau_cli.demo.produce import Produced
@@ -68,7 +70,7 @@ class _Phases:
 def run_demo(directory: Path, source: Path | None, *, with_spark: bool) -> DemoResult:
     """Runs the demo; cluster and results go below ``directory``, which must be new or an earlier demo's.
 
-    The cluster is stopped in any case.
+    The cluster is stopped in any case. Another demo cannot use the directory meanwhile.
 
     Raises:
         CommandError: a step failed; ``UsageError`` for bad input.
@@ -79,7 +81,12 @@ def run_demo(directory: Path, source: Path | None, *, with_spark: bool) -> DemoR
     phases = _Phases()
     with phases.timed("read the input"):
         records = load_flights() if source is None else load_file(source)
-    _prepare(directory)
+    with _prepared(directory):
+        return _run(directory, records, phases, with_spark=with_spark)
+
+
+def _run(directory: Path, records: DemoInput, phases: _Phases, *, with_spark: bool) -> DemoResult:
+    """Runs the phases after the input; stops the cluster in any case."""
     notes: list[str] = []
     spark = _start_spark(directory, records, notes) if with_spark else None
     with launcher_errors():
@@ -146,6 +153,7 @@ def _check_directory(directory: Path) -> None:
     """Checks that the directory is an earlier demo's, or empty, or can be made; it changes nothing.
 
     Raises:
+        CommandError: another demo uses it now.
         UsageError: it holds something else, or cannot be used.
     """
     try:
@@ -154,32 +162,55 @@ def _check_directory(directory: Path) -> None:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if place == directory and any(directory.iterdir()) and not (directory / MARKER).exists():
             raise UsageError(f"{directory} holds something other than a demo; give another --dir")
+        if (marker := directory / MARKER).exists():
+            with marker.open("ab") as lock:
+                _take(lock, directory)
         if not os.access(place, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise UsageError(f"cannot use {directory}: {error.strerror}") from error
 
 
-def _prepare(directory: Path) -> None:
-    """Empties the directory of an earlier demo, or makes a new one, and marks it.
+@contextmanager
+def _prepared(directory: Path) -> Iterator[None]:
+    """Empties the directory of an earlier demo, or makes a new one, and keeps others away for the length of the block.
 
     The directory itself stays, because it can be a link, or the working directory of this process.
 
     Raises:
+        CommandError: another demo uses it.
         UsageError: the system refuses it, or it holds something else.
     """
     _check_directory(directory)  # again: while the input was typed, others may have put files there
+    with ExitStack() as held:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            # The marker comes first and is never deleted: if the rest fails, the next demo may go on.
+            lock = held.enter_context((directory / MARKER).open("ab"))
+            _take(lock, directory)
+            lock.truncate(0)
+            lock.write(b"Made by `moldau demo`, and emptied by the next one.\n")
+            lock.flush()
+            for path in directory.iterdir():
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                elif path.name != MARKER:
+                    path.unlink()
+        except OSError as error:
+            raise UsageError(f"cannot use {directory}: {error.strerror}") from error
+        yield
+
+
+def _take(lock: BinaryIO, directory: Path) -> None:
+    """Locks the marker of a demo until it is closed.
+
+    Raises:
+        CommandError: another demo has it.
+    """
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        # The marker comes first and is never deleted: if the rest fails, the next demo may go on.
-        (directory / MARKER).write_text("Made by `moldau demo`, and emptied by the next one.\n", encoding="utf-8")
-        for path in directory.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            elif path.name != MARKER:
-                path.unlink()
-    except OSError as error:
-        raise UsageError(f"cannot use {directory}: {error.strerror}") from error
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise CommandError(f"another demo runs in {directory}; wait for it, or give another --dir") from None
 
 
 async def _produce(cluster: LocalCluster, records: DemoInput, report: Callable[[int], None]) -> Produced:
