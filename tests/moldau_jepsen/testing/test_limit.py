@@ -142,7 +142,7 @@ def test_a_wrong_limit_of_a_scenario_is_refused(limit: float) -> None:
 
 
 def test_shielded_cleanup_has_its_time() -> None:
-    """What runs after the cancellation may take a while, and not for ever."""
+    """Code that runs after the cancellation may take a while, and not for ever."""
     cleaned: list[float] = []
 
     async def scenario(sim: SimulatedCluster) -> float:

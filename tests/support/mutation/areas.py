@@ -426,11 +426,11 @@ AREAS = (
     Area(
         name="commands of administration",
         modules=(
-            *(f"cli/moldau_cli/commands/{name}" for name in ("administration", "groups", "operations", "watching")),
             *(
-                f"cli/moldau_cli/commands/{name}.py"
-                for name in ("topics", "consume", "produce", "txns", "log", "mirror")
+                f"cli/moldau_cli/commands/{name}"
+                for name in ("administration", "groups", "operations", "topics", "watching")
             ),
+            *(f"cli/moldau_cli/commands/{name}.py" for name in ("consume", "produce", "txns", "log", "mirror")),
         ),
         tests=(
             *tests_in(
@@ -444,12 +444,15 @@ AREAS = (
     ),
     Area(
         name="command line",
-        modules=tuple(
-            f"cli/moldau_cli/{name}.py"
-            for name in (
-                *("client", "endpoints", "errors", "group_types", "health", "help", "main", "output", "progress"),
-                *("signals", "words"),
-            )
+        modules=(
+            "cli/moldau_cli/client",
+            *(
+                f"cli/moldau_cli/{name}.py"
+                for name in (
+                    *("endpoints", "errors", "group_types", "health", "help", "main", "output", "progress"),
+                    *("signals", "words"),
+                )
+            ),
         ),
         tests=(
             *tests_in(
